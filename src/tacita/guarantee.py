@@ -1,0 +1,293 @@
+"""What a privacy statement says: a typed value, and the arithmetic that is allowed on it.
+
+A bare pair of numbers cannot say whom it protects. `Guarantee` carries the kind, the unit, the
+neighbouring relation, what was assumed, and whether the figure may be shown to outsiders. Guarantees of
+different kinds bound different things, so comparing or adding them raises.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tacita import _check
+from tacita._check import PrivacyError
+
+SCHEMA = 1
+SMALLEST_EPSILON = 1e-6  # Figures below this are reported as this: numerical resolution, not a promise.
+
+Kind = Literal["worst_case", "bayesian", "individual", "empirical_lower"]
+Scope = Literal["guarantee", "reading"]
+
+_WHO = {
+    "worst_case": "Worst case (any record whatsoever)",
+    "bayesian": "Typical case (a record drawn from the population that the followed records represent)",
+    "individual": "This record alone",
+    "empirical_lower": "Attack (a lower bound)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """A statement about what an outsider can learn, with everything it rests on.
+
+    Attributes:
+        kind: Whom it covers: `worst_case`, `bayesian`, `individual`, or `empirical_lower` (an attack).
+        epsilon: The bound; may be infinite. Rounded to the safe side wherever it is printed.
+        delta: The total failure probability the user asked for, estimator failures included.
+        method: How it was computed, such as `pld`, `rdp` or `moments`.
+        neighbours: `add_remove` or `replace_one`. Mixing the two refuses.
+        unit: What one neighbour step adds or removes; a record unless said otherwise.
+        sampling: How records enter a step; `poisson` means each on its own, with a fixed probability.
+        scope: `guarantee` holds over every path of the mechanism; `reading` describes this run only.
+        notion: For Bayesian figures, `strong` bounds the tail of the privacy loss and `weak` the
+            expected hockey-stick divergence.
+        estimator: For Bayesian figures, how a sample of records speaks for the population.
+        composition: For Bayesian figures, how steps were added up.
+        model: `distribution-free`, `model-based`, or None where no population enters.
+        delta_split: Where the total delta goes, as (name, value) pairs.
+        mechanism: Noise multiplier, sample rate, steps, as (name, value) pairs.
+        assumptions: What must be true for the statement to hold.
+        publishable: True only if no private data went into the figure.
+    """
+
+    kind: Kind
+    epsilon: float
+    delta: float
+    method: str
+    neighbours: Literal["add_remove", "replace_one"] = "add_remove"
+    unit: str = "record"
+    sampling: str = "poisson"
+    scope: Scope = "guarantee"
+    notion: Literal["strong", "weak"] | None = None
+    estimator: str | None = None
+    composition: str | None = None
+    model: Literal["distribution-free", "model-based"] | None = None
+    delta_split: tuple[tuple[str, float], ...] = ()
+    mechanism: tuple[tuple[str, float], ...] = ()
+    assumptions: tuple[str, ...] = ()
+    publishable: bool = False
+
+    def __post_init__(self) -> None:
+        _check.one_of("kind", self.kind, tuple(_WHO))
+        _check.in_range("delta", self.delta, 0.0, 1.0)
+        epsilon = _check.number("epsilon", self.epsilon)
+        lowest = 0.0 if self.kind == "empirical_lower" else SMALLEST_EPSILON
+        if not epsilon >= lowest:
+            raise PrivacyError(f"epsilon must be at least {lowest:g}, got {epsilon!r}.")
+
+    def __lt__(self, other: Guarantee) -> bool:
+        self._require_same(other, "compare")
+        return self.epsilon < other.epsilon
+
+    def __le__(self, other: Guarantee) -> bool:
+        self._require_same(other, "compare")
+        return self.epsilon <= other.epsilon
+
+    def __add__(self, other: Guarantee) -> Guarantee:
+        """Basic composition: both releases together, epsilons and deltas added.
+
+        For Bayesian guarantees both must hold for the same population (Triastcyn & Faltings 2020,
+        Prop. 4 of the thesis version); each one's own assumptions carry over.
+        """
+        self._require_same(other, "add", same_delta=False)
+        if self.kind == "empirical_lower":
+            raise PrivacyError("Cannot add lower bounds from attacks: two attacks do not add up to one.")
+        delta = self.delta + other.delta
+        if delta >= 1.0:
+            raise PrivacyError(f"delta adds up to {delta:g}, which promises nothing; use smaller deltas.")
+        return replace(
+            self,
+            epsilon=self.epsilon + other.epsilon,
+            delta=delta,
+            method="basic composition",
+            scope="guarantee" if self.scope == other.scope == "guarantee" else "reading",
+            model="model-based" if "model-based" in (self.model, other.model) else self.model,
+            estimator=self.estimator if self.estimator == other.estimator else "several",
+            composition=self.composition if self.composition == other.composition else "several",
+            delta_split=(("first", self.delta), ("second", other.delta)),
+            mechanism=(),
+            assumptions=tuple(dict.fromkeys(self.assumptions + other.assumptions)),
+            publishable=self.publishable and other.publishable,
+        )
+
+    def __str__(self) -> str:
+        if self.kind == "empirical_lower":
+            return (
+                f"{_WHO[self.kind]}: an attack showed epsilon of at least {_digits(self.epsilon, up=False)} "
+                f"at delta {self.delta:g}. The truth may be larger."
+            )
+        if math.isinf(self.epsilon):
+            promise = f"{_WHO[self.kind]}: epsilon is infinite at delta {self.delta:g}. Nothing is promised."
+        else:
+            promise = (
+                f"{_WHO[self.kind]}: epsilon {_digits(self.epsilon)} at delta {self.delta:g}. "
+                f"{_CHANGE[self.kind]} {self.unit} {_RELATION[self.neighbours]} changes the probability of any "
+                f"set of outcomes by at most a factor of {_factor(self.epsilon)}, plus {self.delta:g}; "
+                "an attacker with even prior odds tells whether it was there with success at most "
+                f"{_percent(attack_success(self.epsilon, self.delta))}."
+            )
+        parts = [promise]
+        if self.kind == "bayesian":
+            parts.append("It promises nothing to a record that is unlike that population.")
+        if self.scope == "reading":
+            parts.append("This is a reading of one run, not a guarantee over all runs.")
+        if self.model == "model-based":
+            parts.append("It is model-based: the estimator can fail for heavy-tailed populations.")
+        how = [self.method, self.estimator, self.composition, self.notion and f"{self.notion} notion"]
+        parts.append("Method: " + ", ".join(h for h in how if h) + ".")
+        if self.delta_split:
+            parts.append("Delta: " + ", ".join(f"{name} {value:.3g}" for name, value in self.delta_split) + ".")
+        if self.assumptions:
+            parts.append("Assumes: " + "; ".join(self.assumptions) + ".")
+        if not self.publishable:
+            parts.append("Computed from private data: for the data's owner, not for publication.")
+        return " ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON. An infinite epsilon is the string "infinity"."""
+        infinite = math.isinf(self.epsilon)
+        return {
+            "schema": SCHEMA,
+            "kind": self.kind,
+            "epsilon": "infinity" if infinite else self.epsilon,
+            "delta": self.delta,
+            "delta_split": dict(self.delta_split),
+            "method": self.method,
+            "estimator": self.estimator,
+            "composition": self.composition,
+            "notion": self.notion,
+            "scope": self.scope,
+            "model": self.model,
+            "unit": self.unit,
+            "neighbours": self.neighbours,
+            "sampling": self.sampling,
+            "mechanism": dict(self.mechanism),
+            "attack_success": attack_success(self.epsilon, self.delta),
+            "assumptions": list(self.assumptions),
+            "publishable": self.publishable,
+            "sentence": str(self),
+        }
+
+    def _require_same(self, other: object, verb: str, *, same_delta: bool = True) -> None:
+        if not isinstance(other, Guarantee):
+            raise TypeError(f"Cannot {verb} a Guarantee and {type(other).__name__}.")
+        for field, why in (
+            ("kind", "they bound different things"),
+            ("notion", "they are different notions"),
+            ("unit", "they protect different units"),
+            ("neighbours", "their neighbouring relations differ"),
+        ):
+            mine, theirs = getattr(self, field), getattr(other, field)
+            if mine != theirs:
+                raise PrivacyError(
+                    f"Cannot {verb} a {mine} guarantee with a {theirs} one: {why}. "
+                    "Recompute both with one accountant."
+                )
+        if same_delta and self.delta != other.delta:
+            raise PrivacyError(
+                f"Cannot {verb} guarantees at delta {self.delta:g} and {other.delta:g}. "
+                "Recompute both at one delta."
+            )
+
+
+def group(guarantee: Guarantee, size: int) -> Guarantee:
+    """Return what a guarantee for one record says about `size` records at once.
+
+    (k ε, k e^{kε} δ), Dwork & Roth 2014; for Bayesian guarantees all k records are drawn from the
+    population and the guarantee must hold for every dataset, so a `reading` is refused.
+
+    >>> g = Guarantee(kind="worst_case", epsilon=0.5, delta=1e-8, method="pld")
+    >>> pair = group(g, 2)
+    >>> pair.epsilon, round(pair.delta * 1e8, 3)
+    (1.0, 5.437)
+    """
+    k = _check.count("size", size)
+    if guarantee.scope == "reading" or guarantee.kind in ("individual", "empirical_lower"):
+        raise PrivacyError(
+            "Group privacy needs a guarantee that holds for every dataset and every record it covers, "
+            f"got a {guarantee.kind} {guarantee.scope}."
+        )
+    if k == 1:
+        return guarantee
+    epsilon = k * guarantee.epsilon
+    delta = math.exp(math.log(k * guarantee.delta) + epsilon) if guarantee.delta and epsilon < 700 else 0.0
+    if epsilon >= 700 or delta >= 1.0:
+        raise PrivacyError(f"A group of {k} has delta >= 1 at epsilon {epsilon:g}, which promises nothing.")
+    return replace(
+        guarantee,
+        epsilon=epsilon,
+        delta=delta,
+        unit=f"group of {k} {guarantee.unit}s",
+        method=f"{guarantee.method}, group privacy",
+        delta_split=(),
+    )
+
+
+def attack_success(epsilon: float, delta: float = 0.0) -> float:
+    """Return the largest success rate of a membership test with even prior odds.
+
+    (e^ε + δ) / (1 + e^ε); at δ = 0 this is the papers' P(A) = 1 / (1 + e^{-ε}) (Triastcyn & Faltings
+    2020). For a Bayesian guarantee it bounds the success averaged over records of the population.
+
+    >>> [round(100 * attack_success(e), 3) for e in (2, 5, 10)]
+    [88.08, 99.331, 99.995]
+    """
+    eps = _check.in_range("epsilon", epsilon, 0.0, math.inf)
+    dlt = _check.in_range("delta", delta, 0.0, 1.0)
+    decay = math.exp(-eps)
+    return min(1.0, (1.0 + dlt * decay) / (1.0 + decay))
+
+
+def share_above(delta: float, *, threshold: float) -> float:
+    """Return the largest share of the population whose own δ_x(ε) reaches `threshold`.
+
+    Markov's inequality on E_x δ_x(ε) ≤ δ: the share is at most δ / threshold. A (1, 1e-8) Bayesian
+    guarantee is a (1, 1e-5) guarantee for 99.9% of the population:
+
+    >>> share_above(1e-8, threshold=1e-5)
+    0.001
+    """
+    dlt = _check.probability("delta", delta)
+    phi = _check.in_range("threshold", threshold, 0.0, 1.0)
+    return min(1.0, dlt / phi) if phi > 0.0 else 1.0
+
+
+def outlier_probability(share: float, *, size: int) -> float:
+    """Return the chance that a released set of `size` records holds at least one privacy outlier.
+
+    1 - (1 - share)^size, with `share` from `share_above` (Triastcyn 2020, section 7.4.2). It speaks of
+    sets whose records are drawn from the population itself.
+
+    >>> round(outlier_probability(0.001, size=1000), 3), round(outlier_probability(0.001, size=100), 3)
+    (0.632, 0.095)
+    """
+    p = _check.in_range("share", share, 0.0, 1.0)
+    n = _check.count("size", size)
+    return 1.0 if p == 1.0 else -math.expm1(n * math.log1p(-p))
+
+
+_CHANGE = {
+    "worst_case": "For every record, one",
+    "bayesian": "On average over such records, one",
+    "individual": "For this record, one",
+}
+_RELATION = {"add_remove": "added or removed", "replace_one": "replaced by another"}
+
+
+def _digits(x: float, *, up: bool = True) -> str:
+    """Format to four significant digits, rounded to the safe side."""
+    if x == 0.0 or math.isinf(x):
+        return f"{x:g}"
+    scale = 10.0 ** (3 - math.floor(math.log10(abs(x))))
+    rounded = (math.ceil(x * scale - 1e-9) if up else math.floor(x * scale + 1e-9)) / scale
+    return f"{rounded:.4g}"
+
+
+def _factor(epsilon: float) -> str:
+    return _digits(math.exp(epsilon)) if epsilon < 20 else f"e^{_digits(epsilon)}"
+
+
+def _percent(share: float) -> str:
+    return f"{math.ceil(share * 1e5 - 1e-9) / 1e3:g}%"
