@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.fft import next_fast_len, rfft
+from scipy.fft import irfft, next_fast_len, rfft
 
 from tacita.accounting.levels import LEVELS
 from tacita.accounting.losses import LOST_PER_STEP, StepLoss, largest_loss, loss_spread, step_losses
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 _TAIL = 1e-15  # mass allowed to wrap around the window
 _POINTS = 400  # of ε, for each group of records
-_MAX_CELLS = 1 << 16  # of one step's loss
+_MAX_CELLS = 1 << 17  # of a group's grid
 _BATCH = 1 << 22  # complex numbers held at once
+_FEW_FREQUENCIES = 1024
 _UNIT = 2.0**-53
 
 
@@ -84,7 +85,10 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
         used = np.flatnonzero(distinct[rows].any(axis=0) & (LEVELS > 0.0))
         group_counts = np.ascontiguousarray(distinct[np.ix_(rows, used)], dtype=np.float64)
         epsilons, deltas = _group_curves(
-            group_counts, LEVELS[used] / noise_multiplier, sample_rate, float(width[rows].min())
+            group_counts,
+            LEVELS[used] / noise_multiplier,
+            sample_rate,
+            (float(width[rows].min()), float(width[rows].max())),
         )
         place = np.full(len(distinct), -1)
         place[rows] = np.arange(len(rows))
@@ -109,29 +113,40 @@ def _octaves(width: Floats) -> Iterator[Counts]:
 
 
 def _group_curves(
-    counts: Floats, ratios: Floats, sample_rate: float, narrowest: float
+    counts: Floats, ratios: Floats, sample_rate: float, width: tuple[float, float]
 ) -> tuple[Floats, Floats]:
     steps = counts.sum(axis=1)
     widest_loss = largest_loss(sample_rate, float(ratios.max()))
-    interval = max(narrowest * min(0.1 / math.sqrt(steps.max()), 0.02), widest_loss / _MAX_CELLS)
-    pairs = [step_losses(sample_rate, float(r), interval) for r in ratios]
-    directions = [_Composed(counts, [pair[side] for pair in pairs], interval) for side in (0, 1)]
+    coarse = max(widest_loss / 4096, width[0] / 64.0)
+    theta = np.geomspace(min(0.25, 1.0 / width[1]), 16.0 / width[0], 40)
+    room = 0.0
+    for losses in zip(*_pairs(sample_rate, ratios, coarse), strict=True):
+        _, bottom, top = _window(counts, losses, coarse, theta)
+        room = max(room, top - bottom)
+    most_cells = min(max(_MAX_CELLS * 1000 // len(counts), _MAX_CELLS // 8), _MAX_CELLS)
+    interval = max(width[0] * min(0.1 / math.sqrt(steps.max()), 0.02), widest_loss / _MAX_CELLS, room / most_cells)
+    pairs = _pairs(sample_rate, ratios, interval)
+    directions = [_Composed(counts, losses, interval, theta) for losses in zip(*pairs, strict=True)]
     top = max(d.top for d in directions)
     epsilons = top * np.linspace(0.0, 1.0, _POINTS) ** 2
     deltas = np.maximum(directions[0].delta(epsilons), directions[1].delta(epsilons))
     return epsilons, np.minimum(np.minimum.accumulate(deltas, axis=1), 1.0)
 
 
+def _pairs(sample_rate: float, ratios: Floats, interval: float) -> list[tuple[StepLoss, StepLoss]]:
+    return [step_losses(sample_rate, float(r), interval) for r in ratios]
+
+
 class _Composed:
     """One direction of a group: the composed loss of every record, as its low frequencies."""
 
-    def __init__(self, counts: Floats, losses: list[StepLoss], interval: float) -> None:
+    def __init__(self, counts: Floats, losses: tuple[StepLoss, ...], interval: float, theta: Floats) -> None:
         self.counts, self.interval = counts, interval
         self.steps = counts.sum(axis=1)
-        upper, bottom, self.top = _window(counts, losses, interval)
+        upper, bottom, self.top = _window(counts, losses, interval, theta)
         first, last = math.floor(bottom / interval), math.ceil(self.top / interval)
         self.size = 2 * next_fast_len((last - first + 2) // 2, real=True)
-        self.last = first + self.size - 1
+        self.first, self.last = first, first + self.size - 1
         transforms = np.stack([_transform(loss, self.size) for loss in losses])
         magnitude = np.log(np.maximum(np.abs(transforms), 1e-300))
         self.kept, dropped = _frequencies_needed(counts, magnitude)
@@ -141,15 +156,33 @@ class _Composed:
         self.excess = upper + dropped + roundoff + self.steps * LOST_PER_STEP
 
     def delta(self, epsilons: Floats) -> Floats:
-        payoff = self._payoff(epsilons)
+        """Return the upper bound on δ, shape (records, epsilons)."""
         out = np.empty((len(self.counts), len(epsilons)))
-        batch = max(1, _BATCH // self.kept)
+        smooth = self.kept <= _FEW_FREQUENCIES
+        payoff = self._payoff(epsilons) if smooth else None
+        batch = max(1, _BATCH // (self.kept if smooth else self.size))
         for start in range(0, len(out), batch):
             part = self.counts[start : start + batch]
             size, phase = np.exp(part @ self.log_magnitude), part @ self.angle
             real, imaginary = size * np.cos(phase), size * np.sin(phase)
-            out[start : start + batch] = real @ payoff.real - imaginary @ payoff.imag
+            if payoff is not None:
+                values = real @ payoff.real - imaginary @ payoff.imag
+            else:
+                values = self._inverted(real + 1j * imaginary, epsilons)
+            out[start : start + batch] = values
         return np.maximum(out, 0.0) + self.excess[:, None]
+
+    def _inverted(self, transforms: Complexes, epsilons: Floats) -> Floats:
+        """Return δ by one inverse transform per record: the way for losses that are not smooth."""
+        probabilities = np.roll(irfft(transforms, self.size, axis=1), -(self.first % self.size), axis=1)
+        probabilities = np.maximum(probabilities, 0.0)[:, ::-1]  # from the largest loss down
+        losses = (self.last - np.arange(self.size)) * self.interval
+        above = np.cumsum(probabilities, axis=1)
+        discounted = np.cumsum(probabilities * np.exp(-np.clip(losses, 0.0, 700.0)), axis=1)
+        index = self.last - np.ceil(epsilons / self.interval).astype(np.int64)
+        at = np.maximum(index, 0)
+        values = above[:, at] - np.exp(np.minimum(epsilons, 700.0)) * discounted[:, at]
+        return np.where(index >= 0, values, 0.0)
 
     def _payoff(self, epsilons: Floats) -> Complexes:
         """Return (1/N) Σ_k (1 - e^{ε - k·interval})_+ e^{2πijk/N}, shape (frequencies, epsilons), in closed form."""
@@ -167,30 +200,31 @@ class _Composed:
         weight = np.full(self.kept, 2.0)
         weight[0] = 1.0
         if self.kept == self.size // 2 + 1:
-            weight[-1] = 1.0
+            weight[-1] = 1.0  # the highest frequency has no mirror image
         inside = start < stop  # past the window's upper end only the excess is left
         return np.where(inside, (flat - faded) * weight[:, None] / self.size, 0.0)
 
 
 def _transform(loss: StepLoss, size: int) -> Complexes:
-    """Return Σ_k p_k e^{-2πijk/N}, conjugated to e^{+2πi...} by the payoff's sign, with k counted from zero."""
+    """Return Σ_k p_k e^{-2πijk/N}; losses outside the window wrap around it."""
     wrapped = np.zeros(size)
     position = np.arange(loss.first, loss.first + len(loss.probabilities)) % size
     np.add.at(wrapped, position, loss.probabilities)
     return np.asarray(rfft(wrapped))
 
 
-def _window(counts: Floats, losses: list[StepLoss], interval: float) -> tuple[Floats, float, float]:
+def _window(
+    counts: Floats, losses: tuple[StepLoss, ...], interval: float, theta: Floats
+) -> tuple[Floats, float, float]:
     """Return a bound on each record's mass above the window, and the window's lower and upper end.
 
     Chernoff: Pr[L > z] ≤ exp(Σ_l n_l κ_l(θ) - θ z) for every θ > 0, with κ_l the log moment generating
     function of the gridded one-step loss; for the lower end the same with -L.
     """
-    theta = np.geomspace(0.25, 4000.0, 40)
     upward = np.stack([_log_mgf(loss, interval, theta) for loss in losses], axis=0)
     downward = np.stack([_log_mgf(loss, interval, -theta) for loss in losses], axis=0)
     goal = -math.log(_TAIL)
-    up, down = _times(counts, upward), _times(counts, downward)
+    up, down = counts @ upward, counts @ downward
     top = float(((up + goal) / theta).min(axis=1).max())
     bottom = -float(((down + goal) / theta).min(axis=1).max())
     top, bottom = max(top, interval), min(bottom, -interval)
@@ -203,10 +237,6 @@ def _log_mgf(loss: StepLoss, interval: float, theta: Floats) -> Floats:
     exponent = np.outer(theta, points) + np.log(loss.probabilities[keep])
     peak = exponent.max(axis=1)
     return np.asarray(peak + np.log(np.exp(exponent - peak[:, None]).sum(axis=1)))
-
-
-def _times(counts: Floats, table: Floats) -> Floats:
-    return np.asarray(counts @ table)
 
 
 def _frequencies_needed(counts: Floats, magnitude: Floats) -> tuple[int, Floats]:
@@ -233,7 +263,7 @@ def _chord(group: _Group, epsilons: Floats) -> Floats:
     eps = np.clip(epsilons, 0.0, group.epsilons[-1])
     right = np.clip(np.searchsorted(group.epsilons, eps, side="left"), 1, len(group.epsilons) - 1)
     low, high = group.epsilons[right - 1], group.epsilons[right]
-    weight = np.expm1(eps - low) / np.expm1(high - low)
+    weight = np.exp(eps - high) * np.expm1(low - eps) / np.expm1(low - high)
     return (1.0 - weight) * group.deltas[:, right - 1] + weight * group.deltas[:, right]
 
 
@@ -246,5 +276,6 @@ def _inverse_chord(group: _Group, delta: float) -> Floats:
     above, below = group.deltas[rows, left], group.deltas[rows, right]
     low, high = group.epsilons[left], group.epsilons[right]
     share = np.divide(above - delta, above - below, out=np.ones_like(above), where=above > below)
-    eps = low + np.log1p(np.clip(share, 0.0, 1.0) * np.expm1(high - low))
+    with np.errstate(divide="ignore"):
+        eps = low + np.logaddexp(np.log1p(-share), np.log(share) + high - low)
     return np.asarray(np.where(reached.any(axis=1), np.where(right == 0, group.epsilons[0], eps), np.inf))

@@ -68,8 +68,7 @@ def step_losses(sample_rate: float, ratio: float, interval: float) -> tuple[Step
     first = math.floor(lowest / interval)
     last = max(first + 1, math.ceil(largest_loss(sample_rate, ratio) / interval))
     grid = np.arange(first, last + 1) * interval
-    with np.errstate(divide="ignore", invalid="ignore"):
-        noise = (np.log1p(np.maximum(np.expm1(grid) / sample_rate, -1.0)) + ratio**2 / 2.0) / ratio
+    noise = (_log_odds(grid, sample_rate) + ratio**2 / 2.0) / ratio
     without, inside = _cell_masses(noise), _cell_masses(noise - ratio)
     with_record = (1.0 - sample_rate) * without + sample_rate * inside
     below_q, below_p = float(ndtr(noise[0])), float(
@@ -84,6 +83,14 @@ def step_losses(sample_rate: float, ratio: float, interval: float) -> tuple[Step
     return StepLoss(first, removed), StepLoss(-last, added)
 
 
+def _log_odds(loss: Floats, sample_rate: float) -> Floats:
+    """Return log((e^loss - (1 - q)) / q), the inverse of `loss_at` but for shift and scale."""
+    with np.errstate(divide="ignore"):
+        small = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / sample_rate, -1.0))
+    large = loss + np.log1p(-(1.0 - sample_rate) * np.exp(-np.maximum(loss, 1.0))) - math.log(sample_rate)
+    return np.where(loss < 1.0, small, large)
+
+
 def _cell_masses(edges: Floats) -> Floats:
     """Return N(0, 1)'s mass between neighbouring edges, from whichever tail is more accurate."""
     low, high = edges[:-1], edges[1:]
@@ -92,7 +99,8 @@ def _cell_masses(edges: Floats) -> Floats:
 
 def _split(own: Floats, other: Floats, grid: Floats, interval: float) -> Floats:
     """Put each cell's mass on its two ends so that its own mass and the other law's mass are kept."""
-    upper = (own - other * np.exp(grid[:-1])) / -math.expm1(-interval)
+    with np.errstate(over="ignore"):  # where e^loss overflows, `other` has underflowed and all mass moves up
+        upper = (own - other * np.exp(np.minimum(grid[:-1], 700.0))) / -math.expm1(-interval)
     upper = np.clip(upper, 0.0, own)
     points = np.zeros(len(grid))
     points[:-1] = own - upper
