@@ -1,0 +1,136 @@
+"""Budgets that a record may not pass, declared before the first step.
+
+A filter turns what was observed into a guarantee: a record takes part only while it is within the declared
+budget, so the budget bounds its privacy loss over every path, however the steps were chosen. The proofs are
+in docs/theory/filters.md. All functions are pure; `counts` is the (records, levels) matrix of steps taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacita import _check
+from tacita._check import PrivacyError
+from tacita.accounting.conversion import epsilon_from_costs
+from tacita.accounting.curves import RecordCurves, record_curves
+from tacita.accounting.levels import LEVELS, ORDERS, cost_table, level_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tacita._check import Counts
+
+
+@dataclass(frozen=True)
+class MomentsBudget:
+    """A cap on a record's log moments at one order or along a whole curve (Feldman & Zrnic 2021).
+
+    A record is within it while NO declared order is exceeded; continuing while SOME order is within budget
+    would be a different, weaker filter.
+    """
+
+    orders: tuple[int, ...]
+    costs: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.orders or len(self.orders) != len(self.costs):
+            raise ValueError(
+                f"orders and costs must have one length of at least 1, got {len(self.orders)} and {len(self.costs)}."
+            )
+        for order, cost in zip(self.orders, self.costs, strict=True):
+            _check.count("order", order, high=100_000)
+            _check.in_range("cost", cost, 0.0, 1e12)
+
+    def within(self, counts: Counts, *, sample_rate: float, noise_multiplier: float) -> NDArray[np.bool_]:
+        """Return which records have not passed the budget. Comparison is exact to one part in 1e12."""
+        costs = counts @ cost_table(sample_rate, noise_multiplier, self.orders).T
+        return np.asarray((costs <= np.array(self.costs) * (1.0 + 1e-12)).all(axis=1))
+
+    def epsilon(
+        self, delta: float, *, sample_rate: float, noise_multiplier: float, notion: str = "weak"
+    ) -> float:
+        """Return the ε that a record within the budget has at `delta`."""
+        return float(epsilon_from_costs(np.array(self.costs), self.orders, delta=delta, notion=notion))
+
+
+@dataclass(frozen=True)
+class TokenBudget:
+    """How many steps a record may take at each level: a filter for privacy-loss distributions.
+
+    A record is within it while, for every level, its steps at that level or above number at most the tokens
+    at that level or above. The claim is the curve of all tokens spent, whatever the order.
+    """
+
+    tokens: tuple[int, ...]  # one for each of LEVELS
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(LEVELS):
+            raise ValueError(
+                f"tokens must have one entry for each of {len(LEVELS)} levels, got {len(self.tokens)}."
+            )
+        for number in self.tokens:
+            _check.count("tokens", number, low=0)
+
+    def within(
+        self, counts: Counts, *, sample_rate: float = 1.0, noise_multiplier: float = 1.0
+    ) -> NDArray[np.bool_]:
+        """Return which records have not passed the budget (the mechanism does not matter for that)."""
+        used = np.cumsum(counts[:, :0:-1], axis=1)
+        allowed = np.cumsum(np.array(self.tokens)[:0:-1])
+        return np.asarray((used <= allowed).all(axis=1))
+
+    def curve(self, *, sample_rate: float, noise_multiplier: float) -> RecordCurves:
+        """Return the claim: the privacy curve of spending every token."""
+        return record_curves(
+            np.array([self.tokens], dtype=np.int64), sample_rate=sample_rate, noise_multiplier=noise_multiplier
+        )
+
+    def epsilon(
+        self, delta: float, *, sample_rate: float, noise_multiplier: float, notion: str = "weak"
+    ) -> float:
+        """Return the ε that a record within the budget has at `delta`. Weak notion only."""
+        if notion != "weak":
+            raise PrivacyError(
+                "A token budget bounds the hockey-stick divergence (notion='weak'); for the strong notion "
+                "declare a moments budget."
+            )
+        curve = self.curve(sample_rate=sample_rate, noise_multiplier=noise_multiplier)
+        return float(curve.epsilon(_check.probability("delta", delta))[0])
+
+
+Budget = MomentsBudget | TokenBudget
+
+
+def moments_budget(
+    *, steps: int, sample_rate: float, noise_multiplier: float, level: float = 1.0
+) -> MomentsBudget:
+    """Return the whole moments curve of `steps` steps at a fraction `level` of the clip norm."""
+    table = cost_table(sample_rate, noise_multiplier, ORDERS)
+    index = int(level_of(_check.norms("level", np.array([level])))[0])
+    return MomentsBudget(ORDERS, tuple(float(c) for c in _check.count("steps", steps) * table[:, index]))
+
+
+def token_budget(tokens: Mapping[float, int]) -> TokenBudget:
+    """Return a token budget from {fraction of the clip norm: steps}. Fractions are rounded up to a level.
+
+    >>> token_budget({1.0: 40, 0.25: 60}).within(np.zeros((1, 257), dtype=np.int64))
+    array([ True])
+    """
+    counts = np.zeros(len(LEVELS), dtype=np.int64)
+    for fraction, steps in tokens.items():
+        index = int(level_of(_check.norms("a token's level", np.array([fraction])))[0])
+        counts[index] += _check.count("a token's steps", steps, low=0)
+    return TokenBudget(tuple(int(c) for c in counts))
+
+
+def admits(
+    budget: Budget, counts: Counts, next_levels: Counts, *, sample_rate: float, noise_multiplier: float
+) -> NDArray[np.bool_]:
+    """Return which records may take one more step at `next_levels` (indices into LEVELS)."""
+    ahead = np.array(counts, dtype=np.int64)
+    ahead[np.arange(len(ahead)), next_levels] += 1
+    return budget.within(ahead, sample_rate=sample_rate, noise_multiplier=noise_multiplier)
