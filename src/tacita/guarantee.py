@@ -114,33 +114,38 @@ class Guarantee:
 
     def __str__(self) -> str:
         if self.kind == "empirical_lower":
+            return self.claim
+        how = [self.method, self.estimator, self.composition, self.notion and f"{self.notion} notion"]
+        parts = [self.claim, "Method: " + ", ".join(h for h in how if h) + "."]
+        if self.delta_split:
+            parts.append("Delta: " + ", ".join(f"{name} {value:.3g}" for name, value in self.delta_split) + ".")
+        if self.assumptions:
+            parts.append("Assumes: " + "; ".join(self.assumptions) + ".")
+        return " ".join(parts)
+
+    @property
+    def claim(self) -> str:
+        """What is said, in plain words, without the method and the assumptions it rests on."""
+        if self.kind == "empirical_lower":
             return (
-                f"{_WHO[self.kind]}: an attack showed epsilon of at least {_digits(self.epsilon, up=False)} "
+                f"{_WHO[self.kind]}: an attack showed epsilon of at least {round_up_text(self.epsilon, up=False)} "
                 f"at delta {self.delta:g}. The truth may be larger."
             )
         if math.isinf(self.epsilon):
-            promise = f"{_WHO[self.kind]}: epsilon is infinite at delta {self.delta:g}. Nothing is promised."
-        else:
-            promise = (
-                f"{_WHO[self.kind]}: epsilon {_digits(self.epsilon)} at delta {self.delta:g}. "
-                f"{_CHANGE[self.kind]} {self.unit} {_RELATION[self.neighbours]} changes the probability of any "
-                f"set of outcomes by at most a factor of {_factor(self.epsilon)}, plus {self.delta:g}; "
-                "an attacker with even prior odds tells whether it was there with success at most "
-                f"{_percent(attack_success(self.epsilon, self.delta))}."
-            )
-        parts = [promise]
+            return f"{_WHO[self.kind]}: epsilon is infinite at delta {self.delta:g}. Nothing is promised."
+        parts = [
+            f"{_WHO[self.kind]}: epsilon {round_up_text(self.epsilon)} at delta {self.delta:g}. "
+            f"{_CHANGE[self.kind]} {self.unit} {_RELATION[self.neighbours]} changes the probability of any "
+            f"set of outcomes by at most a factor of {_factor(self.epsilon)}, plus {self.delta:g}; "
+            "an attacker with even prior odds tells whether it was there with success at most "
+            f"{percent_text(attack_success(self.epsilon, self.delta))}."
+        ]
         if self.kind == "bayesian":
             parts.append("It promises nothing to a record that is unlike that population.")
         if self.scope == "reading":
             parts.append("This is a reading of one run, not a guarantee over all runs.")
         if self.model == "model-based":
             parts.append("It is model-based: the estimator can fail for heavy-tailed populations.")
-        how = [self.method, self.estimator, self.composition, self.notion and f"{self.notion} notion"]
-        parts.append("Method: " + ", ".join(h for h in how if h) + ".")
-        if self.delta_split:
-            parts.append("Delta: " + ", ".join(f"{name} {value:.3g}" for name, value in self.delta_split) + ".")
-        if self.assumptions:
-            parts.append("Assumes: " + "; ".join(self.assumptions) + ".")
         if not self.publishable:
             parts.append("Computed from private data: for the data's owner, not for publication.")
         return " ".join(parts)
@@ -182,13 +187,11 @@ class Guarantee:
             mine, theirs = getattr(self, field), getattr(other, field)
             if mine != theirs:
                 raise PrivacyError(
-                    f"Cannot {verb} a {mine} guarantee with a {theirs} one: {why}. "
-                    "Recompute both with one accountant."
+                    f"Cannot {verb} a {mine} guarantee with a {theirs} one: {why}. Recompute both with one accountant."
                 )
         if same_delta and self.delta != other.delta:
             raise PrivacyError(
-                f"Cannot {verb} guarantees at delta {self.delta:g} and {other.delta:g}. "
-                "Recompute both at one delta."
+                f"Cannot {verb} guarantees at delta {self.delta:g} and {other.delta:g}. Recompute both at one delta."
             )
 
 
@@ -276,8 +279,12 @@ _CHANGE = {
 _RELATION = {"add_remove": "added or removed", "replace_one": "replaced by another"}
 
 
-def _digits(x: float, *, up: bool = True) -> str:
-    """Format to four significant digits, rounded to the safe side."""
+def round_up_text(x: float, *, up: bool = True) -> str:
+    """Format to four significant digits, rounded up (or, for lower bounds, down).
+
+    >>> round_up_text(2.58341), round_up_text(2.58341, up=False)
+    ('2.584', '2.583')
+    """
     if x == 0.0 or math.isinf(x):
         return f"{x:g}"
     scale = 10.0 ** (3 - math.floor(math.log10(abs(x))))
@@ -286,8 +293,13 @@ def _digits(x: float, *, up: bool = True) -> str:
 
 
 def _factor(epsilon: float) -> str:
-    return _digits(math.exp(epsilon)) if epsilon < 20 else f"e^{_digits(epsilon)}"
+    return round_up_text(math.exp(epsilon)) if epsilon < 20 else f"e^{round_up_text(epsilon)}"
 
 
-def _percent(share: float) -> str:
-    return f"{math.ceil(share * 1e5 - 1e-9) / 1e3:g}%"
+def percent_text(share: float) -> str:
+    """Format a share as a percentage, rounded up.
+
+    >>> percent_text(0.88079708)
+    '88.08%'
+    """
+    return f"{math.ceil(share * 1e5 - 1e-9) / 1e3:.5g}%"

@@ -10,10 +10,10 @@ import numpy as np
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting.conversion import NOTIONS, delta_from_costs, epsilon_from_costs
-from tacita.accounting.curves import RecordCurves, record_curves
+from tacita.accounting.curves import RecordCurves, record_curves, worst_curve
 from tacita.accounting.filters import Budget, MomentsBudget, TokenBudget
 from tacita.accounting.levels import LEVELS, ORDERS, TOP, cost_table, level_of
-from tacita.accounting.worst_case import check_mechanism, worst_case, worst_case_delta
+from tacita.accounting.worst import check_mechanism, worst_case
 from tacita.estimators import band_mean, bernstein, binary, conformal_miss, student, unseen_mass
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 
@@ -32,8 +32,12 @@ _FIRST_ORDERS = 96  # of ORDERS; the rest only if the minimum is not bracketed
 _SAMPLE = "the followed records are independent draws from the population, and were not trained on"
 _STATIC = "each record's norm is fixed for the run by the record and by public facts (declared static)"
 _OBSERVED = "the norms are those observed along this run"
-_NOT_A_BOUND = "steps are treated as independent: NOT an upper bound if a record's norms stay alike; for comparison only"
-_EXCHANGEABLE = "the followed records and the record spoken of are exchangeable; budget and tolerance were declared first"
+_NOT_A_BOUND = (
+    "steps are treated as independent: NOT an upper bound if a record's norms stay alike; for comparison only"
+)
+_EXCHANGEABLE = (
+    "the followed records and the record spoken of are exchangeable; budget and tolerance were declared first"
+)
 
 
 class BayesianAccountant:
@@ -166,7 +170,7 @@ class BayesianAccountant:
         gamma = _check.probability("gamma", gamma)
         self._require_steps()
         values = self._panel_curves().delta(eps)
-        worst = self._worst_delta(eps)
+        worst = self._worst_curve().delta(eps)[:, 0]
         return float(min(band_mean(values, worst=worst, gamma=gamma)[0] + gamma, worst[0], 1.0))
 
     def percentiles(self, *, delta: float, percents: Sequence[float] = (50, 75, 90, 95, 99)) -> dict[float, float]:
@@ -272,10 +276,8 @@ class BayesianAccountant:
             )
         return self._curves
 
-    def _worst_delta(self, epsilons: Floats) -> Floats:
-        return worst_case_delta(
-            epsilons, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier, steps=self.taken
-        )
+    def _worst_curve(self) -> RecordCurves:
+        return worst_curve(self.taken, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
 
     def _table(self, orders: tuple[int, ...]) -> Floats:
         return cost_table(self.sample_rate, self.noise_multiplier, orders, self.formula == "papers")
@@ -289,9 +291,9 @@ class BayesianAccountant:
         counts = self._panel()
         worst = self.worst_case(delta=delta)
         if method == "pld":
-            curves = self._panel_curves()
+            curves, most = self._panel_curves(), self._worst_curve()
             epsilon = _smallest_epsilon(
-                lambda eps: band_mean(curves.delta(eps), worst=self._worst_delta(eps), gamma=failure),
+                lambda eps: band_mean(curves.delta(eps), worst=most.delta(eps)[:, 0], gamma=failure),
                 delta - failure,
                 worst.epsilon,
             )
@@ -363,9 +365,7 @@ class BayesianAccountant:
             )
         within = self.budget.within(counts, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
         if np.count_nonzero(~within) > self.tolerated:
-            raise PrivacyError(
-                "No certificate: more followed records passed the declared budget than were tolerated."
-            )
+            raise PrivacyError("No certificate: more followed records passed the declared budget than were tolerated.")
         spare = delta - miss
         epsilon = self.budget.epsilon(
             spare, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier, notion=notion

@@ -16,12 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
-from tacita.accounting.levels import LEVELS
+from tacita.accounting.levels import LEVELS, TOP
 from tacita.accounting.losses import LOST_PER_STEP, StepLoss, largest_loss, loss_spread, step_losses
 
 if TYPE_CHECKING:
@@ -97,6 +98,14 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
     return RecordCurves(len(counts), tuple(groups))
 
 
+@lru_cache(maxsize=8)
+def worst_curve(steps: int, *, sample_rate: float, noise_multiplier: float) -> RecordCurves:
+    """Return the curve of one record that is at the clip bound in every step."""
+    counts = np.zeros((1, len(LEVELS)), dtype=np.int64)
+    counts[0, TOP] = steps
+    return record_curves(counts, sample_rate=sample_rate, noise_multiplier=noise_multiplier)
+
+
 def _distinct_rows(counts: Counts) -> tuple[Counts, Counts]:
     flat = np.ascontiguousarray(counts)
     keys = flat.view(np.dtype((np.void, flat.dtype.itemsize * flat.shape[1]))).ravel()
@@ -170,7 +179,7 @@ class _Composed:
             else:
                 values = self._inverted(real + 1j * imaginary, epsilons)
             out[start : start + batch] = values
-        return np.maximum(out, 0.0) + self.excess[:, None]
+        return np.asarray(np.maximum(out, 0.0) + self.excess[:, None])
 
     def _inverted(self, transforms: Complexes, epsilons: Floats) -> Floats:
         """Return δ by one inverse transform per record: the way for losses that are not smooth."""
@@ -195,7 +204,10 @@ class _Composed:
             flat = (head - tail) / (1.0 - turn)[:, None]
         flat[0] = stop - start
         fading = turn * math.exp(-self.interval)
-        shrink, at_end = np.exp(epsilons - start * self.interval), np.exp(np.minimum(epsilons - stop * self.interval, 0.0))
+        shrink, at_end = (
+            np.exp(epsilons - start * self.interval),
+            np.exp(np.minimum(epsilons - stop * self.interval, 0.0)),
+        )
         faded = (shrink * head - at_end * tail) / (1.0 - fading)[:, None]
         weight = np.full(self.kept, 2.0)
         weight[0] = 1.0

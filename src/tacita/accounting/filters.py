@@ -50,9 +50,7 @@ class MomentsBudget:
         costs = counts @ cost_table(sample_rate, noise_multiplier, self.orders).T
         return np.asarray((costs <= np.array(self.costs) * (1.0 + 1e-12)).all(axis=1))
 
-    def epsilon(
-        self, delta: float, *, sample_rate: float, noise_multiplier: float, notion: str = "weak"
-    ) -> float:
+    def epsilon(self, delta: float, *, sample_rate: float, noise_multiplier: float, notion: str = "weak") -> float:
         """Return the ε that a record within the budget has at `delta`."""
         return float(epsilon_from_costs(np.array(self.costs), self.orders, delta=delta, notion=notion))
 
@@ -69,15 +67,11 @@ class TokenBudget:
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(LEVELS):
-            raise ValueError(
-                f"tokens must have one entry for each of {len(LEVELS)} levels, got {len(self.tokens)}."
-            )
+            raise ValueError(f"tokens must have one entry for each of {len(LEVELS)} levels, got {len(self.tokens)}.")
         for number in self.tokens:
             _check.count("tokens", number, low=0)
 
-    def within(
-        self, counts: Counts, *, sample_rate: float = 1.0, noise_multiplier: float = 1.0
-    ) -> NDArray[np.bool_]:
+    def within(self, counts: Counts, *, sample_rate: float = 1.0, noise_multiplier: float = 1.0) -> NDArray[np.bool_]:
         """Return which records have not passed the budget (the mechanism does not matter for that)."""
         used = np.cumsum(counts[:, :0:-1], axis=1)
         allowed = np.cumsum(np.array(self.tokens)[:0:-1])
@@ -89,9 +83,7 @@ class TokenBudget:
             np.array([self.tokens], dtype=np.int64), sample_rate=sample_rate, noise_multiplier=noise_multiplier
         )
 
-    def epsilon(
-        self, delta: float, *, sample_rate: float, noise_multiplier: float, notion: str = "weak"
-    ) -> float:
+    def epsilon(self, delta: float, *, sample_rate: float, noise_multiplier: float, notion: str = "weak") -> float:
         """Return the ε that a record within the budget has at `delta`. Weak notion only."""
         if notion != "weak":
             raise PrivacyError(
@@ -105,9 +97,7 @@ class TokenBudget:
 Budget = MomentsBudget | TokenBudget
 
 
-def moments_budget(
-    *, steps: int, sample_rate: float, noise_multiplier: float, level: float = 1.0
-) -> MomentsBudget:
+def moments_budget(*, steps: int, sample_rate: float, noise_multiplier: float, level: float = 1.0) -> MomentsBudget:
     """Return the whole moments curve of `steps` steps at a fraction `level` of the clip norm."""
     table = cost_table(sample_rate, noise_multiplier, ORDERS)
     index = int(level_of(_check.norms("level", np.array([level])))[0])

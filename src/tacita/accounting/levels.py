@@ -25,9 +25,7 @@ LEVELS: Floats = (np.arange(_FINENESS + 1) / _FINENESS) ** 2
 TOP = _FINENESS
 
 # λ in the papers' numbering; α = λ + 1. Declared once, so that minimising over them has a known price.
-ORDERS: tuple[int, ...] = tuple(
-    sorted({*range(1, 65), *(int(64 * 2 ** (i / 8)) for i in range(1, 57))})
-)
+ORDERS: tuple[int, ...] = tuple(sorted({*range(1, 65), *(int(64 * 2 ** (i / 8)) for i in range(1, 57))}))
 
 
 def level_of(norms: Floats) -> Counts:
@@ -35,13 +33,11 @@ def level_of(norms: Floats) -> Counts:
     index = np.ceil(np.sqrt(norms) * _FINENESS).astype(np.int64)
     np.clip(index, 0, TOP, out=index)
     index += LEVELS[index] < norms  # the square root may round down across a level
-    return index
+    return np.asarray(index)
 
 
 @lru_cache(maxsize=32)
-def cost_table(
-    sample_rate: float, noise_multiplier: float, orders: tuple[int, ...], papers: bool = False
-) -> Floats:
+def cost_table(sample_rate: float, noise_multiplier: float, orders: tuple[int, ...], papers: bool = False) -> Floats:
     """Return the cost of one step at every level, shape (orders, levels).
 
     Args:

@@ -67,12 +67,13 @@ def step_losses(sample_rate: float, ratio: float, interval: float) -> tuple[Step
     lowest = math.log1p(-sample_rate) if sample_rate < 1.0 else float(loss_at(-_SPAN, sample_rate=1.0, ratio=ratio))
     first = math.floor(lowest / interval)
     last = max(first + 1, math.ceil(largest_loss(sample_rate, ratio) / interval))
-    grid = np.arange(first, last + 1) * interval
+    grid = np.asarray(np.arange(first, last + 1) * interval, dtype=np.float64)
     noise = (_log_odds(grid, sample_rate) + ratio**2 / 2.0) / ratio
     without, inside = _cell_masses(noise), _cell_masses(noise - ratio)
     with_record = (1.0 - sample_rate) * without + sample_rate * inside
-    below_q, below_p = float(ndtr(noise[0])), float(
-        (1.0 - sample_rate) * ndtr(noise[0]) + sample_rate * ndtr(noise[0] - ratio)
+    below_q, below_p = (
+        float(ndtr(noise[0])),
+        float((1.0 - sample_rate) * ndtr(noise[0]) + sample_rate * ndtr(noise[0] - ratio)),
     )
     removed = _split(with_record, without, grid, interval)
     removed[0] += below_p  # losses below the grid are moved up to it

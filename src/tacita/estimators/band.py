@@ -22,21 +22,24 @@ from tacita import _check
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
 
-_RANKS = 24
+_RANKS = 32
+_DECAY = 0.85
 
 
 def band_steps(m: int, *, gamma: float) -> tuple[Counts, Floats]:
     """Return the ranks from the top and, for each, an upper bound on the mass above that value.
 
-    Half of gamma goes to the largest value, which decides the unseen mass; the rest is split evenly.
-    Both depend on m and gamma only, so they are fixed before any value is seen.
+    Half of gamma goes to the largest value, which decides the unseen mass; the rest to ranks spaced
+    geometrically, more to those near the top, where most of the bound comes from. All of it depends on m
+    and gamma only, so it is fixed before any value is seen.
     """
     m = _check.count("m", m)
     gamma = _check.probability("gamma", gamma)
-    higher = np.unique(np.geomspace(1, m - 1, _RANKS).astype(np.int64)) if m > 1 else np.empty(0, np.int64)
-    ranks = np.concatenate([[0], higher]).astype(np.int64)
-    shares = np.full(len(ranks), 0.5 * gamma / max(1, len(higher)))
-    shares[0] = 0.5 * gamma if len(higher) else gamma
+    lower = np.unique(np.geomspace(1, m - 1, _RANKS).astype(np.int64)) if m > 1 else np.empty(0, np.int64)
+    weights = np.concatenate([[1.0], _DECAY ** np.arange(len(lower))])
+    weights[1:] /= max(1.0, weights[1:].sum())
+    ranks = np.concatenate([[0], lower]).astype(np.int64)
+    shares = gamma * weights / weights.sum()
     masses = betainccinv(ranks + 1.0, m - ranks, shares)
     return ranks, np.minimum(np.maximum.accumulate(masses) * (1.0 + 1e-12), 1.0)
 

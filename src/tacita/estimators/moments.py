@@ -60,9 +60,7 @@ def binary(costs: Floats, *, weights: Counts, gamma: float, worst: Floats) -> Fl
     low, high = costs.min(axis=-1), costs.max(axis=-1)
     at_high = costs == high[..., None]
     if not (at_high | (costs == low[..., None])).all():
-        raise ValueError(
-            "estimator 'binary' needs followed records with at most two different costs; use 'band'."
-        )
+        raise ValueError("estimator 'binary' needs followed records with at most two different costs; use 'band'.")
     m = int(weights.sum())
     two_seen = low < high
     ones = np.where(two_seen, at_high @ weights, 0)

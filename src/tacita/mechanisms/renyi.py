@@ -102,9 +102,7 @@ class Family:
     log_partition: Callable[[Floats], float]
 
 
-def exponential_family_renyi(
-    order: float, *, family: str, first: Sequence[float], second: Sequence[float]
-) -> float:
+def exponential_family_renyi(order: float, *, family: str, first: Sequence[float], second: Sequence[float]) -> float:
     """Return D_α between two members of an exponential family.
 
     D_α = [F(α θ_1 + (1 - α) θ_2) - α F(θ_1) - (1 - α) F(θ_2)] / (α - 1), finite exactly when
@@ -209,9 +207,7 @@ families: dict[str, Family] = {
     "half_normal": _one("stddev", lambda s: -0.5 / s**2, _half_log_rate),
     "inverse_gaussian": Family(
         ("mean", "shape"),
-        lambda m, k: (
-            _positive_or_none(-k / (2.0 * m**2), -k / 2.0, valid=k > 0.0) if m > 0.0 else None
-        ),
+        lambda m, k: _positive_or_none(-k / (2.0 * m**2), -k / 2.0, valid=k > 0.0) if m > 0.0 else None,
         _inverse_gaussian_partition,
     ),
     "log_normal": Family(("mean_log", "stddev_log"), _normal_theta, _gaussian_partition),

@@ -101,9 +101,7 @@ def subsampled_cost(
     return max(with_record, min(printed, bounded))
 
 
-def subsampled_forward_as_printed(
-    order: int, *, sample_rate: float, forward: Callable[[int], float]
-) -> float:
+def subsampled_forward_as_printed(order: int, *, sample_rate: float, forward: Callable[[int], float]) -> float:
     """Return Theorem 4's left side as the papers print it, e^{k D_{k+1}} under the expectation.
 
     For comparison only: it disagrees with Theorem 3 for the Gaussian mechanism.
@@ -155,7 +153,8 @@ def _log1p_sum(log_weights: Floats, slopes: Floats, u: Floats) -> Floats:
         exponent = flat[start : start + block, None] * slopes
         with np.errstate(divide="ignore"):
             log_expm1 = np.where(
-                exponent > 30.0, exponent + np.log1p(-np.exp(-np.maximum(exponent, 1.0))),
+                exponent > 30.0,
+                exponent + np.log1p(-np.exp(-np.maximum(exponent, 1.0))),
                 np.log(np.expm1(np.minimum(exponent, 30.0))),
             )
         log_sum = logsumexp(log_weights + log_expm1, axis=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import dp_accounting
 import numpy as np
@@ -16,13 +16,9 @@ from scipy.optimize import brentq
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.accounting.curves import record_curves
-from tacita.accounting.levels import LEVELS, TOP
+from tacita.accounting.curves import worst_curve
 from tacita.accounting.losses import largest_loss, loss_spread
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
-
-if TYPE_CHECKING:
-    from tacita._check import Floats
 
 _ASSUMPTIONS = (
     "each record enters each step on its own with the stated probability",
@@ -73,14 +69,6 @@ def worst_case(
         assumptions=_ASSUMPTIONS,
         publishable=True,
     )
-
-
-def worst_case_delta(
-    epsilons: Floats, *, sample_rate: float, noise_multiplier: float, steps: int
-) -> Floats:
-    """Return the worst-case δ(ε) by PLD for an array of epsilons."""
-    pld = _pld(sample_rate, noise_multiplier, steps)
-    return np.asarray(pld.get_delta_for_epsilon(np.asarray(epsilons, dtype=np.float64)), dtype=np.float64)
 
 
 def calibrate(*, epsilon: float, delta: float, sample_rate: float, steps: int) -> Guarantee:
@@ -139,16 +127,12 @@ def check_mechanism(sample_rate: object, noise_multiplier: object, steps: object
     """Return the three numbers that describe a run, checked."""
     return (
         _check.rate("sample_rate", sample_rate),
-        _check.in_range(
-            "noise_multiplier", noise_multiplier, *_NOISE_RANGE, hint="It is noise stddev / clip_norm."
-        ),
+        _check.in_range("noise_multiplier", noise_multiplier, *_NOISE_RANGE, hint="It is noise stddev / clip_norm."),
         _check.count("steps", steps),
     )
 
 
-def _epsilon(
-    q: float, sigma: float, steps: int, delta: float, method: Literal["pld", "rdp"]
-) -> tuple[float, str]:
+def _epsilon(q: float, sigma: float, steps: int, delta: float, method: Literal["pld", "rdp"]) -> tuple[float, str]:
     epsilon, used = _rdp_epsilon(q, sigma, steps, delta), "rdp"
     if method == "pld" and epsilon <= _PLD_LIMIT:
         epsilon, used = min(epsilon, float(_pld(q, sigma, steps).get_epsilon_for_delta(delta))), "pld"
@@ -175,10 +159,8 @@ def _rdp_epsilon(q: float, sigma: float, steps: int, delta: float) -> float:
 
 def _quick_epsilon(q: float, sigma: float, steps: int, delta: float) -> float:
     """Return about the same epsilon as PLD, some ten times faster; only used to start a search."""
-    counts = np.zeros((1, len(LEVELS)), dtype=np.int64)
-    counts[0, TOP] = steps
-    curves = record_curves(counts, sample_rate=q, noise_multiplier=sigma)
-    return float(np.clip(curves.epsilon(delta)[0], SMALLEST_EPSILON, 1e6))
+    curve = worst_curve(steps, sample_rate=q, noise_multiplier=sigma)
+    return float(np.clip(curve.epsilon(delta)[0], SMALLEST_EPSILON, 1e6))
 
 
 @lru_cache(maxsize=16)

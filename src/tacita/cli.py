@@ -1,0 +1,327 @@
+"""The `tacita` command: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from tacita import __version__
+
+if TYPE_CHECKING:
+    from tacita._check import Floats
+    from tacita.accounting import BayesianAccountant
+    from tacita.guarantee import Guarantee
+
+app = typer.Typer(
+    name="tacita",
+    help="Data-aware privacy for machine learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+_NOISE = Annotated[float, typer.Option(help="Noise standard deviation over the clip norm.")]
+_RATE = Annotated[float, typer.Option(help="Chance with which each record enters a step.")]
+_DELTA = Annotated[float, typer.Option(help="Total failure probability, everything included.")]
+_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def main() -> None:
+    """Run the command; bad input ends with one line on standard error and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except click.ClickException as error:
+        code = _complain(error.format_message())
+    except click.Abort:
+        print("tacita: interrupted", file=sys.stderr)
+        code = 130
+    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
+        code = _complain(str(error) or type(error).__name__)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"tacita {__version__}")
+        raise typer.Exit
+
+
+@app.command(epilog="Example: tacita account --noise-multiplier 1 --sample-rate 0.01 --steps 2000 --delta 1e-5")
+def account(
+    noise_multiplier: _NOISE,
+    sample_rate: _RATE,
+    delta: _DELTA = 1e-5,
+    steps: Annotated[int | None, typer.Option(help="Number of steps; with (T, m) norms it is T.")] = None,
+    norms: Annotated[
+        Path | None,
+        typer.Option(
+            help="A .npy file with followed records' clipped norms over the clip norm: "
+            "shape (m,), the same at every step, or (T, m), one row a step."
+        ),
+    ] = None,
+    example: Annotated[bool, typer.Option("--example", help="Use built-in example norms.")] = False,
+    static: Annotated[
+        bool,
+        typer.Option(
+            "--static", help="Declare that each record's norm is fixed for the run by public facts: a guarantee."
+        ),
+    ] = False,
+    estimator: Annotated[
+        str | None, typer.Option(help="One of band, student, bernstein, binary; default: band and comparisons.")
+    ] = None,
+    composition: Annotated[str, typer.Option(help="panel, hoelder or independent.")] = "panel",
+    gamma: Annotated[float | None, typer.Option(help="Failure probability of one estimate; part of delta.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Write the curves to this .svg, .png or .pdf file.")] = None,
+    as_json: _JSON = False,
+) -> None:
+    """Say what a run of DP-SGD leaks: about anyone, and about typical records.
+
+    Without norms this is worst-case differential privacy, by PLD and by RDP. With norms of followed records
+    it adds what a record of their population loses, and how the records' own epsilons are spread.
+    """
+    if norms is not None and example:
+        raise ValueError("Pass either --norms or --example, not both.")
+    if norms is None and not example and (figure or static or estimator or gamma):
+        raise ValueError("--figure, --static, --estimator and --gamma need --norms or --example.")
+    if figure is not None and figure.suffix not in (".svg", ".png", ".pdf"):
+        raise ValueError(f"--figure must end in .svg, .png or .pdf, got {str(figure)!r}.")
+    if figure is not None and not figure.resolve().parent.is_dir():
+        raise ValueError(f"--figure: the folder {str(figure.parent)!r} does not exist.")
+    values = _read_norms(norms, example)
+    taken = _steps_of(values, steps)
+    with _busy("Accounting", quiet=as_json):
+        document, statements = _account(
+            values, taken, noise_multiplier, sample_rate, delta, static, estimator, composition, gamma, figure
+        )
+    if as_json:
+        _print_json(document)
+    else:
+        _print_account(document, statements)
+        if figure is not None:
+            typer.echo(f"\nFigure: {figure}")
+
+
+@app.command(epilog="Example: tacita calibrate --epsilon 2 --delta 1e-5 --sample-rate 0.01 --steps 2000")
+def calibrate(
+    epsilon: Annotated[float, typer.Option(help="The worst-case epsilon to stay within.")],
+    sample_rate: _RATE,
+    steps: Annotated[int, typer.Option(help="Number of steps.")],
+    delta: _DELTA = 1e-5,
+    as_json: _JSON = False,
+) -> None:
+    """Find the least noise that stays within a worst-case epsilon, by PLD."""
+    from tacita.accounting import calibrate as find
+
+    with _busy("Calibrating", quiet=as_json):
+        found = find(epsilon=epsilon, delta=delta, sample_rate=sample_rate, steps=steps)
+    noise = dict(found.mechanism)["noise_multiplier"]
+    if as_json:
+        _print_json({"schema": 1, "noise_multiplier": noise, "guarantees": [found.to_dict()]})
+        return
+    typer.echo(f"noise multiplier {noise:g}\n\n{found}")
+
+
+def _account(
+    values: Floats | None,
+    steps: int,
+    noise_multiplier: float,
+    sample_rate: float,
+    delta: float,
+    static: bool,
+    estimator: str | None,
+    composition: str,
+    gamma: float | None,
+    figure: Path | None,
+) -> tuple[dict[str, Any], list[Guarantee]]:
+    from tacita.accounting import BayesianAccountant, worst_case
+
+    def worst_by(method: Any) -> Guarantee:
+        return worst_case(
+            sample_rate=sample_rate, noise_multiplier=noise_multiplier, steps=steps, delta=delta, method=method
+        )
+
+    statements = [worst_by("pld"), worst_by("rdp")]
+    document: dict[str, Any] = {"schema": 1, "percentiles": None, "band": None}
+    if values is not None:
+        accountant = BayesianAccountant(
+            sample_rate=sample_rate,
+            noise_multiplier=noise_multiplier,
+            composition=composition,  # type: ignore[arg-type]
+            steps=steps,
+            levels="static" if static else "observed",
+        )
+        if values.ndim == 1:
+            accountant.step(values, steps=steps)
+        else:
+            for row in values:
+                accountant.step(row)
+        statements += _bayesian_statements(accountant, delta, estimator, gamma)
+        if composition == "panel":
+            mass, floor = accountant.floor(delta=delta)
+            percentiles = accountant.percentiles(delta=delta)
+            document["percentiles"] = {str(p): eps for p, eps in percentiles.items()}
+            document["band"] = {"followed": values.shape[-1], "unseen_mass": mass, "epsilon_floor": floor}
+        if figure is not None:
+            _draw(figure, accountant, statements)
+    document["guarantees"] = [s.to_dict() for s in statements]
+    document["attack_success"] = {s.kind: s.to_dict()["attack_success"] for s in reversed(statements)}
+    return document, statements
+
+
+def _bayesian_statements(
+    accountant: BayesianAccountant, delta: float, estimator: str | None, gamma: float | None
+) -> list[Guarantee]:
+    if estimator is not None:
+        return [accountant.guarantee(delta=delta, estimator=estimator, gamma=gamma)]  # type: ignore[arg-type]
+    if accountant.composition != "panel":
+        return [accountant.guarantee(delta=delta, estimator="student", gamma=gamma)]
+    statements = [
+        accountant.guarantee(delta=delta, gamma=gamma),
+        accountant.guarantee(delta=delta, gamma=gamma, method="moments"),
+    ]
+    if len(accountant.state_dict()["panel"]["record"]) and gamma is None:
+        statements.append(accountant.guarantee(delta=delta, estimator="student"))
+    return statements
+
+
+def _draw(figure: Path, accountant: BayesianAccountant, statements: list[Guarantee]) -> None:
+    import numpy as np
+
+    from tacita.accounting import worst_curve
+    from tacita.report.curves import draw_curves
+
+    worst, typical = statements[0], statements[2]
+    epsilons = np.linspace(0.0, 1.25 * worst.epsilon, 80)
+    gamma = dict(typical.delta_split).get("band", typical.delta / 20)
+    curve = worst_curve(
+        accountant.taken, sample_rate=accountant.sample_rate, noise_multiplier=accountant.noise_multiplier
+    )
+    draw_curves(
+        figure,
+        epsilons=epsilons.tolist(),
+        worst_deltas=curve.delta(epsilons)[:, 0].tolist(),
+        typical_deltas=[accountant.delta(epsilon=float(e), gamma=gamma) for e in epsilons],
+        worst=worst,
+        typical=typical,
+        percentiles=accountant.percentiles(delta=worst.delta, percents=[p / 2 for p in range(1, 201)]),
+    )
+
+
+def _read_norms(path: Path | None, example: bool) -> Floats | None:
+    if example:
+        from tacita.data import example_norms
+
+        return example_norms()
+    if path is None:
+        return None
+    import numpy as np
+
+    from tacita import _check
+
+    if not path.is_file():
+        raise ValueError(f"--norms: there is no file {str(path)!r}.")
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError):
+        array = None
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"--norms: {str(path)!r} is not a .npy array of numbers; save one with numpy.save.")
+    return _check.norms("norms", array, dimensions=(1, 2))
+
+
+def _steps_of(values: Floats | None, steps: int | None) -> int:
+    if values is not None and values.ndim == 2:
+        if steps is not None and steps != len(values):
+            raise ValueError(f"--steps {steps} does not match the {len(values)} rows of the norms; leave it out.")
+        return len(values)
+    if steps is None:
+        raise ValueError("--steps is missing: how many steps does the run have?")
+    return steps
+
+
+class _busy:
+    """A spinner on a terminal; nothing elsewhere."""
+
+    def __init__(self, what: str, *, quiet: bool) -> None:
+        self.what, self.quiet = what, quiet or not sys.stderr.isatty()
+        self.status: Any = None
+
+    def __enter__(self) -> None:
+        if not self.quiet:
+            from rich.console import Console
+
+            self.status = Console(stderr=True).status(f"{self.what} …")
+            self.status.__enter__()
+
+    def __exit__(self, *details: object) -> None:
+        if self.status is not None:
+            self.status.__exit__(*details)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    typer.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+def _print_account(document: dict[str, Any], statements: list[Guarantee]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tacita.guarantee import percent_text, round_up_text
+
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    mechanism = dict(statements[0].mechanism)
+    typer.echo(
+        f"noise multiplier {mechanism['noise_multiplier']:g}, sample rate {mechanism['sample_rate']:g}, "
+        f"{mechanism['steps']:.0f} steps, delta {statements[0].delta:g}\n"
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, justify in (("about", "left"), ("epsilon", "right"), ("attack success", "right"), ("how", "left")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for statement in statements:
+        table.add_row(
+            "anyone" if statement.kind == "worst_case" else "a typical record",
+            round_up_text(statement.epsilon),
+            "<= " + percent_text(statement.to_dict()["attack_success"]),
+            _how(statement),
+        )
+    console.print(table)
+    if document["percentiles"]:
+        console.print("\nThe followed records' own epsilon (for the owner):")
+        for percent, epsilon in document["percentiles"].items():
+            console.print(f"  {percent:>4}% of them stay under {round_up_text(epsilon)}")
+        band = document["band"]
+        console.print(
+            f"\nWith {band['followed']} followed records up to {percent_text(band['unseen_mass'])} of the population "
+            f"may be unseen,\nso no distribution-free figure goes below epsilon {round_up_text(band['epsilon_floor'])}."
+        )
+    shown = statements[:1] + statements[2:3]
+    for statement in shown:
+        console.print(f"\n{statement.claim}")
+    console.print("\nAssumed:")
+    for assumption in dict.fromkeys(a for statement in shown for a in statement.assumptions):
+        console.print(f"  - {assumption}")
+
+
+def _how(statement: Guarantee) -> str:
+    parts = [statement.method.upper() if statement.method in ("pld", "rdp") else statement.method]
+    if statement.kind == "bayesian":
+        parts = [statement.estimator or "", *parts, statement.scope]
+        if statement.model == "model-based":
+            parts.append("model-based, as in the papers")
+        if statement.composition == "independent":
+            parts.append("NOT a bound")
+    return ", ".join(parts)
+
+
+def _complain(message: str) -> int:
+    print(f"tacita: {' '.join(message.split())}", file=sys.stderr)
+    return 2

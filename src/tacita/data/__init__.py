@@ -1,0 +1,3 @@
+"""Built-in small data."""
+
+from tacita.data.example import example_norms as example_norms

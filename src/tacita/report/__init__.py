@@ -1,0 +1,1 @@
+"""Pictures and pages of guarantees. Needs the `report` extra."""
