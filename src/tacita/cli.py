@@ -315,8 +315,10 @@ def _how(statement: Guarantee) -> str:
     parts = [statement.method.upper() if statement.method in ("pld", "rdp") else statement.method]
     if statement.kind == "bayesian":
         parts = [statement.estimator or "", *parts, statement.scope]
+        if statement.notion == "strong":
+            parts.append("strong notion")
         if statement.model == "model-based":
-            parts.append("model-based, as in the papers")
+            parts.append("model-based")
         if statement.composition == "independent":
             parts.append("NOT a bound")
     return ", ".join(parts)

@@ -144,7 +144,8 @@ class BayesianAccountant:
             method: For `band`: each record's own curve by `pld` (default) or by `moments`.
 
         Returns:
-            A guarantee whose epsilon never exceeds the worst case at the same delta.
+            A guarantee. In the weak notion its epsilon never exceeds the worst case at the same delta; the
+            strong notion is not implied by worst-case DP, so its figure is left as it is.
         """
         total = _check.probability("delta", delta)
         _check.one_of("estimator", estimator, _ESTIMATORS)
@@ -305,7 +306,11 @@ class BayesianAccountant:
                 most = np.stack([self._moment_deltas(self._all_at_top(), e, notion)[0] for e in eps])
                 return band_mean(own[:, back.ravel()], worst=most, gamma=failure)
 
-            epsilon = _smallest_epsilon(bound, delta - failure, worst.epsilon)
+            orders = ORDERS[:_FIRST_ORDERS]
+            enough = epsilon_from_costs(
+                self.taken * self._table(orders)[:, TOP], orders, delta=delta - failure, notion=notion
+            )
+            epsilon = _smallest_epsilon(bound, delta - failure, float(enough) * (1.0 + 1e-12))
         split = (("band", failure), ("expected", delta - failure))
         return self._statement(epsilon, delta, worst, "band", notion, method, split)
 
@@ -405,7 +410,7 @@ class BayesianAccountant:
             assumptions.append(_STATIC if static else _OBSERVED)
         if comparison:
             assumptions.append(_NOT_A_BOUND)
-        if epsilon >= worst.epsilon:
+        if notion == "weak" and epsilon >= worst.epsilon:  # worst-case DP implies the weak notion, not the strong
             epsilon, method = worst.epsilon, "worst-case cap"
         return Guarantee(
             kind="bayesian",

@@ -78,7 +78,7 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
     Returns:
         Curves that are upper bounds in both directions (record added, record removed).
     """
-    spread = loss_spread(sample_rate, LEVELS / noise_multiplier)
+    spread = loss_spread(sample_rate, LEVELS / noise_multiplier) * (LEVELS > 0.0)
     distinct, back = _distinct_rows(counts)
     width = np.sqrt(distinct @ spread**2)
     groups = []

@@ -42,7 +42,7 @@ def draw_curves(
     left.set_xlim(0.0, max(epsilons))
     left.set_xlabel("epsilon")
     left.set_ylabel("delta")
-    left.set_title("What an outsider can learn", loc="left")
+    left.set_title("What an outsider can learn", loc="left", weight="bold")
     left.legend(frameon=False, loc="upper right")
 
     shares, own = list(percentiles), list(percentiles.values())
@@ -64,7 +64,7 @@ def draw_curves(
     right.set_xlim(0.0, worst.epsilon * 1.08)
     right.set_xlabel(f"a record's own epsilon at delta {worst.delta:g}")
     right.set_ylabel("% of followed records below it")
-    right.set_title("Each followed record", loc="left")
+    right.set_title("Each followed record", loc="left", weight="bold")
     figure.text(0.01, 0.015, "Computed from private data: for the data's owner.", fontsize=8, color="#6b6b6b")
     figure.savefig(path, metadata=_metadata(path))
 
@@ -76,7 +76,7 @@ def _canvas() -> tuple[Any, Any]:
         from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError as error:
         raise ImportError("Figures need matplotlib: pip install 'tacita[report]'") from error
-    style = {"font.size": 10, "axes.edgecolor": "#8a8a8a", "axes.titleweight": "bold", "svg.hashsalt": "tacita"}
+    style = {"font.size": 10, "axes.edgecolor": "#8a8a8a", "svg.hashsalt": "tacita"}
     with mpl.rc_context(style):
         figure = Figure(figsize=(10, 4.2), layout=ConstrainedLayoutEngine(rect=(0, 0.05, 1, 0.95)))
         axes = figure.subplots(1, 2)

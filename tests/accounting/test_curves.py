@@ -1,0 +1,194 @@
+"""Records' own curves against closed forms, dp-accounting from both sides, and mpmath."""
+
+import math
+
+import hypothesis.strategies as st
+import mpmath as mp
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from hypothesis import given
+from scipy.special import ndtr
+
+from tacita.accounting import LEVELS, level_of, record_curves, worst_curve
+from tacita.accounting.levels import TOP
+from tacita.accounting.losses import LOST_PER_STEP, step_losses
+
+
+def counts_of(*rows):
+    """Each row is {level index: steps}."""
+    counts = np.zeros((len(rows), len(LEVELS)), dtype=np.int64)
+    for i, row in enumerate(rows):
+        for level, steps in row.items():
+            counts[i, level] = steps
+    return counts
+
+
+def composed(rate, sigma, row, *, pessimistic, interval):
+    """The same composition by dp-accounting, from above or from below."""
+    whole = None
+    for level, steps in row.items():
+        one = pld.from_gaussian_mechanism(
+            sigma,
+            sensitivity=float(LEVELS[level]),
+            value_discretization_interval=interval,
+            sampling_prob=rate,
+            pessimistic_estimate=pessimistic,
+            use_connect_dots=pessimistic,
+        ).self_compose(steps)
+        whole = one if whole is None else whole.compose(one)
+    return whole
+
+
+def gaussian_delta(epsilon, ratio):
+    return ndtr(ratio / 2 - epsilon / ratio) - math.exp(epsilon) * ndtr(-ratio / 2 - epsilon / ratio)
+
+
+@pytest.mark.parametrize(("sigma", "steps"), [(1.0, 1), (5.0, 50), (50.0, 10_000), (0.5, 1)])
+@pytest.mark.parametrize("level", [TOP, 128])
+def test_without_sampling_the_gaussian_closed_form_is_met_from_above(sigma, steps, level):
+    ratio = float(LEVELS[level]) / sigma * math.sqrt(steps)
+    curves = record_curves(counts_of({level: steps}), sample_rate=1.0, noise_multiplier=sigma)
+    grid = np.linspace(0.0, 4 * ratio + ratio**2 / 2, 25)
+    exact = np.array([gaussian_delta(e, ratio) for e in grid])
+    found = curves.delta(grid)[:, 0]
+    assert (found >= exact * (1 - 1e-9)).all()
+    relevant = exact > 1e-9
+    assert (found[relevant] <= exact[relevant] * 1.05).all()
+
+
+MIXED = [
+    (0.01, 1.0, {TOP: 2000}),
+    (0.01, 1.0, {TOP: 100, 128: 500, 60: 1400}),
+    (0.05, 0.7, {TOP: 3, 200: 40}),
+    (0.2, 2.0, {TOP: 30, 150: 30}),
+    (0.004, 1.0, {TOP: 400, 128: 800, 181: 800}),
+    (0.5, 3.0, {TOP: 1, 90: 300}),
+]
+
+
+@pytest.mark.parametrize(("rate", "sigma", "row"), MIXED)
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8])
+def test_curves_lie_between_dp_accounting_from_below_and_above(rate, sigma, row, delta):
+    curves = record_curves(counts_of(row), sample_rate=rate, noise_multiplier=sigma)
+    found = float(curves.epsilon(delta)[0])
+    steps = sum(row.values())
+    below = composed(rate, sigma, row, pessimistic=False, interval=1e-3 / math.sqrt(steps)).get_epsilon_for_delta(delta)
+    above = composed(rate, sigma, row, pessimistic=True, interval=1e-4).get_epsilon_for_delta(delta)
+    assert below <= found * (1 + 1e-9)
+    assert found <= above * 1.004 + 1e-4
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3])
+@pytest.mark.parametrize("ratio", [0.3, 1.0, 3.0])
+def test_one_step_equals_mpmath_in_the_worse_direction(rate, ratio):
+    mp.mp.dps = 40
+    q, r = mp.mpf(rate), mp.mpf(ratio)
+
+    def cdf(x, mean=0):
+        return mp.ncdf(x - mean)
+
+    def removed(eps):  # P = mixture, Q = N(0,1): outcomes above w where the loss is eps
+        w = (mp.log((mp.exp(eps) - 1 + q) / q) + r * r / 2) / r
+        own = (1 - q) * (1 - cdf(w)) + q * (1 - cdf(w, r))
+        return own - mp.exp(eps) * (1 - cdf(w))
+
+    def added(eps):  # P = N(0,1), Q = mixture: the loss is at most -log(1-q)
+        if mp.exp(-eps) <= 1 - q:
+            return mp.mpf(0)
+        w = (mp.log((mp.exp(-eps) - 1 + q) / q) + r * r / 2) / r
+        return cdf(w) - mp.exp(eps) * ((1 - q) * cdf(w) + q * cdf(w, r))
+
+    grid = np.array([1e-4, 0.001, 0.005, 0.02, 0.1, 0.5, 1.0])
+    found = record_curves(counts_of({TOP: 1}), sample_rate=rate, noise_multiplier=1 / ratio).delta(grid)[:, 0]
+    exact = np.array([float(max(removed(mp.mpf(e)), added(mp.mpf(e)))) for e in grid])
+    assert (found >= exact * (1 - 1e-9)).all()
+    assert (found <= exact * 1.01 + 1e-12).all()
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.01, 1.0])
+@pytest.mark.parametrize("ratio", [1e-4, 0.1, 1.0, 20.0])
+def test_one_steps_grid_keeps_all_probability(rate, ratio):
+    for loss in step_losses(rate, ratio, 1e-3 * max(ratio, 0.1)):
+        assert (loss.probabilities >= 0).all()
+        assert loss.probabilities.sum() == pytest.approx(1.0, abs=1e-12)
+        assert loss.probabilities.sum() >= 1.0 - LOST_PER_STEP - 1e-12
+
+
+@pytest.mark.parametrize("rate", [0.01, 1.0])
+def test_one_steps_grid_equals_dp_accounting(rate):
+    """The same connect-the-dots pair, reached by another way."""
+    reference = pld.from_gaussian_mechanism(1.0, value_discretization_interval=1e-3, sampling_prob=rate)
+    for ours, theirs in zip(step_losses(rate, 1.0, 1e-3), (reference._pmf_remove, reference._pmf_add), strict=True):
+        dense = theirs.to_dense_pmf()
+        grid = 1e-3 * (ours.first + np.arange(len(ours.probabilities)))
+        for epsilon in (0.0, 0.003, 0.0105, 0.3, 2.0):
+            mine = np.sum(ours.probabilities * np.maximum(0.0, -np.expm1(epsilon - grid)))
+            assert mine == pytest.approx(dense.get_delta_for_epsilon(epsilon), rel=1e-7, abs=1e-12)
+
+
+def test_heavy_tails_and_few_steps_stay_finite_and_tight():
+    """Losses that are not smooth: rare participation, little noise."""
+    for rate, sigma, steps in ((0.001, 0.5, 100), (1e-4, 0.45, 10), (0.1, 0.6, 20)):
+        found = float(worst_curve(steps, sample_rate=rate, noise_multiplier=sigma).epsilon(1e-5)[0])
+        reference = composed(rate, sigma, {TOP: steps}, pessimistic=True, interval=1e-4).get_epsilon_for_delta(1e-5)
+        assert 0.995 * reference <= found <= 1.01 * reference
+
+
+def test_records_that_spend_nothing_have_nothing_to_lose():
+    curves = record_curves(counts_of({0: 500}, {TOP: 5}), sample_rate=0.1, noise_multiplier=1.0)
+    assert curves.delta(np.array([0.0, 1.0]))[:, 0].tolist() == [0.0, 0.0]
+    assert curves.epsilon(1e-6)[0] == 0.0
+    assert curves.epsilon(1e-6)[1] > 0.0
+
+
+def test_rows_keep_their_places(rng):
+    """Grouping, deduplication and permutation change nothing."""
+    rows = [
+        {int(level): int(steps)}
+        for level, steps in zip(rng.integers(0, 257, 40), rng.integers(1, 900, 40), strict=True)
+    ]
+    counts = counts_of(*rows, *rows[:5])
+    order = rng.permutation(len(counts))
+    straight = record_curves(counts, sample_rate=0.02, noise_multiplier=1.2).epsilon(1e-6)
+    shuffled = record_curves(counts[order], sample_rate=0.02, noise_multiplier=1.2).epsilon(1e-6)
+    assert shuffled == pytest.approx(straight[order], rel=1e-12)
+    assert straight[40:] == pytest.approx(straight[:5], rel=1e-12)
+    alone = [
+        record_curves(counts[i : i + 1], sample_rate=0.02, noise_multiplier=1.2).epsilon(1e-6)[0] for i in range(8)
+    ]
+    assert straight[:8] == pytest.approx(alone, rel=3e-3, abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(1, TOP), st.integers(1, 300)), min_size=1, max_size=4), st.floats(0.005, 1.0))
+def test_more_steps_or_larger_norms_never_cost_less(spent, rate):
+    row = dict(spent)
+    more = {**row, TOP: row.get(TOP, 0) + 20}
+    curves = record_curves(counts_of(row, more), sample_rate=rate, noise_multiplier=1.5)
+    less, most = curves.epsilon(1e-5)
+    assert less <= most * 1.003 + 1e-9
+
+
+@given(st.floats(0.0, 1.0))
+def test_norms_are_rounded_up_to_the_next_level(norm):
+    index = int(level_of(np.array([norm]))[0])
+    assert LEVELS[index] >= norm
+    assert index == 0 or LEVELS[index - 1] < norm
+
+
+def test_levels_map_to_themselves():
+    assert (level_of(LEVELS) == np.arange(len(LEVELS))).all()
+
+
+def test_deltas_fall_with_epsilon_and_invert(rng):
+    counts = counts_of({TOP: 300, 100: 200}, {128: 500}, {30: 500})
+    curves = record_curves(counts, sample_rate=0.03, noise_multiplier=0.9)
+    grid = np.linspace(0, 8, 200)
+    deltas = curves.delta(grid)
+    assert (np.diff(deltas, axis=0) <= 1e-15).all()
+    for delta in (1e-2, 1e-5, 1e-9):
+        own = curves.epsilon(delta)
+        at = np.diag(curves.delta(own))
+        assert at[own > 0] == pytest.approx(delta, rel=1e-6)
+        assert (at <= delta * (1 + 1e-6)).all()
+    assert math.isinf(curves.epsilon(1e-17)[0])  # below what is resolved: said as infinite

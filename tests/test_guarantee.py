@@ -1,0 +1,141 @@
+import json
+import math
+
+import pytest
+
+from tacita import Guarantee, PrivacyError, attack_success, group, outlier_probability, share_above
+from tacita.guarantee import percent_text, round_up_text
+
+
+def make(**changes):
+    fields = {"kind": "worst_case", "epsilon": 1.0, "delta": 1e-5, "method": "pld", "publishable": True}
+    return Guarantee(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(("epsilon", "percent"), [(2, 88.08), (5, 99.33), (10, 99.995)])
+def test_attack_success_matches_the_published_percentages(epsilon, percent):
+    assert 100 * attack_success(epsilon) == pytest.approx(percent, abs=0.005)
+
+
+def test_attack_success_counts_delta_and_survives_infinity():
+    assert attack_success(0.0, 0.5) == pytest.approx(0.75)
+    assert attack_success(math.inf) == 1.0
+    assert attack_success(1000.0, 1e-5) == 1.0
+
+
+def test_attack_success_is_the_best_test_of_an_epsilon_delta_pair():
+    # The worst (ε, δ) pair of laws, explicitly: δ revealed either way, else randomised response.
+    epsilon, delta = 1.3, 0.01
+    keep = (1 - delta) * math.exp(epsilon) / (1 + math.exp(epsilon))
+    first = [delta, keep, 1 - delta - keep, 0.0]
+    second = [0.0, 1 - delta - keep, keep, delta]
+    best = 0.5 * sum(max(p, q) for p, q in zip(first, second, strict=True))
+    assert attack_success(epsilon, delta) == pytest.approx(best, rel=1e-12)
+
+
+def test_markov_and_outlier_figures_match_the_published_example():
+    share = share_above(1e-8, threshold=1e-5)
+    assert share == pytest.approx(0.001)
+    assert outlier_probability(share, size=1000) == pytest.approx(0.632, abs=5e-4)
+    assert outlier_probability(share, size=100) == pytest.approx(0.095, abs=5e-4)
+    assert outlier_probability(1.0, size=3) == 1.0
+    assert share_above(0.5, threshold=0.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("kind", "bayesian"), ("unit", "client"), ("neighbours", "replace_one"), ("notion", "weak"), ("delta", 1e-6)],
+)
+def test_comparing_unlike_guarantees_raises(field, value):
+    with pytest.raises(PrivacyError, match="Cannot compare"):
+        _ = make() < make(**{field: value})
+
+
+def test_adding_unlike_kinds_raises_and_like_kinds_compose():
+    with pytest.raises(PrivacyError, match="worst_case guarantee with a bayesian one"):
+        make() + make(kind="bayesian")
+    both = make(epsilon=1.0) + make(epsilon=0.5, delta=1e-6, publishable=False)
+    assert (both.epsilon, both.delta, both.publishable) == (1.5, pytest.approx(1.1e-5), False)
+    with pytest.raises(PrivacyError, match="promises nothing"):
+        make(delta=0.6) + make(delta=0.6)
+    with pytest.raises(PrivacyError, match="attacks"):
+        make(kind="empirical_lower") + make(kind="empirical_lower")
+    with pytest.raises(TypeError):
+        make() + 1.0
+
+
+def test_a_sum_with_a_reading_or_a_model_says_so():
+    part = make(kind="bayesian", notion="weak", model="distribution-free")
+    both = part + make(kind="bayesian", notion="weak", scope="reading", model="model-based")
+    assert (both.scope, both.model) == ("reading", "model-based")
+
+
+def test_same_kind_orders_by_epsilon():
+    assert make(epsilon=1.0) < make(epsilon=2.0)
+    assert make(epsilon=1.0) <= make(epsilon=1.0)
+    assert make(epsilon=3.0) > make(epsilon=2.0)
+
+
+def test_group_privacy_grows_epsilon_and_delta():
+    pair = group(make(epsilon=0.5, delta=1e-8), 3)
+    assert pair.epsilon == pytest.approx(1.5)
+    assert pair.delta == pytest.approx(3 * math.exp(1.5) * 1e-8)
+    assert pair.unit == "group of 3 records"
+    assert group(make(), 1) == make()
+    assert group(make(delta=0.0), 2).delta == 0.0
+    with pytest.raises(PrivacyError, match="delta >= 1"):
+        group(make(epsilon=10.0), 3)
+    with pytest.raises(PrivacyError, match="every dataset"):
+        group(make(kind="bayesian", scope="reading"), 2)
+
+
+@pytest.mark.parametrize("epsilon", [math.nan, 0.0, -1.0])
+def test_epsilon_is_never_nan_zero_or_negative(epsilon):
+    with pytest.raises(PrivacyError, match="epsilon"):
+        make(epsilon=epsilon)
+
+
+def test_infinite_is_said_as_infinite():
+    g = make(epsilon=math.inf)
+    assert "infinite" in str(g)
+    assert g.to_dict()["epsilon"] == "infinity"
+    json.dumps(g.to_dict(), allow_nan=False)
+
+
+def test_sentences_say_whom_they_cover():
+    assert "any record whatsoever" in str(make())
+    bayesian = str(make(kind="bayesian", scope="reading", model="model-based", publishable=False))
+    for words in ("drawn from the population", "unlike that population", "reading of one run", "model-based", "owner"):
+        assert words in bayesian
+    assert "e^30" in str(make(epsilon=30.0))
+    assert "at least 1.234" in str(make(kind="empirical_lower", epsilon=1.2349))
+
+
+def test_printed_epsilons_are_rounded_up():
+    assert round_up_text(2.58301) == "2.584"
+    assert round_up_text(0.00123401) == "0.001235"
+    assert round_up_text(2.583) == "2.583"
+    assert percent_text(0.929811) == "92.982%"
+
+
+def test_dictionary_is_stable_json():
+    data = json.loads(json.dumps(make(delta_split=(("band", 1e-6),)).to_dict()))
+    assert data["schema"] == 1
+    assert set(data) >= {"kind", "epsilon", "delta", "method", "scope", "assumptions", "publishable", "neighbours"}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: attack_success(math.nan), "epsilon"),
+        (lambda: attack_success("1"), "epsilon must be a number"),
+        (lambda: share_above(0.0, threshold=0.1), "delta must be in"),
+        (lambda: outlier_probability(0.1, size=0), "size"),
+        (lambda: outlier_probability(0.1, size=1.5), "size must be a whole number"),
+        (lambda: group(make(), 0), "size"),
+        (lambda: make(kind="other"), "kind must be one of"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()
