@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="tacita",
-    help="Data-aware privacy for machine learning.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -46,13 +45,19 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"tacita {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Data-aware privacy for machine learning: what a model leaks about anyone, and about typical people."""
 
 
 @app.command(epilog="Example: tacita account --noise-multiplier 1 --sample-rate 0.01 --steps 2000 --delta 1e-5")
@@ -96,6 +101,8 @@ def account(
         raise ValueError(f"--figure must end in .svg, .png or .pdf, got {str(figure)!r}.")
     if figure is not None and not figure.resolve().parent.is_dir():
         raise ValueError(f"--figure: the folder {str(figure.parent)!r} does not exist.")
+    if figure is not None:
+        _require_figures()
     values = _read_norms(norms, example)
     taken = _steps_of(values, steps)
     with _busy("Accounting", quiet=as_json):
@@ -191,6 +198,13 @@ def _bayesian_statements(
     if len(accountant.state_dict()["panel"]["record"]) and gamma is None:
         statements.append(accountant.guarantee(delta=delta, estimator="student"))
     return statements
+
+
+def _require_figures() -> None:
+    """Fail before the work, not after it."""
+    from tacita.report.curves import load_matplotlib
+
+    load_matplotlib()
 
 
 def _draw(figure: Path, accountant: BayesianAccountant, statements: list[Guarantee]) -> None:

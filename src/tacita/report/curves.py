@@ -32,6 +32,20 @@ def draw_curves(
         typical: The Bayesian one at the same delta.
         percentiles: From percentage to the epsilon that this share of followed records stays under.
     """
+    mpl = load_matplotlib()
+    with mpl.rc_context({"font.size": 10, "axes.edgecolor": "#8a8a8a", "svg.hashsalt": "tacita"}):
+        figure = _draw(epsilons, worst_deltas, typical_deltas, worst, typical, percentiles)
+        figure.savefig(path, metadata=_metadata(path))
+
+
+def _draw(
+    epsilons: Sequence[float],
+    worst_deltas: Sequence[float],
+    typical_deltas: Sequence[float],
+    worst: Guarantee,
+    typical: Guarantee,
+    percentiles: Mapping[float, float],
+) -> Any:
     figure, (left, right) = _canvas()
     left.semilogy(epsilons, worst_deltas, color=_WORST, lw=2, label="anyone (worst case)")
     left.semilogy(epsilons, typical_deltas, color=_TYPICAL, lw=2, label=f"a typical record ({typical.estimator})")
@@ -66,20 +80,24 @@ def draw_curves(
     right.set_ylabel("% of followed records below it")
     right.set_title("Each followed record", loc="left", weight="bold")
     figure.text(0.01, 0.015, "Computed from private data: for the data's owner.", fontsize=8, color="#6b6b6b")
-    figure.savefig(path, metadata=_metadata(path))
+    return figure
+
+
+def load_matplotlib() -> Any:
+    """Return matplotlib, or say how to install it."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("Figures need matplotlib: pip install 'tacita[report]'") from error
+    return matplotlib
 
 
 def _canvas() -> tuple[Any, Any]:
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-    except ImportError as error:
-        raise ImportError("Figures need matplotlib: pip install 'tacita[report]'") from error
-    style = {"font.size": 10, "axes.edgecolor": "#8a8a8a", "svg.hashsalt": "tacita"}
-    with mpl.rc_context(style):
-        figure = Figure(figsize=(10, 4.2), layout=ConstrainedLayoutEngine(rect=(0, 0.05, 1, 0.95)))
-        axes = figure.subplots(1, 2)
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    figure = Figure(figsize=(10, 4.2), layout=ConstrainedLayoutEngine(rect=(0, 0.05, 1, 0.95)))
+    axes = figure.subplots(1, 2)
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(color=_GRID, lw=0.6)
