@@ -171,7 +171,7 @@ def _account(
         else:
             for row in values:
                 accountant.step(row)
-        statements += _bayesian_statements(accountant, delta, estimator, gamma)
+        statements += _bayesian_statements(accountant, delta, estimator, gamma, values.shape[-1] > 1)
         if composition == "panel":
             mass, floor = accountant.floor(delta=delta)
             percentiles = accountant.percentiles(delta=delta)
@@ -185,7 +185,7 @@ def _account(
 
 
 def _bayesian_statements(
-    accountant: BayesianAccountant, delta: float, estimator: str | None, gamma: float | None
+    accountant: BayesianAccountant, delta: float, estimator: str | None, gamma: float | None, several: bool
 ) -> list[Guarantee]:
     if estimator is not None:
         return [accountant.guarantee(delta=delta, estimator=estimator, gamma=gamma)]  # type: ignore[arg-type]
@@ -195,7 +195,7 @@ def _bayesian_statements(
         accountant.guarantee(delta=delta, gamma=gamma),
         accountant.guarantee(delta=delta, gamma=gamma, method="moments"),
     ]
-    if len(accountant.state_dict()["panel"]["record"]) and gamma is None:
+    if several and gamma is None:
         statements.append(accountant.guarantee(delta=delta, estimator="student"))
     return statements
 

@@ -201,10 +201,11 @@ def group(guarantee: Guarantee, size: int) -> Guarantee:
     (k ε, k e^{kε} δ), Dwork & Roth 2014; for Bayesian guarantees all k records are drawn from the
     population and the guarantee must hold for every dataset, so a `reading` is refused.
 
-    >>> g = Guarantee(kind="worst_case", epsilon=0.5, delta=1e-8, method="pld")
-    >>> pair = group(g, 2)
-    >>> pair.epsilon, round(pair.delta * 1e8, 3)
-    (1.0, 5.437)
+    Examples:
+        >>> g = Guarantee(kind="worst_case", epsilon=0.5, delta=1e-8, method="pld")
+        >>> pair = group(g, 2)
+        >>> pair.epsilon, round(pair.delta * 1e8, 3)
+        (1.0, 5.437)
     """
     k = _check.count("size", size)
     if guarantee.scope == "reading" or guarantee.kind in ("individual", "empirical_lower"):
@@ -234,8 +235,9 @@ def attack_success(epsilon: float, delta: float = 0.0) -> float:
     (e^ε + δ) / (1 + e^ε); at δ = 0 this is the papers' P(A) = 1 / (1 + e^{-ε}) (Triastcyn & Faltings
     2020). For a Bayesian guarantee it bounds the success averaged over records of the population.
 
-    >>> [round(100 * attack_success(e), 3) for e in (2, 5, 10)]
-    [88.08, 99.331, 99.995]
+    Examples:
+        >>> [round(100 * attack_success(e), 3) for e in (2, 5, 10)]
+        [88.08, 99.331, 99.995]
     """
     eps = _check.in_range("epsilon", epsilon, 0.0, math.inf)
     dlt = _check.in_range("delta", delta, 0.0, 1.0)
@@ -249,8 +251,9 @@ def share_above(delta: float, *, threshold: float) -> float:
     Markov's inequality on E_x δ_x(ε) ≤ δ: the share is at most δ / threshold. A (1, 1e-8) Bayesian
     guarantee is a (1, 1e-5) guarantee for 99.9% of the population:
 
-    >>> share_above(1e-8, threshold=1e-5)
-    0.001
+    Examples:
+        >>> share_above(1e-8, threshold=1e-5)
+        0.001
     """
     dlt = _check.probability("delta", delta)
     phi = _check.in_range("threshold", threshold, 0.0, 1.0)
@@ -263,8 +266,9 @@ def outlier_probability(share: float, *, size: int) -> float:
     1 - (1 - share)^size, with `share` from `share_above` (Triastcyn 2020, section 7.4.2). It speaks of
     sets whose records are drawn from the population itself.
 
-    >>> round(outlier_probability(0.001, size=1000), 3), round(outlier_probability(0.001, size=100), 3)
-    (0.632, 0.095)
+    Examples:
+        >>> round(outlier_probability(0.001, size=1000), 3), round(outlier_probability(0.001, size=100), 3)
+        (0.632, 0.095)
     """
     p = _check.in_range("share", share, 0.0, 1.0)
     n = _check.count("size", size)
@@ -282,8 +286,9 @@ _RELATION = {"add_remove": "added or removed", "replace_one": "replaced by anoth
 def round_up_text(x: float, *, up: bool = True) -> str:
     """Format to four significant digits, rounded up (or, for lower bounds, down).
 
-    >>> round_up_text(2.58341), round_up_text(2.58341, up=False)
-    ('2.584', '2.583')
+    Examples:
+        >>> round_up_text(2.58341), round_up_text(2.58341, up=False)
+        ('2.584', '2.583')
     """
     if x == 0.0 or math.isinf(x):
         return f"{x:g}"
@@ -299,7 +304,8 @@ def _factor(epsilon: float) -> str:
 def percent_text(share: float) -> str:
     """Format a share as a percentage, rounded up.
 
-    >>> percent_text(0.88079708)
-    '88.08%'
+    Examples:
+        >>> percent_text(0.88079708)
+        '88.08%'
     """
     return f"{math.ceil(share * 1e5 - 1e-9) / 1e3:.5g}%"

@@ -289,7 +289,6 @@ class BayesianAccountant:
         if method == "pld" and notion == "strong":
             raise PrivacyError("Curves by PLD bound the weak notion; for the strong one pass method='moments'.")
         failure = self._gamma(delta, gamma, uses=1, share=1 / 20)
-        counts = self._panel()
         worst = self.worst_case(delta=delta)
         if method == "pld":
             curves, most = self._panel_curves(), self._worst_curve()
@@ -299,30 +298,23 @@ class BayesianAccountant:
                 worst.epsilon,
             )
         else:
-            distinct, back = np.unique(counts, axis=0, return_inverse=True)
-
-            def bound(eps: Floats) -> Floats:
-                own = np.stack([self._moment_deltas(distinct, e, notion) for e in eps])
-                most = np.stack([self._moment_deltas(self._all_at_top(), e, notion)[0] for e in eps])
-                return band_mean(own[:, back.ravel()], worst=most, gamma=failure)
-
-            orders = ORDERS[:_FIRST_ORDERS]
-            enough = epsilon_from_costs(
-                self.taken * self._table(orders)[:, TOP], orders, delta=delta - failure, notion=notion
-            )
-            epsilon = _smallest_epsilon(bound, delta - failure, float(enough) * (1.0 + 1e-12))
+            epsilon = self._band_by_moments(delta - failure, failure, notion)
         split = (("band", failure), ("expected", delta - failure))
         return self._statement(epsilon, delta, worst, "band", notion, method, split)
 
-    def _moment_deltas(self, counts: Counts, epsilon: float, notion: str) -> Floats:
-        """Return each record's delta by moments, the order chosen inside the record."""
+    def _band_by_moments(self, target: float, gamma: float, notion: str) -> float:
+        """Return the band's epsilon with each record's delta by moments, the order chosen inside the record."""
         orders = ORDERS[:_FIRST_ORDERS]
-        return delta_from_costs(counts @ self._table(orders).T, orders, epsilon=float(epsilon), notion=notion)
+        table = self._table(orders)
+        own, most = self._panel() @ table.T, self.taken * table[:, TOP]
 
-    def _all_at_top(self) -> Counts:
-        counts = np.zeros((1, len(LEVELS)), dtype=np.int64)
-        counts[0, TOP] = self.taken
-        return counts
+        def bound(epsilons: Floats) -> Floats:
+            values = np.stack([delta_from_costs(own, orders, epsilon=float(e), notion=notion) for e in epsilons])
+            worst = np.array([delta_from_costs(most, orders, epsilon=float(e), notion=notion) for e in epsilons])
+            return band_mean(values, worst=worst, gamma=gamma)
+
+        enough = float(epsilon_from_costs(most, orders, delta=target, notion=notion))
+        return _smallest_epsilon(bound, target, enough * (1.0 + 1e-12))
 
     def _from_moments(self, delta: float, estimator: str, gamma: float | None, notion: str) -> Guarantee:
         estimates = 1 if self.composition == "panel" else len(self._histograms)

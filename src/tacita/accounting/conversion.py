@@ -30,8 +30,9 @@ NOTIONS = ("strong", "weak")
 def epsilon_from_costs(costs: Floats, orders: Sequence[float], *, delta: float, notion: str) -> Floats:
     """Return the smallest ε over the orders; `costs` has shape (..., orders).
 
-    >>> float(epsilon_from_costs(np.array([1.0]), [2], delta=np.exp(-3.0), notion="strong"))
-    2.0
+    Examples:
+        >>> float(epsilon_from_costs(np.array([1.0]), [2], delta=np.exp(-3.0), notion="strong"))
+        2.0
     """
     lam = np.asarray(orders, dtype=np.float64)
     bound = (costs + _log_factor(lam, notion) - np.log(_check.probability("delta", delta))) / lam

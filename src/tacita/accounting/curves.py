@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tacita._check import Complexes, Counts, Floats
 
 _TAIL = 1e-15  # mass allowed to wrap around the window
-_POINTS = 400  # of ε, for each group of records
+_POINTS = 256  # of ε, for each group of records
 _MAX_CELLS = 1 << 17  # of a group's grid
 _BATCH = 1 << 22  # complex numbers held at once
 _FEW_FREQUENCIES = 1024
@@ -127,7 +127,7 @@ def _group_curves(
     steps = counts.sum(axis=1)
     widest_loss = largest_loss(sample_rate, float(ratios.max()))
     coarse = max(widest_loss / 4096, width[0] / 64.0)
-    theta = np.geomspace(min(0.25, 1.0 / width[1]), 16.0 / width[0], 40)
+    theta = np.geomspace(min(0.25, 1.0 / width[1]), 16.0 / width[0], 24)
     room = 0.0
     for losses in zip(*_pairs(sample_rate, ratios, coarse), strict=True):
         _, bottom, top = _window(counts, losses, coarse, theta)

@@ -107,8 +107,9 @@ def moments_budget(*, steps: int, sample_rate: float, noise_multiplier: float, l
 def token_budget(tokens: Mapping[float, int]) -> TokenBudget:
     """Return a token budget from {fraction of the clip norm: steps}. Fractions are rounded up to a level.
 
-    >>> token_budget({1.0: 40, 0.25: 60}).within(np.zeros((1, 257), dtype=np.int64))
-    array([ True])
+    Examples:
+        >>> token_budget({1.0: 40, 0.25: 60}).within(np.zeros((1, 257), dtype=np.int64))
+        array([ True])
     """
     counts = np.zeros(len(LEVELS), dtype=np.int64)
     for fraction, steps in tokens.items():

@@ -47,8 +47,9 @@ def band_steps(m: int, *, gamma: float) -> tuple[Counts, Floats]:
 def unseen_mass(m: int, *, gamma: float) -> float:
     """Return the population share that may lie above everything seen: about ln(2/gamma) / m.
 
-    >>> round(unseen_mass(512, gamma=1e-6), 4)
-    0.0279
+    Examples:
+        >>> round(unseen_mass(512, gamma=1e-6), 4)
+        0.0279
     """
     return float(band_steps(m, gamma=gamma)[1][0])
 

@@ -12,8 +12,9 @@ def conformal_miss(m: int, *, tolerated: int) -> float:
     passed the budget, and the new one did" has at most this probability: among the m + 1, at most k0 + 1
     passed, and each is equally likely to be the new one.
 
-    >>> conformal_miss(999, tolerated=0)
-    0.001
+    Examples:
+        >>> conformal_miss(999, tolerated=0)
+        0.001
     """
     m = _check.count("m", m)
     k0 = _check.count("tolerated", tolerated, low=0, high=m - 1)

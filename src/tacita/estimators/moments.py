@@ -71,8 +71,9 @@ def binary(costs: Floats, *, weights: Counts, gamma: float, worst: Floats) -> Fl
 def binary_share(ones: int, zeros: int, *, gamma: float) -> float:
     """Return the (1 - γ) quantile of Beta(ones + 1, zeros + 1) (Triastcyn 2020, section 5.4.5).
 
-    >>> round(binary_share(0, 100, gamma=0.99**101), 12)
-    0.01
+    Examples:
+        >>> round(binary_share(0, 100, gamma=0.99**101), 12)
+        0.01
     """
     n1 = _check.count("ones", ones, low=0)
     n0 = _check.count("zeros", zeros, low=0)

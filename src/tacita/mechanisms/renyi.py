@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 def gaussian_renyi(order: float, *, ratio: float) -> float:
     """Return D_α(N(d, s²) ‖ N(0, s²)) = α r² / 2 with r = |d| / s; the same in both directions.
 
-    >>> gaussian_renyi(2.0, ratio=1.0)
-    1.0
+    Examples:
+        >>> gaussian_renyi(2.0, ratio=1.0)
+        1.0
     """
     alpha = _order(order)
     r = _check.in_range("ratio", ratio, 0.0, math.inf)
@@ -68,8 +69,9 @@ def laplace_renyi(order: float, *, distance: float, scale1: float, scale2: float
 
     Finite only where α / b_1 > (α - 1) / b_2; with equal scales it always is.
 
-    >>> round(laplace_renyi(2.0, distance=1.0, scale1=1.0), 6)
-    0.619124
+    Examples:
+        >>> round(laplace_renyi(2.0, distance=1.0, scale1=1.0), 6)
+        0.619124
     """
     alpha = _order(order)
     d = _check.in_range("distance", distance, 0.0, math.inf)
@@ -114,10 +116,11 @@ def exponential_family_renyi(order: float, *, family: str, first: Sequence[float
         first: Parameters of the first distribution, in the family's order.
         second: Parameters of the second.
 
-    >>> round(exponential_family_renyi(2.0, family="exponential", first=[1.0], second=[1.5]), 6)
-    0.287682
-    >>> exponential_family_renyi(2.0, family="exponential", first=[1.0], second=[2.5])
-    inf
+    Examples:
+        >>> round(exponential_family_renyi(2.0, family="exponential", first=[1.0], second=[1.5]), 6)
+        0.287682
+        >>> exponential_family_renyi(2.0, family="exponential", first=[1.0], second=[2.5])
+        inf
     """
     alpha = _order(order)
     _check.one_of("family", family, tuple(families))
