@@ -84,7 +84,7 @@ def calibrate(
         >>> g.epsilon <= 2.0
         True
         >>> dict(g.mechanism)["noise_multiplier"]
-        1.1549
+        1.1494
     """
     target = _check.in_range("epsilon", epsilon, 1e-4, _PLD_LIMIT)
     q, _, count = check_mechanism(sample_rate, 1.0, steps)
