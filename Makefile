@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .PHONY: demo test test-all lint docs bench clean
 
@@ -22,11 +23,11 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 test: $(READY) lint   ## everything CI runs; under ten minutes on two cores
-	$(BIN)/pytest -m "not slow" --cov --cov-report=term
+	$(PYTEST) -m "not slow" --cov --cov-report=term
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
 
 test-all: $(READY) lint   ## also the long counts (some tens of minutes)
-	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest --cov --cov-report=term
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) --cov --cov-report=term
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -114,6 +114,7 @@ BAD = {
     "no steps": (RUN, "--steps is missing"),
     "zero steps": ([*RUN, "--steps", "0"], "steps must be a whole number"),
     "steps in words": ([*RUN, "--steps", "many"], "'many' is not a valid"),
+    "steps without end": ([*RUN, "--steps", "9" * 400], "steps must be"),
     "unknown option": ([*RUN, *STEPS, "--sigma", "1"], "No such option"),
     "missing option": (["account", "--steps", "3"], "Missing option"),
     "unknown command": (["acount"], "No such command"),

@@ -118,6 +118,11 @@ def test_printed_epsilons_are_rounded_up():
     assert percent_text(0.929811) == "92.982%"
 
 
+def test_printed_deltas_are_rounded_up():
+    assert "at delta 1.235e-05" in str(make(delta=1.2345644e-5))
+    assert "at delta 1e-05" in str(make(delta=1e-5))
+
+
 def test_dictionary_is_stable_json():
     data = json.loads(json.dumps(make(delta_split=(("band", 1e-6),)).to_dict()))
     assert data["schema"] == 1

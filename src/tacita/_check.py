@@ -27,6 +27,8 @@ def number(name: str, value: object) -> float:
         raise TypeError(f"{name} must be a number, got {value!r}.")
     try:
         return float(value)
+    except OverflowError:
+        return math.inf
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be a number, got {value!r}.") from error
 

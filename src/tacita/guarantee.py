@@ -129,14 +129,14 @@ class Guarantee:
         if self.kind == "empirical_lower":
             return (
                 f"{_WHO[self.kind]}: an attack showed epsilon of at least {round_up_text(self.epsilon, up=False)} "
-                f"at delta {self.delta:g}. The truth may be larger."
+                f"at delta {round_up_text(self.delta)}. The truth may be larger."
             )
         if math.isinf(self.epsilon):
-            return f"{_WHO[self.kind]}: epsilon is infinite at delta {self.delta:g}. Nothing is promised."
+            return f"{_WHO[self.kind]}: epsilon is infinite at delta {round_up_text(self.delta)}. Nothing is promised."
         parts = [
-            f"{_WHO[self.kind]}: epsilon {round_up_text(self.epsilon)} at delta {self.delta:g}. "
+            f"{_WHO[self.kind]}: epsilon {round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. "
             f"{_CHANGE[self.kind]} {self.unit} {_RELATION[self.neighbours]} changes the probability of any "
-            f"set of outcomes by at most a factor of {_factor(self.epsilon)}, plus {self.delta:g}; "
+            f"set of outcomes by at most a factor of {_factor(self.epsilon)}, plus {round_up_text(self.delta)}; "
             "an attacker with even prior odds tells whether it was there with success at most "
             f"{percent_text(attack_success(self.epsilon, self.delta))}."
         ]

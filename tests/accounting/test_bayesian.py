@@ -304,6 +304,7 @@ def test_bad_norms_are_refused_and_nothing_is_charged(norms, error, message):
         ({"steps": 0}, "steps"),
         ({"tolerated": -1}, "tolerated"),
         ({"budget": 3.0}, "budget must be"),
+        ({"levels": "static", "composition": "hoelder", "steps": 5}, "composition='panel'"),
     ],
 )
 def test_bad_options_are_named(options, message):
@@ -420,6 +421,11 @@ def test_state_survives_json(options, rng):
     assert restored.budget == accountant.budget
 
 
+TWO_LEVELS = {"record": [0, 0, 1, 2, 3], "level": [5, 6, 5, 5, 5], "steps": [3, 3, 6, 6, 6]}
+OVERFLOWING = {"record": [0, 0, 1, 2, 3], "level": [256, 0, 5, 5, 5], "steps": [2**63 - 1, 7, 6, 6, 6]}
+REPEATED = {"record": [0, 0, 1, 2, 3], "level": [5, 5, 5, 5, 5], "steps": [3, 3, 6, 6, 6]}
+
+
 def damaged(change):
     state = json.loads(json.dumps(followed(np.full(4, 0.5), 6).state_dict()))
     change(state)
@@ -440,6 +446,11 @@ def damaged(change):
         lambda s: s["panel"].update(records=5),
         lambda s: s.update(histograms=[[5, [1]]]),
         lambda s: s.update(histograms=7),
+        lambda s: s.update(levels="static", panel={**s["panel"], **TWO_LEVELS}),
+        lambda s: s.update(panel={**s["panel"], **OVERFLOWING}),
+        lambda s: s.update(panel={**s["panel"], **REPEATED}),
+        lambda s: s.update(composition="hoelder", steps=6, panel=None, histograms=[[6, [1] * 300]]),
+        lambda s: s.update(composition="hoelder", steps=6, panel=None, histograms=[[6, [[1]]]]),
     ],
 )
 def test_a_damaged_state_is_refused(change):
@@ -472,3 +483,10 @@ def test_larger_norms_never_cost_less(rng):
     norms = log_normal(200, rng)
     small = followed(0.8 * norms, 300).guarantee(delta=1e-5).epsilon
     assert followed(norms, 300).guarantee(delta=1e-5).epsilon >= small * (1 - 1e-3)
+
+
+def test_losses_in_the_thousands_are_not_understated():
+    accountant = followed(np.ones(1000), 1, sample_rate=1e-3, noise_multiplier=0.02, levels="static")
+    assert accountant.guarantee(delta=1e-5).epsilon > 1358
+    assert accountant.delta(epsilon=1000.0) > 1e-5
+    assert accountant.delta(epsilon=2e6) < 1e-9

@@ -192,3 +192,100 @@ def test_deltas_fall_with_epsilon_and_invert(rng):
         assert at[own > 0] == pytest.approx(delta, rel=1e-6)
         assert (at <= delta * (1 + 1e-6)).all()
     assert math.isinf(curves.epsilon(1e-17)[0])  # below what is resolved: said as infinite
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "row", "epsilon"),
+    [
+        (0.01, 1.0, {TOP: 2000}, 2.5),
+        (0.01, 1.0, {TOP: 2000}, 3.6),
+        (0.01, 1.0, {TOP: 100, 128: 500, 60: 1400}, 0.5),
+        (0.001, 3.0, {TOP: 100_000}, 0.4),
+        (0.001, 3.0, {TOP: 1_000_000}, 1.5),
+        (0.05, 2.0, {TOP: 300, 200: 300}, 2.0),
+    ],
+)
+def test_curves_are_above_the_contour_integral_and_close(rate, sigma, row, epsilon, contour_delta):
+    exact = contour_delta(epsilon, rate, [(float(LEVELS[level]) / sigma, n) for level, n in row.items()])
+    found = record_curves(counts_of(row), sample_rate=rate, noise_multiplier=sigma).delta(np.array([epsilon]))[0, 0]
+    steps = sum(row.values())
+    assert exact <= found <= exact * 1.06 + 4e-15 * steps
+
+
+@pytest.mark.parametrize(("rate", "sigma", "steps"), [(1e-3, 0.02, 1), (0.5, 0.02, 2), (1.0, 0.05, 3)])
+def test_losses_in_the_hundreds_and_thousands_are_kept(rate, sigma, steps):
+    """Once, everything beyond a loss of 700 was counted as nothing."""
+    found = float(worst_curve(steps, sample_rate=rate, noise_multiplier=sigma).epsilon(1e-5)[0])
+    reference = composed(rate, sigma, {TOP: steps}, pessimistic=False, interval=0.02).get_epsilon_for_delta(1e-5)
+    assert found >= reference * (1 - 1e-9)
+    assert found <= reference * 1.05
+
+
+@pytest.mark.parametrize(
+    ("level", "steps", "sigma"),
+    [(1, 1, 1.0), (1, 100, 0.3), (16, 3, 10.0), (64, 1, 1000.0), (1, 1, 1000.0), (1, 100, 1000.0)],
+)
+@pytest.mark.parametrize("delta", [1e-6, 1e-9, 1e-12])
+def test_tiny_losses_are_not_lost_to_cancellation(level, steps, sigma, delta):
+    """Once, 1 - e^-interval was formed by subtraction, and small curves came out too low."""
+    ratio = float(LEVELS[level]) / sigma * math.sqrt(steps)
+    curves = record_curves(counts_of({level: steps}), sample_rate=1.0, noise_multiplier=sigma)
+    found = float(curves.epsilon(delta)[0])
+    assert gaussian_delta_exact(found, ratio) <= delta * (1 + 1e-9)
+    assert curves.delta(np.array([0.0]))[0, 0] >= gaussian_delta_exact(0.0, ratio)
+
+
+def gaussian_delta_exact(epsilon, ratio):
+    mp.mp.dps = 40
+    eps, r = mp.mpf(epsilon), mp.mpf(ratio)
+    return float(mp.ncdf(r / 2 - eps / r) - mp.exp(eps) * mp.ncdf(-r / 2 - eps / r))
+
+
+def test_one_small_step_is_not_lost_to_cancellation(contour_delta):
+    found = float(worst_curve(1, sample_rate=0.01, noise_multiplier=10.0).epsilon(1e-12)[0])
+    assert found >= 0.007734
+    assert found <= 0.00790
+
+
+@pytest.mark.parametrize(("rate", "sigma", "level"), [(0.5, 100.0, 1), (0.9, 10.0, 1), (0.1, 10.0, 2), (0.5, 1e4, 1)])
+def test_tiny_norms_at_large_rates_need_no_huge_grid(rate, sigma, level):
+    curves = record_curves(counts_of({level: 10}), sample_rate=rate, noise_multiplier=sigma)
+    assert 0.0 <= curves.epsilon(1e-5)[0] < 1e-4
+
+
+@pytest.mark.parametrize(("sigma", "level"), [(0.3, 16), (10.0, 64), (1.0, 64), (10.0, 200), (1000.0, TOP)])
+def test_a_million_steps_stay_tight(sigma, level):
+    ratio = float(LEVELS[level]) / sigma * 1000.0
+    curves = record_curves(counts_of({level: 10**6}), sample_rate=1.0, noise_multiplier=sigma)
+    found = float(curves.epsilon(1e-5)[0])
+    assert gaussian_delta_exact(found, ratio) <= 1e-5
+    assert gaussian_delta_exact(found / 1.01, ratio) > 1e-5
+
+
+def test_below_the_round_off_moments_still_answer():
+    found = float(worst_curve(10**6, sample_rate=1e-3, noise_multiplier=3.0).epsilon(1e-10)[0])
+    assert 2.0807 < found < 2.0807 * 1.15
+
+
+def check_random_runs(rng, contour_delta, repeats):
+    """Random mixtures of levels, against the contour integral, at the epsilon our own curve gives."""
+    for _ in range(repeats):
+        rate, sigma = 10 ** rng.uniform(-2.5, -0.5), 10 ** rng.uniform(-0.1, 0.8)
+        levels = rng.choice(np.arange(20, 257), size=3, replace=False)
+        row = {int(level): int(10 ** rng.uniform(1.5, 3.5)) for level in levels}
+        delta = 10 ** rng.uniform(-8, -3)
+        curves = record_curves(counts_of(row), sample_rate=rate, noise_multiplier=sigma)
+        epsilon = float(curves.epsilon(delta)[0])
+        if epsilon < 1e-3:
+            continue
+        exact = contour_delta(epsilon, rate, [(float(LEVELS[level]) / sigma, n) for level, n in row.items()])
+        assert 0.9 * delta < exact <= delta * (1 + 1e-7), (rate, sigma, row, delta)
+
+
+def test_random_runs_equal_the_contour_integral_from_above(rng, contour_delta):
+    check_random_runs(rng, contour_delta, 15)
+
+
+@pytest.mark.slow
+def test_random_runs_equal_the_contour_integral_from_above_in_the_long_run(rng, contour_delta):
+    check_random_runs(rng, contour_delta, 400)

@@ -149,6 +149,12 @@ def test_tokens_have_no_strong_notion():
         token_budget({1.0: 1}).epsilon(1e-5, notion="strong", **MECHANISM)
 
 
+def test_budgets_may_be_given_as_lists():
+    assert MomentsBudget([1, 2], [1.0, 2.0]) == MomentsBudget((1, 2), (1.0, 2.0))
+    assert TokenBudget([0] * len(LEVELS)) == token_budget({})
+    assert MomentsBudget([1], [1.0]).within(np.zeros((1, len(LEVELS)), dtype=np.int64), **MECHANISM)[0]
+
+
 @given(st.dictionaries(st.floats(0.0, 1.0), st.integers(0, 50), max_size=4))
 def test_token_levels_are_rounded_up(tokens):
     budget = token_budget(tokens)

@@ -118,3 +118,19 @@ def test_bad_arguments_are_named(change, message):
     arguments = {"sample_rate": 0.01, "noise_multiplier": 1.0, "steps": 10, "delta": 1e-5, **change}
     with pytest.raises((ValueError, TypeError), match=message):
         worst_case(**arguments)
+
+
+@pytest.mark.parametrize(("delta", "true"), [(1e-9, None), (1e-10, 2.08074), (1e-11, 2.20489), (1e-12, 2.32280)])
+def test_many_steps_at_small_delta_are_not_understated(delta, true, contour_delta):
+    """Once, dp-accounting's round-off, which grows with the steps, was taken at face value."""
+    epsilon = epsilon_of(1e-3, 3.0, 10**6, delta)
+    assert contour_delta(epsilon, 1e-3, [(1 / 3.0, 10**6)]) <= delta
+    if true:
+        assert true <= epsilon <= 1.15 * true
+
+
+def test_absurdly_many_steps_are_answered_by_moments_at_once():
+    g = worst_case(sample_rate=1e-3, noise_multiplier=3.0, steps=10**8, delta=1e-5)
+    assert g.method == "rdp"
+    with pytest.raises(ValueError, match="steps"):
+        worst_case(sample_rate=1e-3, noise_multiplier=3.0, steps=10**400, delta=1e-5)

@@ -85,6 +85,8 @@ class BayesianAccountant:
             raise TypeError(f"budget must be a MomentsBudget or a TokenBudget, got {type(budget).__name__}.")
         self.budget = budget
         self.tolerated = _check.count("tolerated", tolerated, low=0)
+        if levels == "static" and composition != "panel":
+            raise ValueError("levels='static' is about followed records: use composition='panel'.")
         if composition == "hoelder" and steps is None:
             raise ValueError("composition 'hoelder' needs steps=T, fixed before the first step.")
         self.taken = 0
@@ -167,7 +169,7 @@ class BayesianAccountant:
 
         Never more than the worst-case delta at the same epsilon.
         """
-        eps = np.array([_check.in_range("epsilon", epsilon, 0.0, 1e6)])
+        eps = np.array([_check.in_range("epsilon", epsilon, 0.0, 1e12)])
         gamma = _check.probability("gamma", gamma)
         self._require_steps()
         values = self._panel_curves().delta(eps)
@@ -240,9 +242,10 @@ class BayesianAccountant:
             names = ("sample_rate", "noise_multiplier", "composition", "steps", "levels", "formula", "tolerated")
             made = cls(**{name: state[name] for name in names}, budget=_budget_from(state["budget"]))
             made.taken = _check.count("taken", state["taken"], low=0)
-            made._counts = _panel_from(state.get("panel"))
+            made._counts = _panel_from(state.get("panel"), made.taken)
             made._histograms = [
-                (_check.count("steps", repeat), _whole_numbers(histogram)) for repeat, histogram in state["histograms"]
+                (_check.count("steps", repeat), _whole_numbers(histogram, (len(LEVELS),)))
+                for repeat, histogram in state["histograms"]
             ]
         except (KeyError, TypeError, IndexError) as error:
             raise PrivacyError(f"state is damaged: {error!r}.") from error
@@ -432,6 +435,8 @@ class BayesianAccountant:
             raise PrivacyError("state is damaged: a record's steps do not add up to the steps taken.")
         if self._histograms and sum(repeat for repeat, _ in self._histograms) != self.taken:
             raise PrivacyError("state is damaged: the histograms do not add up to the steps taken.")
+        if self.levels == "static" and self._counts is not None and (np.count_nonzero(self._counts, axis=1) != 1).any():
+            raise PrivacyError("state is damaged: a record moved between levels declared static.")
         if self.taken and (self._counts is None) == (self.composition == "panel"):
             raise PrivacyError("state is damaged: it holds no records for its composition.")
 
@@ -464,17 +469,22 @@ def _budget_from(state: Mapping[str, Any] | None) -> Budget | None:
     return MomentsBudget(tuple(state["orders"]), tuple(state["costs"]))
 
 
-def _panel_from(state: Mapping[str, Any] | None) -> Counts | None:
+def _panel_from(state: Mapping[str, Any] | None, taken: int) -> Counts | None:
     if state is None:
         return None
-    rows, columns, steps = (_whole_numbers(state[name]) for name in ("record", "level", "steps"))
+    rows, columns, steps = (
+        _whole_numbers(state[name], (len(state["steps"]),)) for name in ("record", "level", "steps")
+    )
+    places = rows * len(LEVELS) + columns
+    if (steps > taken).any() or (columns >= len(LEVELS)).any() or len(np.unique(places)) != len(places):
+        raise PrivacyError("state is damaged: a record's steps do not add up to the steps taken.")
     counts = np.zeros((_check.count("records", state["records"]), len(LEVELS)), dtype=np.int64)
-    np.add.at(counts, (rows, columns), steps)
+    counts[rows, columns] = steps
     return counts
 
 
-def _whole_numbers(values: Any) -> Counts:
+def _whole_numbers(values: Any, shape: tuple[int, ...]) -> Counts:
     array = np.asarray(values)
-    if array.size and (array.dtype.kind != "i" or array.min() < 0):
+    if array.shape != shape or array.dtype.kind != "i" or (array < 0).any():
         raise PrivacyError("state is damaged: counts must be whole numbers from 0.")
     return array.astype(np.int64)

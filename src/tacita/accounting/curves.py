@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
+from scipy.signal import lfilter
 
 from tacita.accounting.levels import LEVELS, TOP
 from tacita.accounting.losses import LOST_PER_STEP, StepLoss, largest_loss, loss_spread, step_losses
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
     from tacita._check import Complexes, Counts, Floats
 
 _TAIL = 1e-15  # mass allowed to wrap around the window
-_POINTS = 256  # of ε, for each group of records
 _MAX_CELLS = 1 << 17  # of a group's grid
 _BATCH = 1 << 22  # complex numbers held at once
 _FEW_FREQUENCIES = 1024
+_FEW_RECORDS = 1000
+_COARSE = 1e-11  # where round-off is larger than this, moments are asked too
 _UNIT = 2.0**-53
 
 
@@ -124,22 +126,33 @@ def _octaves(width: Floats) -> Iterator[Counts]:
 def _group_curves(
     counts: Floats, ratios: Floats, sample_rate: float, width: tuple[float, float]
 ) -> tuple[Floats, Floats]:
-    steps = counts.sum(axis=1)
+    one_step = width[0] / math.sqrt(counts.sum(axis=1).max())
     widest_loss = largest_loss(sample_rate, float(ratios.max()))
-    coarse = max(widest_loss / 4096, width[0] / 64.0)
     theta = np.geomspace(min(0.25, 1.0 / width[1]), 16.0 / width[0], 24)
+    coarse = max(one_step / 2.0, widest_loss / 16384)
     room = 0.0
     for losses in zip(*_pairs(sample_rate, ratios, coarse), strict=True):
-        _, bottom, top = _window(counts, losses, coarse, theta)
+        _, bottom, top = _window(
+            counts @ _log_mgfs(losses, coarse, theta), counts @ _log_mgfs(losses, coarse, -theta), theta
+        )
         room = max(room, top - bottom)
-    most_cells = min(max(_MAX_CELLS * 1000 // len(counts), _MAX_CELLS // 8), _MAX_CELLS)
-    interval = max(width[0] * min(0.1 / math.sqrt(steps.max()), 0.02), widest_loss / _MAX_CELLS, room / most_cells)
-    pairs = _pairs(sample_rate, ratios, interval)
-    directions = [_Composed(counts, losses, interval, theta) for losses in zip(*pairs, strict=True)]
-    top = max(d.top for d in directions)
-    epsilons = top * np.linspace(0.0, 1.0, _POINTS) ** 2
+    for cells in (_MAX_CELLS, _MAX_CELLS // 8):
+        interval = max(min(0.1 * one_step, 0.02 * width[0]), widest_loss / cells, room / cells)
+        pairs = _pairs(sample_rate, ratios, interval)
+        directions = [_Composed(counts, losses, interval, theta) for losses in zip(*pairs, strict=True)]
+        if len(counts) <= _FEW_RECORDS or all(d.smooth for d in directions):
+            break  # otherwise one inverse transform per record, on a grid that many records can afford
+    epsilons = _epsilon_grid(min(d.bottom for d in directions), max(d.top for d in directions), width[0])
     deltas = np.maximum(directions[0].delta(epsilons), directions[1].delta(epsilons))
     return epsilons, np.minimum(np.minimum.accumulate(deltas, axis=1), 1.0)
+
+
+def _epsilon_grid(bottom: float, top: float, narrowest: float) -> Floats:
+    """Return where curves are evaluated: from 0 to top, close together where the losses lie."""
+    low = max(0.0, bottom)
+    points = int(min(max(12.0 * (top - low) / narrowest, 192), 1024))
+    grid = low + (top - low) * np.linspace(0.0, 1.0, points) ** 2
+    return grid if low == 0.0 else np.concatenate([[0.0], grid])
 
 
 def _pairs(sample_rate: float, ratios: Floats, interval: float) -> list[tuple[StepLoss, StepLoss]]:
@@ -150,15 +163,17 @@ class _Composed:
     """One direction of a group: the composed loss of every record, as its low frequencies."""
 
     def __init__(self, counts: Floats, losses: tuple[StepLoss, ...], interval: float, theta: Floats) -> None:
-        self.counts, self.interval = counts, interval
+        self.counts, self.interval, self.theta = counts, interval, theta
         self.steps = counts.sum(axis=1)
-        upper, bottom, self.top = _window(counts, losses, interval, theta)
-        first, last = math.floor(bottom / interval), math.ceil(self.top / interval)
+        self.log_moments = counts @ _log_mgfs(losses, interval, theta)
+        upper, self.bottom, self.top = _window(self.log_moments, counts @ _log_mgfs(losses, interval, -theta), theta)
+        first, last = math.floor(self.bottom / interval), math.ceil(self.top / interval)
         self.size = 2 * next_fast_len((last - first + 2) // 2, real=True)
         self.first, self.last = first, first + self.size - 1
         transforms = np.stack([_transform(loss, self.size) for loss in losses])
         magnitude = np.log(np.maximum(np.abs(transforms), 1e-300))
         self.kept, dropped = _frequencies_needed(counts, magnitude)
+        self.smooth = self.kept <= _FEW_FREQUENCIES
         self.log_magnitude = magnitude[:, : self.kept]
         self.angle = np.angle(transforms[:, : self.kept])
         roundoff = 6.0 * (4.0 * self.steps + 64.0) * _UNIT
@@ -167,9 +182,8 @@ class _Composed:
     def delta(self, epsilons: Floats) -> Floats:
         """Return the upper bound on δ, shape (records, epsilons)."""
         out = np.empty((len(self.counts), len(epsilons)))
-        smooth = self.kept <= _FEW_FREQUENCIES
-        payoff = self._payoff(epsilons) if smooth else None
-        batch = max(1, _BATCH // (self.kept if smooth else self.size))
+        payoff = self._payoff(epsilons) if self.smooth else None
+        batch = max(1, _BATCH // (self.kept if self.smooth else self.size))
         for start in range(0, len(out), batch):
             part = self.counts[start : start + batch]
             size, phase = np.exp(part @ self.log_magnitude), part @ self.angle
@@ -179,42 +193,57 @@ class _Composed:
             else:
                 values = self._inverted(real + 1j * imaginary, epsilons)
             out[start : start + batch] = values
-        return np.asarray(np.maximum(out, 0.0) + self.excess[:, None])
+        out = np.maximum(out, 0.0) + self.excess[:, None]
+        if self.excess.max() > _COARSE:
+            out = np.minimum(out, self._by_moments(epsilons))
+        return np.asarray(out)
+
+    def _by_moments(self, epsilons: Floats) -> Floats:
+        """Return δ from the gridded losses' moments: looser, but it has no round-off floor."""
+        lam = self.theta
+        factor = -np.log1p(lam) - lam * np.log1p(1.0 / lam)
+        bounds = [np.min(self.log_moments + factor - lam * e, axis=1) for e in epsilons]
+        return np.asarray(np.exp(np.minimum(np.stack(bounds, axis=1), 0.0)) + self.steps[:, None] * LOST_PER_STEP)
 
     def _inverted(self, transforms: Complexes, epsilons: Floats) -> Floats:
         """Return δ by one inverse transform per record: the way for losses that are not smooth."""
         probabilities = np.roll(irfft(transforms, self.size, axis=1), -(self.first % self.size), axis=1)
         probabilities = np.maximum(probabilities, 0.0)[:, ::-1]  # from the largest loss down
-        losses = (self.last - np.arange(self.size)) * self.interval
         above = np.cumsum(probabilities, axis=1)
-        discounted = np.cumsum(probabilities * np.exp(-np.clip(losses, 0.0, 700.0)), axis=1)
-        index = self.last - np.ceil(epsilons / self.interval).astype(np.int64)
+        faded = lfilter([1.0], [1.0, -math.exp(-self.interval)], probabilities, axis=1)  # Σ p e^{loss here - loss}
+        start = np.maximum(np.ceil(epsilons / self.interval), self.first)
+        index = self.last - start.astype(np.int64)
         at = np.maximum(index, 0)
-        values = above[:, at] - np.exp(np.minimum(epsilons, 700.0)) * discounted[:, at]
+        values = above[:, at] * (1.0 + self.size * _UNIT) - np.exp(epsilons - start * self.interval) * faded[:, at]
         return np.where(index >= 0, values, 0.0)
 
     def _payoff(self, epsilons: Floats) -> Complexes:
-        """Return (1/N) Σ_k (1 - e^{ε - k·interval})_+ e^{2πijk/N}, shape (frequencies, epsilons), in closed form."""
+        """Return (1/N) Σ_k (1 - e^{ε - kh})_+ e^{2πijk/N}, shape (frequencies, epsilons), with h the interval.
+
+        In closed form, summed by parts so that nothing cancels: with z = e^{2πij/N}, k from a to b - 1,
+        (1 - z) Σ z^k g_k = g_a z^a - g_{b-1} z^b + Σ_{k>a} z^k (g_k - g_{k-1}), and the last is a geometric sum.
+        """
+        h, stop = self.interval, self.last + 1
+        start = np.ceil(epsilons / h)
+        inside = start < stop  # past the window's upper end only the excess is left
+        start = np.clip(start, self.first, self.last)
         frequency = 2.0 * np.pi * np.arange(self.kept) / self.size
-        start = np.ceil(epsilons / self.interval)
-        stop = self.last + 1
+        half = np.exp(0.5j * frequency)
+        turn, short_of_one = half * half, -2j * np.sin(frequency / 2.0) * half  # z, and 1 - z to full accuracy
         head, tail = np.exp(1j * np.outer(frequency, start)), np.exp(1j * frequency * stop)[:, None]
-        turn = np.exp(1j * frequency)
+        at_start, at_end = np.minimum(epsilons - start * h, 0.0), np.minimum(epsilons - self.last * h, 0.0)
+        falling = (np.exp(at_start) * head * turn[:, None] - np.exp(at_end) * tail) * -math.expm1(-h)
         with np.errstate(divide="ignore", invalid="ignore"):
-            flat = (head - tail) / (1.0 - turn)[:, None]
-        flat[0] = stop - start
-        fading = turn * math.exp(-self.interval)
-        shrink, at_end = (
-            np.exp(epsilons - start * self.interval),
-            np.exp(np.minimum(epsilons - stop * self.interval, 0.0)),
-        )
-        faded = (shrink * head - at_end * tail) / (1.0 - fading)[:, None]
+            payoff = -np.expm1(at_start) * head + np.expm1(at_end) * tail
+            payoff = (payoff + falling / (short_of_one - turn * math.expm1(-h))[:, None]) / short_of_one[:, None]
+        count = (stop - start).astype(np.int64)
+        rising = np.concatenate([[0.0], np.cumsum(-np.expm1(-h * np.arange(count.max())))])
+        payoff[0] = rising[count] - np.expm1(at_start) * np.expm1(-h * count) / math.expm1(-h)
         weight = np.full(self.kept, 2.0)
         weight[0] = 1.0
         if self.kept == self.size // 2 + 1:
             weight[-1] = 1.0  # the highest frequency has no mirror image
-        inside = start < stop  # past the window's upper end only the excess is left
-        return np.where(inside, (flat - faded) * weight[:, None] / self.size, 0.0)
+        return np.where(inside, payoff * weight[:, None] / self.size, 0.0)
 
 
 def _transform(loss: StepLoss, size: int) -> Complexes:
@@ -225,22 +254,21 @@ def _transform(loss: StepLoss, size: int) -> Complexes:
     return np.asarray(rfft(wrapped))
 
 
-def _window(
-    counts: Floats, losses: tuple[StepLoss, ...], interval: float, theta: Floats
-) -> tuple[Floats, float, float]:
+def _window(upward: Floats, downward: Floats, theta: Floats) -> tuple[Floats, float, float]:
     """Return a bound on each record's mass above the window, and the window's lower and upper end.
 
     Chernoff: Pr[L > z] ≤ exp(Σ_l n_l κ_l(θ) - θ z) for every θ > 0, with κ_l the log moment generating
-    function of the gridded one-step loss; for the lower end the same with -L.
+    function of the gridded one-step loss and `upward` the sum; for the lower end the same with -L.
     """
-    upward = np.stack([_log_mgf(loss, interval, theta) for loss in losses], axis=0)
-    downward = np.stack([_log_mgf(loss, interval, -theta) for loss in losses], axis=0)
     goal = -math.log(_TAIL)
-    up, down = counts @ upward, counts @ downward
-    top = float(((up + goal) / theta).min(axis=1).max())
-    bottom = -float(((down + goal) / theta).min(axis=1).max())
-    top, bottom = max(top, interval), min(bottom, -interval)
-    return np.exp((up - theta * top).min(axis=1)), bottom, top
+    top = float(((upward + goal) / theta).min(axis=1).max())
+    bottom = -float(((downward + goal) / theta).min(axis=1).max())
+    return np.exp((upward - theta * top).min(axis=1)), bottom, top
+
+
+def _log_mgfs(losses: tuple[StepLoss, ...], interval: float, theta: Floats) -> Floats:
+    """Return log E e^{θ loss} for each level's gridded loss, shape (levels, theta)."""
+    return np.stack([_log_mgf(loss, interval, theta) for loss in losses])
 
 
 def _log_mgf(loss: StepLoss, interval: float, theta: Floats) -> Floats:

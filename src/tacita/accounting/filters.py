@@ -37,6 +37,8 @@ class MomentsBudget:
     costs: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "orders", tuple(self.orders))
+        object.__setattr__(self, "costs", tuple(self.costs))
         if not self.orders or len(self.orders) != len(self.costs):
             raise ValueError(
                 f"orders and costs must have one length of at least 1, got {len(self.orders)} and {len(self.costs)}."
@@ -66,6 +68,7 @@ class TokenBudget:
     tokens: tuple[int, ...]  # one for each of LEVELS
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", tuple(self.tokens))
         if len(self.tokens) != len(LEVELS):
             raise ValueError(f"tokens must have one entry for each of {len(LEVELS)} levels, got {len(self.tokens)}.")
         for number in self.tokens:

@@ -37,8 +37,10 @@ class StepLoss:
 
 def loss_at(noise: Floats | float, *, sample_rate: float, ratio: float) -> Floats:
     """Return the loss of observing `noise` (in units of its standard deviation) when the record is there."""
+    exponent = ratio * np.asarray(noise) - ratio**2 / 2.0
     log_out = math.log1p(-sample_rate) if sample_rate < 1.0 else -math.inf
-    return np.logaddexp(log_out, math.log(sample_rate) + ratio * np.asarray(noise) - ratio**2 / 2.0)
+    small = np.log1p(sample_rate * np.expm1(np.clip(exponent, -1.0, 1.0)))
+    return np.where(np.abs(exponent) < 1.0, small, np.logaddexp(log_out, math.log(sample_rate) + exponent))
 
 
 def loss_spread(sample_rate: float, ratios: Floats) -> Floats:
@@ -62,25 +64,21 @@ def largest_loss(sample_rate: float, ratio: float) -> float:
 def step_losses(sample_rate: float, ratio: float, interval: float) -> tuple[StepLoss, StepLoss]:
     """Return one step's loss for the record removed (P against Q) and added (Q against P).
 
+    The grid covers noise up to 9.75 standard deviations; smaller losses are moved up to its lower end.
+
     Up to `LOST_PER_STEP` of probability is missing from each; the caller counts it as infinite loss.
     """
-    lowest = math.log1p(-sample_rate) if sample_rate < 1.0 else float(loss_at(-_SPAN, sample_rate=1.0, ratio=ratio))
+    lowest = float(loss_at(-_SPAN, sample_rate=sample_rate, ratio=ratio))
     first = math.floor(lowest / interval)
     last = max(first + 1, math.ceil(largest_loss(sample_rate, ratio) / interval))
     grid = np.asarray(np.arange(first, last + 1) * interval, dtype=np.float64)
     noise = (_log_odds(grid, sample_rate) + ratio**2 / 2.0) / ratio
     without, inside = _cell_masses(noise), _cell_masses(noise - ratio)
     with_record = (1.0 - sample_rate) * without + sample_rate * inside
-    below_q, below_p = (
-        float(ndtr(noise[0])),
-        float((1.0 - sample_rate) * ndtr(noise[0]) + sample_rate * ndtr(noise[0] - ratio)),
-    )
     removed = _split(with_record, without, grid, interval)
-    removed[0] += below_p  # losses below the grid are moved up to it
+    removed[0] += (1.0 - sample_rate) * ndtr(noise[0]) + sample_rate * ndtr(noise[0] - ratio)  # moved up to the grid
     added = _split(without[::-1], with_record[::-1], -grid[::-1], interval)
-    added[0] += float(ndtr(-noise[-1]))
-    if sample_rate < 1.0:
-        added[-1] += below_q  # the grid starts at or below log(1 - q), so nothing is above -grid[0]
+    added[0] += ndtr(-noise[-1])
     return StepLoss(first, removed), StepLoss(-last, added)
 
 

@@ -27,6 +27,8 @@ _ASSUMPTIONS = (
     "the noise is Gaussian and unpredictable (floating point: not hardened)",
 )
 _PLD_LIMIT = 500.0  # beyond this epsilon a loss grid says nothing that moments do not
+_PLD_STEPS = 2_000_000  # beyond this many steps it takes minutes and its round-off matters
+_UNIT = 2.0**-53
 _NOISE_RANGE = (0.01, 1e4)
 
 
@@ -46,7 +48,7 @@ def worst_case(
         steps: Number of steps, fixed beforehand.
         delta: δ in (0, 1).
         method: `pld` (tight, the headline) or `rdp` (moments, as in the papers' comparisons). Above
-            epsilon 500 `pld` falls back to `rdp`, and says so in the guarantee's method.
+            epsilon 500 or two million steps `pld` falls back to `rdp`, and says so in the guarantee's method.
 
     Guarantee:
         For every dataset and every one record added or removed.
@@ -103,10 +105,13 @@ def calibrate(
             "use fewer steps, a lower sample rate, or a larger epsilon."
         )
     log_noise = brentq(excess, low, high, xtol=1e-6) if excess(low) > 0.0 else low
-    gap = math.log(_epsilon(q, math.exp(log_noise), count, dlt, method)[0] / target)
     slope = min(-0.1, (excess(log_noise + 1e-3) - excess(log_noise)) / 1e-3)
-    newton = min(max(-gap / slope, -0.05), 0.05)  # one step from the quick answer to the exact one
-    noise = math.exp(max(low, log_noise + newton))
+    for _ in range(5):  # Newton steps from the quick answer to the exact one
+        gap = math.log(_epsilon(q, math.exp(log_noise), count, dlt, method)[0] / target)
+        if -1e-4 < gap <= 0.0:
+            break
+        log_noise = max(low, log_noise + min(max(-(gap + 5e-5) / slope, -0.1), 0.1))
+    noise = math.exp(log_noise)
     while True:
         scale = 10.0 ** (4 - math.floor(math.log10(noise)))
         noise = math.ceil(noise * scale - 1e-6) / scale
@@ -141,8 +146,11 @@ def check_mechanism(sample_rate: object, noise_multiplier: object, steps: object
 
 def _epsilon(q: float, sigma: float, steps: int, delta: float, method: Literal["pld", "rdp"]) -> tuple[float, str]:
     epsilon, used = _rdp_epsilon(q, sigma, steps, delta), "rdp"
-    if method == "pld" and _quick_epsilon(q, sigma, steps, delta) <= _PLD_LIMIT:
-        epsilon, used = min(epsilon, float(_pld(q, sigma, steps).get_epsilon_for_delta(delta))), "pld"
+    resolved = delta - steps * _UNIT  # the loss distribution's transform carries a round-off for every step
+    if method == "rdp" or steps > _PLD_STEPS or resolved <= 0.0:
+        return max(epsilon, SMALLEST_EPSILON), used
+    if _quick_epsilon(q, sigma, steps, delta) <= _PLD_LIMIT:
+        epsilon, used = min(epsilon, float(_pld(q, sigma, steps).get_epsilon_for_delta(resolved))), "pld"
     return max(epsilon, SMALLEST_EPSILON), used
 
 
