@@ -278,8 +278,9 @@ def check_random_runs(rng, contour_delta, repeats):
         epsilon = float(curves.epsilon(delta)[0])
         if epsilon < 1e-3:
             continue
-        exact = contour_delta(epsilon, rate, [(float(LEVELS[level]) / sigma, n) for level, n in row.items()])
-        assert 0.9 * delta < exact <= delta * (1 + 1e-7), (rate, sigma, row, delta)
+        parts = [(float(LEVELS[level]) / sigma, n) for level, n in row.items()]
+        assert contour_delta(epsilon, rate, parts) <= delta * (1 + 1e-7), (rate, sigma, row, delta)
+        assert contour_delta(epsilon / 1.005, rate, parts) > delta, (rate, sigma, row, delta)
 
 
 def test_random_runs_equal_the_contour_integral_from_above(rng, contour_delta):
