@@ -289,4 +289,4 @@ def test_random_runs_equal_the_contour_integral_from_above(rng, contour_delta):
 
 @pytest.mark.slow
 def test_random_runs_equal_the_contour_integral_from_above_in_the_long_run(rng, contour_delta):
-    check_random_runs(rng, contour_delta, 400)
+    check_random_runs(rng, contour_delta, 100)
