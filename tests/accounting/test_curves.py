@@ -176,6 +176,14 @@ def test_norms_are_rounded_up_to_the_next_level(norm):
     assert index == 0 or LEVELS[index - 1] < norm
 
 
+@pytest.mark.parametrize(
+    "counts", [np.zeros((2, 3), dtype=np.int64), np.zeros(257, dtype=np.int64), -counts_of({3: 1})]
+)
+def test_bad_counts_are_refused(counts):
+    with pytest.raises(ValueError, match="counts must be"):
+        record_curves(counts, sample_rate=0.1, noise_multiplier=1.0)
+
+
 def test_levels_map_to_themselves():
     assert (level_of(LEVELS) == np.arange(len(LEVELS))).all()
 

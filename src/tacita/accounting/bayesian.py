@@ -13,6 +13,7 @@ from tacita.accounting.conversion import NOTIONS, delta_from_costs, epsilon_from
 from tacita.accounting.curves import RecordCurves, record_curves, worst_curve
 from tacita.accounting.filters import Budget, MomentsBudget, TokenBudget
 from tacita.accounting.levels import LEVELS, ORDERS, TOP, cost_table, level_of
+from tacita.accounting.state import budget_from, budget_state, panel_from, panel_state, whole_numbers
 from tacita.accounting.worst import check_mechanism, worst_case
 from tacita.estimators import band_mean, bernstein, binary, conformal_miss, student, unseen_mass
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
@@ -218,18 +219,12 @@ class BayesianAccountant:
             "steps": self.planned,
             "levels": self.levels,
             "formula": self.formula,
-            "budget": _budget_state(self.budget),
+            "budget": budget_state(self.budget),
             "tolerated": self.tolerated,
             "taken": self.taken,
         }
         if self._counts is not None:
-            rows, columns = np.nonzero(self._counts)
-            state["panel"] = {
-                "records": len(self._counts),
-                "record": rows.tolist(),
-                "level": columns.tolist(),
-                "steps": self._counts[rows, columns].tolist(),
-            }
+            state["panel"] = panel_state(self._counts)
         state["histograms"] = [[repeat, histogram.tolist()] for repeat, histogram in self._histograms]
         return state
 
@@ -240,11 +235,11 @@ class BayesianAccountant:
             raise PrivacyError(f"state must be a state_dict of schema {STATE_SCHEMA}.")
         try:
             names = ("sample_rate", "noise_multiplier", "composition", "steps", "levels", "formula", "tolerated")
-            made = cls(**{name: state[name] for name in names}, budget=_budget_from(state["budget"]))
+            made = cls(**{name: state[name] for name in names}, budget=budget_from(state["budget"]))
             made.taken = _check.count("taken", state["taken"], low=0)
-            made._counts = _panel_from(state.get("panel"), made.taken)
+            made._counts = panel_from(state.get("panel"), made.taken)
             made._histograms = [
-                (_check.count("steps", repeat), _whole_numbers(histogram, (len(LEVELS),)))
+                (_check.count("steps", repeat), whole_numbers(histogram, (len(LEVELS),)))
                 for repeat, histogram in state["histograms"]
             ]
         except (KeyError, TypeError, IndexError) as error:
@@ -453,38 +448,3 @@ def _smallest_epsilon(bound: Any, target: float, largest: float) -> float:
             return float(grid[0])
         low, high = float(grid[fits[0] - 1]), float(grid[fits[0]])
     return high
-
-
-def _budget_state(budget: Budget | None) -> dict[str, Any] | None:
-    if isinstance(budget, MomentsBudget):
-        return {"orders": list(budget.orders), "costs": list(budget.costs)}
-    return None if budget is None else {"tokens": list(budget.tokens)}
-
-
-def _budget_from(state: Mapping[str, Any] | None) -> Budget | None:
-    if state is None:
-        return None
-    if "tokens" in state:
-        return TokenBudget(tuple(state["tokens"]))
-    return MomentsBudget(tuple(state["orders"]), tuple(state["costs"]))
-
-
-def _panel_from(state: Mapping[str, Any] | None, taken: int) -> Counts | None:
-    if state is None:
-        return None
-    rows, columns, steps = (
-        _whole_numbers(state[name], (len(state["steps"]),)) for name in ("record", "level", "steps")
-    )
-    places = rows * len(LEVELS) + columns
-    if (steps > taken).any() or (columns >= len(LEVELS)).any() or len(np.unique(places)) != len(places):
-        raise PrivacyError("state is damaged: a record's steps do not add up to the steps taken.")
-    counts = np.zeros((_check.count("records", state["records"]), len(LEVELS)), dtype=np.int64)
-    counts[rows, columns] = steps
-    return counts
-
-
-def _whole_numbers(values: Any, shape: tuple[int, ...]) -> Counts:
-    array = np.asarray(values)
-    if array.shape != shape or array.dtype.kind != "i" or (array < 0).any():
-        raise PrivacyError("state is damaged: counts must be whole numbers from 0.")
-    return array.astype(np.int64)

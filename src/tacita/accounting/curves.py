@@ -23,6 +23,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import lfilter
 
+from tacita import _check
 from tacita.accounting.levels import LEVELS, TOP
 from tacita.accounting.losses import LOST_PER_STEP, StepLoss, largest_loss, loss_spread, step_losses
 
@@ -80,6 +81,10 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
     Returns:
         Curves that are upper bounds in both directions (record added, record removed).
     """
+    sample_rate = _check.rate("sample_rate", sample_rate)
+    noise_multiplier = _check.in_range("noise_multiplier", noise_multiplier, 1e-6, 1e9)
+    if np.ndim(counts) != 2 or np.shape(counts)[1] != len(LEVELS) or np.min(counts, initial=0) < 0:
+        raise ValueError(f"counts must be non-negative, of shape (m, {len(LEVELS)}), got {np.shape(counts)}.")
     spread = loss_spread(sample_rate, LEVELS / noise_multiplier) * (LEVELS > 0.0)
     distinct, back = _distinct_rows(counts)
     width = np.sqrt(distinct @ spread**2)

@@ -1,0 +1,64 @@
+"""Parts of an accountant's state as plain data, and back. What does not add up is refused, never repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacita import _check
+from tacita._check import PrivacyError
+from tacita.accounting.filters import Budget, MomentsBudget, TokenBudget
+from tacita.accounting.levels import LEVELS
+
+if TYPE_CHECKING:
+    from tacita._check import Counts
+
+
+def budget_state(budget: Budget | None) -> dict[str, Any] | None:
+    """Return a budget as plain data."""
+    if isinstance(budget, MomentsBudget):
+        return {"orders": list(budget.orders), "costs": list(budget.costs)}
+    return None if budget is None else {"tokens": list(budget.tokens)}
+
+
+def budget_from(state: Mapping[str, Any] | None) -> Budget | None:
+    """Return the budget that `budget_state` wrote."""
+    if state is None:
+        return None
+    if "tokens" in state:
+        return TokenBudget(tuple(state["tokens"]))
+    return MomentsBudget(tuple(state["orders"]), tuple(state["costs"]))
+
+
+def panel_state(counts: Counts) -> dict[str, Any]:
+    """Return the (records, levels) matrix of steps as three lists, zeros left out."""
+    rows, columns = np.nonzero(counts)
+    return {
+        "records": len(counts),
+        "record": rows.tolist(),
+        "level": columns.tolist(),
+        "steps": counts[rows, columns].tolist(),
+    }
+
+
+def panel_from(state: Mapping[str, Any] | None, taken: int) -> Counts | None:
+    """Return the matrix that `panel_state` wrote."""
+    if state is None:
+        return None
+    rows, columns, steps = (whole_numbers(state[name], (len(state["steps"]),)) for name in ("record", "level", "steps"))
+    places = rows * len(LEVELS) + columns
+    if (steps > taken).any() or (columns >= len(LEVELS)).any() or len(np.unique(places)) != len(places):
+        raise PrivacyError("state is damaged: a record's steps do not add up to the steps taken.")
+    counts = np.zeros((_check.count("records", state["records"]), len(LEVELS)), dtype=np.int64)
+    counts[rows, columns] = steps
+    return counts
+
+
+def whole_numbers(values: Any, shape: tuple[int, ...]) -> Counts:
+    """Return counts of a given shape, checked."""
+    array = np.asarray(values)
+    if array.shape != shape or array.dtype.kind != "i" or (array < 0).any():
+        raise PrivacyError("state is damaged: counts must be whole numbers from 0.")
+    return array.astype(np.int64)
