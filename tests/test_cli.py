@@ -118,7 +118,7 @@ BAD = {
     "unknown option": ([*RUN, *STEPS, "--sigma", "1"], "No such option"),
     "missing option": (["account", "--steps", "3"], "Missing option"),
     "unknown command": (["acount"], "No such command"),
-    "missing file": ([*RUN, *STEPS, "--norms", "nowhere.npy"], "there is no file"),
+    "missing file": ([*RUN, *STEPS, "--norms", "nowhere.npy"], "does not exist"),
     "both sources": ([*RUN, *STEPS, "--norms", "x.npy", "--example"], "not both"),
     "figure without norms": ([*RUN, *STEPS, "--figure", "x.svg"], "need --norms or --example"),
     "odd figure": ([*RUN, *STEPS, "--example", "--figure", "x.bmp"], "must end in"),

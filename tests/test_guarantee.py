@@ -52,7 +52,7 @@ def test_comparing_unlike_guarantees_raises(field, value):
 
 
 def test_adding_unlike_kinds_raises_and_like_kinds_compose():
-    with pytest.raises(PrivacyError, match="worst_case guarantee with a bayesian one"):
+    with pytest.raises(PrivacyError, match="worst_case guarantee and a bayesian one"):
         make() + make(kind="bayesian")
     both = make(epsilon=1.0) + make(epsilon=0.5, delta=1e-6, publishable=False)
     assert (both.epsilon, both.delta, both.publishable) == (1.5, pytest.approx(1.1e-5), False)
@@ -116,6 +116,19 @@ def test_printed_epsilons_are_rounded_up():
     assert round_up_text(0.00123401) == "0.001235"
     assert round_up_text(2.583) == "2.583"
     assert percent_text(0.929811) == "92.982%"
+
+
+def test_figures_that_are_no_bounds_claim_nothing():
+    g = make(kind="bayesian", composition="independent", scope="reading")
+    assert str(g).startswith("NOT AN UPPER BOUND")
+    assert "at most" not in g.claim
+    assert g.to_dict()["attack_success"] is None
+
+
+def test_the_noise_of_the_mechanism_can_be_read():
+    assert make(mechanism=(("noise_multiplier", 1.5),)).noise_multiplier == 1.5
+    with pytest.raises(AttributeError, match="single mechanism"):
+        _ = (make() + make()).noise_multiplier
 
 
 def test_printed_deltas_are_rounded_up():

@@ -107,8 +107,8 @@ def norms(name: str, value: Any, *, dimensions: tuple[int, ...] = (1,)) -> Float
         raise ValueError(f"{name} must be non-negative, got {array.min():g}.")
     if array.max() > 1.0:
         raise ValueError(
-            f"{name} must be fractions of the clip norm in [0, 1], got {array.max():g}; "
-            "divide by clip_norm after clipping."
+            f"{name} must be in [0, 1], as fractions of the clip norm, got {array.max():.9g}; divide by clip_norm "
+            "after clipping, and pass numpy.minimum(norms, 1) if it is float32 round-off."
         )
     return array
 

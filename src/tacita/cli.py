@@ -77,11 +77,16 @@ def account(
     static: Annotated[
         bool,
         typer.Option(
-            "--static", help="Declare that each record's norm is fixed for the run by public facts: a guarantee."
+            "--static",
+            help="Declare that each record's norm is fixed for the run by the record and by public facts, as when "
+            "records are clipped to bounds set beforehand. Gradients of ordinary training are not.",
         ),
     ] = False,
     estimator: Annotated[
-        str | None, typer.Option(help="One of band, student, bernstein, binary; default: band and comparisons.")
+        str | None,
+        typer.Option(
+            help="band, student, bernstein or binary (conformal only from Python); default: band and comparisons."
+        ),
     ] = None,
     composition: Annotated[str, typer.Option(help="panel, hoelder or independent.")] = "panel",
     gamma: Annotated[float | None, typer.Option(help="Failure probability of one estimate; part of delta.")] = None,
@@ -242,7 +247,8 @@ def _read_norms(path: Path | None, example: bool) -> Floats | None:
     from tacita import _check
 
     if not path.is_file():
-        raise ValueError(f"--norms: there is no file {str(path)!r}.")
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise ValueError(f"--norms: {str(path)!r} {what}; pass a .npy file.")
     try:
         array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError):
@@ -289,7 +295,7 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee]) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    from tacita.guarantee import percent_text, round_up_text
+    from tacita.guarantee import attack_success, percent_text, round_up_text
 
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     mechanism = dict(statements[0].mechanism)
@@ -304,10 +310,15 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee]) -> Non
         table.add_row(
             "anyone" if statement.kind == "worst_case" else "a typical record",
             round_up_text(statement.epsilon),
-            "<= " + percent_text(statement.to_dict()["attack_success"]),
+            "<= " + percent_text(attack_success(statement.epsilon, statement.delta)) if statement.is_bound else "-",
             _how(statement),
         )
     console.print(table)
+    if any(statement.notion == "strong" for statement in statements):
+        console.print(
+            "\nThe strong notion bounds the tail of the privacy loss. It is not comparable with the other rows,\n"
+            "and may exceed the worst case."
+        )
     if document["percentiles"]:
         console.print("\nThe followed records' own epsilon (for the owner):")
         for percent, epsilon in document["percentiles"].items():
@@ -315,11 +326,16 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee]) -> Non
         band = document["band"]
         console.print(
             f"\nWith {band['followed']} followed records up to {percent_text(band['unseen_mass'])} of the population "
-            f"may be unseen,\nso no distribution-free figure goes below epsilon {round_up_text(band['epsilon_floor'])}."
+            f"may be unseen,\nso the band figure cannot go below epsilon {round_up_text(band['epsilon_floor'])}. It "
+            "averages delta over the population: rare\nand unseen records drive it, and most records' own epsilon is "
+            "lower."
         )
     shown = statements[:1] + statements[2:3]
     for statement in shown:
         console.print(f"\n{statement.claim}")
+        if statement.delta_split:
+            parts = ", ".join(f"{name} {value:.3g}" for name, value in statement.delta_split)
+            console.print(f"Delta is split into: {parts}.")
     console.print("\nAssumed:")
     for assumption in dict.fromkeys(a for statement in shown for a in statement.assumptions):
         console.print(f"  - {assumption}")

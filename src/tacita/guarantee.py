@@ -124,6 +124,19 @@ class Guarantee:
         return " ".join(parts)
 
     @property
+    def noise_multiplier(self) -> float:
+        """The noise multiplier of the mechanism spoken of."""
+        values = dict(self.mechanism)
+        if "noise_multiplier" not in values:
+            raise AttributeError("This guarantee is not about a single mechanism.")
+        return values["noise_multiplier"]
+
+    @property
+    def is_bound(self) -> bool:
+        """False for figures kept for comparison only, which may lie below the truth."""
+        return self.composition != "independent"
+
+    @property
     def claim(self) -> str:
         """What is said, in plain words, without the method and the assumptions it rests on."""
         if self.kind == "empirical_lower":
@@ -133,6 +146,11 @@ class Guarantee:
             )
         if math.isinf(self.epsilon):
             return f"{_WHO[self.kind]}: epsilon is infinite at delta {round_up_text(self.delta)}. Nothing is promised."
+        if not self.is_bound:
+            return (
+                f"NOT AN UPPER BOUND, for comparison only: the product form of the federated paper gives epsilon "
+                f"{round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. The truth may be larger."
+            )
         parts = [
             f"{_WHO[self.kind]}: epsilon {round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. "
             f"{_CHANGE[self.kind]} {self.unit} {_RELATION[self.neighbours]} changes the probability of any "
@@ -145,7 +163,7 @@ class Guarantee:
         if self.scope == "reading":
             parts.append("This is a reading of one run, not a guarantee over all runs.")
         if self.model == "model-based":
-            parts.append("It is model-based: the estimator can fail for heavy-tailed populations.")
+            parts.append("It is model-based: for populations with rare large contributions it can be too low.")
         if not self.publishable:
             parts.append("Computed from private data: for the data's owner, not for publication.")
         return " ".join(parts)
@@ -169,7 +187,7 @@ class Guarantee:
             "neighbours": self.neighbours,
             "sampling": self.sampling,
             "mechanism": dict(self.mechanism),
-            "attack_success": attack_success(self.epsilon, self.delta),
+            "attack_success": attack_success(self.epsilon, self.delta) if self.is_bound else None,
             "assumptions": list(self.assumptions),
             "publishable": self.publishable,
             "sentence": str(self),
@@ -187,7 +205,8 @@ class Guarantee:
             mine, theirs = getattr(self, field), getattr(other, field)
             if mine != theirs:
                 raise PrivacyError(
-                    f"Cannot {verb} a {mine} guarantee with a {theirs} one: {why}. Recompute both with one accountant."
+                    f"Cannot {verb} a {mine} guarantee and a {theirs} one: {why}. Show them side by side, "
+                    "or recompute both in one kind."
                 )
         if same_delta and self.delta != other.delta:
             raise PrivacyError(

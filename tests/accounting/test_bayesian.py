@@ -436,6 +436,8 @@ def damaged(change):
     "change",
     [
         lambda s: s.update(schema=2),
+        lambda s: s.update(surprise=1),
+        lambda s: s.update(histograms=[[1, 2, 3]]),
         lambda s: s.update(taken=3),
         lambda s: s.update(steps=2),
         lambda s: s.pop("panel"),
@@ -477,6 +479,27 @@ def test_order_of_records_does_not_matter(norms):
     here = followed(norms, 50).guarantee(delta=1e-4).epsilon
     there = followed(sorted(norms), 50).guarantee(delta=1e-4).epsilon
     assert here == pytest.approx(there, rel=1e-12)
+
+
+def test_questions_before_the_first_step_are_refused():
+    accountant = BayesianAccountant(**MECHANISM)
+    for call in (accountant.floor, accountant.percentiles, accountant.guarantee, accountant.worst_case):
+        with pytest.raises(PrivacyError, match="No step was charged"):
+            call(delta=1e-5)
+    with pytest.raises(PrivacyError, match="No step was charged"):
+        accountant.delta(epsilon=1.0)
+    assert repr(followed([0.1], 3)).endswith("3 steps charged")
+
+
+def test_the_certificate_names_its_terms():
+    g = followed(np.full(99, 0.5), 50, budget=token_budget({0.5: 50})).guarantee(delta=0.02, estimator="conformal")
+    assert "99 records were followed, 0 allowed to pass" in str(g)
+    assert "issued and" in str(g)
+
+
+def test_float32_round_off_is_explained():
+    with pytest.raises(ValueError, match=r"got 1\.00000012; .*numpy\.minimum"):
+        BayesianAccountant(**MECHANISM).step(np.array([1.0000001], dtype=np.float32))
 
 
 def test_larger_norms_never_cost_less(rng):

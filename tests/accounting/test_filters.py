@@ -175,8 +175,9 @@ def test_token_levels_are_rounded_up(tokens):
         (lambda: TokenBudget((1, 2)), "tokens must have one entry"),
         (lambda: token_budget({1.5: 3}), "a token's level"),
         (lambda: token_budget({0.5: -3}), "a token's steps"),
+        (lambda: token_budget([1.0]), "tokens must map"),
     ],
 )
 def test_bad_budgets_are_named(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call()

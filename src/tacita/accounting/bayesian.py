@@ -40,6 +40,8 @@ _EXCHANGEABLE = (
     "the followed records and the record spoken of are exchangeable; budget and tolerance were declared first"
 )
 
+_JOINT = "delta bounds the chance that a certificate is issued and the loss is larger, not the latter given the former"
+
 
 class BayesianAccountant:
     """Follow records through a run and say what it costs a record of their population.
@@ -96,6 +98,12 @@ class BayesianAccountant:
         self._histograms: list[tuple[int, Counts]] = []  # (steps, records at each level), otherwise
         self._curves: RecordCurves | None = None
 
+    def __repr__(self) -> str:
+        return (
+            f"BayesianAccountant(sample_rate={self.sample_rate:g}, noise_multiplier={self.noise_multiplier:g}, "
+            f"composition={self.composition!r}, levels={self.levels!r}): {self.taken} steps charged"
+        )
+
     def step(self, norms: ArrayLike, *, steps: int = 1) -> None:
         """Charge one step, or `steps` steps with the same norms.
 
@@ -103,7 +111,8 @@ class BayesianAccountant:
             norms: Shape (m,); each followed record's clipped contribution as a fraction of the clip norm.
                 Every followed record is charged whether it was sampled or not. A panel keeps the same
                 records in the same order.
-            steps: How often to charge it.
+            steps: How often to charge it. Only for norms that really stay the same: measuring every k-th
+                step and charging k would make the figure meaningless.
         """
         values = _check.norms("norms", norms)
         repeat = _check.count("steps", steps)
@@ -168,7 +177,8 @@ class BayesianAccountant:
     def delta(self, *, epsilon: float, gamma: float = 1e-8) -> float:
         """Return the total delta of the `band` statement at `epsilon`, gamma included.
 
-        Never more than the worst-case delta at the same epsilon.
+        Never more than the worst-case delta at the same epsilon. For the delta of a `guarantee` at its own
+        epsilon, pass that guarantee's gamma (in its `delta_split`).
         """
         eps = np.array([_check.in_range("epsilon", epsilon, 0.0, 1e12)])
         gamma = _check.probability("gamma", gamma)
@@ -204,6 +214,7 @@ class BayesianAccountant:
         the worst-case delta times the unseen mass fits into delta.
         """
         total = _check.probability("delta", delta)
+        self._require_steps()
         gamma = self._gamma(total, gamma, uses=1, share=1 / 20)
         mass = unseen_mass(len(self._panel()), gamma=gamma)
         enough = min((total - gamma) / mass, 0.999)
@@ -233,8 +244,11 @@ class BayesianAccountant:
         """Rebuild an accountant. A state that does not add up is refused, never repaired."""
         if not isinstance(state, Mapping) or state.get("schema") != STATE_SCHEMA:
             raise PrivacyError(f"state must be a state_dict of schema {STATE_SCHEMA}.")
+        names = ("sample_rate", "noise_multiplier", "composition", "steps", "levels", "formula", "tolerated")
+        unknown = set(state) - {"schema", *names, "budget", "taken", "panel", "histograms"}
+        if unknown:
+            raise PrivacyError(f"state is damaged: unknown entries {sorted(map(str, unknown))}.")
         try:
-            names = ("sample_rate", "noise_multiplier", "composition", "steps", "levels", "formula", "tolerated")
             made = cls(**{name: state[name] for name in names}, budget=budget_from(state["budget"]))
             made.taken = _check.count("taken", state["taken"], low=0)
             made._counts = panel_from(state.get("panel"), made.taken)
@@ -242,8 +256,10 @@ class BayesianAccountant:
                 (_check.count("steps", repeat), whole_numbers(histogram, (len(LEVELS),)))
                 for repeat, histogram in state["histograms"]
             ]
-        except (KeyError, TypeError, IndexError) as error:
-            raise PrivacyError(f"state is damaged: {error!r}.") from error
+        except KeyError as error:
+            raise PrivacyError(f"state is damaged: {error} is missing.") from error
+        except (TypeError, IndexError, ValueError) as error:
+            raise PrivacyError(f"state is damaged: {error}") from error
         made._require_consistent()
         if made.levels == "static" and made._counts is not None:
             made._last = made._counts.argmax(axis=1)
@@ -350,7 +366,9 @@ class BayesianAccountant:
 
     def _conformal(self, delta: float, notion: str) -> Guarantee:
         if self.budget is None:
-            raise PrivacyError("estimator 'conformal' needs a budget, declared as budget=… before the first step.")
+            raise PrivacyError(
+                "estimator 'conformal' needs a budget, declared as budget=... when the accountant is made."
+            )
         counts = self._panel()
         miss = conformal_miss(len(counts), tolerated=self.tolerated)
         if miss >= delta:
@@ -395,9 +413,16 @@ class BayesianAccountant:
         certificate = estimator == "conformal"
         comparison = self.composition == "independent"
         static = self.levels == "static" and not comparison
-        assumptions = [*worst.assumptions, _EXCHANGEABLE if certificate else _SAMPLE]
-        if not certificate:
-            assumptions.append(_STATIC if static else _OBSERVED)
+        assumptions = [*worst.assumptions]
+        if certificate:
+            followed = len(self._panel())
+            assumptions += [
+                _EXCHANGEABLE,
+                f"{followed} records were followed, {self.tolerated} allowed to pass",
+                _JOINT,
+            ]
+        else:
+            assumptions += [_SAMPLE, _STATIC if static else _OBSERVED]
         if comparison:
             assumptions.append(_NOT_A_BOUND)
         if notion == "weak" and epsilon >= worst.epsilon:  # worst-case DP implies the weak notion, not the strong

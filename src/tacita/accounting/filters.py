@@ -114,6 +114,8 @@ def token_budget(tokens: Mapping[float, int]) -> TokenBudget:
         >>> token_budget({1.0: 40, 0.25: 60}).within(np.zeros((1, 257), dtype=np.int64))
         array([ True])
     """
+    if not isinstance(tokens, Mapping):
+        raise TypeError(f"tokens must map fractions of the clip norm to steps, got {type(tokens).__name__}.")
     counts = np.zeros(len(LEVELS), dtype=np.int64)
     for fraction, steps in tokens.items():
         index = int(level_of(_check.norms("a token's level", np.array([fraction])))[0])

@@ -79,7 +79,9 @@ def _draw(
     right.set_xlabel(f"a record's own epsilon at delta {worst.delta:g}")
     right.set_ylabel("% of followed records below it")
     right.set_title("Each followed record", loc="left", weight="bold")
-    figure.text(0.01, 0.015, "Computed from private data: for the data's owner.", fontsize=8, color="#6b6b6b")
+    note = "The typical curve levels off at the estimator's failure probability, and is capped by the worst case. "
+    note += "Computed from private data: for the data's owner."
+    figure.text(0.01, 0.015, note, fontsize=8, color="#6b6b6b")
     return figure
 
 
