@@ -89,7 +89,7 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
     distinct, back = _distinct_rows(counts)
     width = np.sqrt(distinct @ spread**2)
     groups = []
-    for rows in _octaves(width):
+    for rows in _alike(width):
         used = np.flatnonzero(distinct[rows].any(axis=0) & (LEVELS > 0.0))
         group_counts = np.ascontiguousarray(distinct[np.ix_(rows, used)], dtype=np.float64)
         epsilons, deltas = _group_curves(
@@ -120,12 +120,12 @@ def _distinct_rows(counts: Counts) -> tuple[Counts, Counts]:
     return flat[first], back
 
 
-def _octaves(width: Floats) -> Iterator[Counts]:
-    """Yield indices of records whose widths are within a factor of two; records that spent nothing are left out."""
+def _alike(width: Floats) -> Iterator[Counts]:
+    """Yield indices of records whose widths are within a factor of √2; records that spent nothing are left out."""
     spent = np.flatnonzero(width > 0.0)
-    octave = np.floor(np.log2(width[spent]))
-    for value in np.unique(octave):
-        yield spent[octave == value]
+    scale = np.floor(2.0 * np.log2(width[spent]))
+    for value in np.unique(scale):
+        yield spent[scale == value]
 
 
 def _group_curves(
@@ -155,7 +155,7 @@ def _group_curves(
 def _epsilon_grid(bottom: float, top: float, narrowest: float) -> Floats:
     """Return where curves are evaluated: from 0 to top, close together where the losses lie."""
     low = max(0.0, bottom)
-    points = int(min(max(12.0 * (top - low) / narrowest, 192), 1024))
+    points = int(min(max(10.0 * (top - low) / narrowest, 192), 1024))
     grid = low + (top - low) * np.linspace(0.0, 1.0, points) ** 2
     return grid if low == 0.0 else np.concatenate([[0.0], grid])
 
