@@ -34,37 +34,35 @@ def draw_curves(
     """
     mpl = load_matplotlib()
     with mpl.rc_context({"font.size": 10, "axes.edgecolor": "#8a8a8a", "svg.hashsalt": "tacita"}):
-        figure = _draw(epsilons, worst_deltas, typical_deltas, worst, typical, percentiles)
+        figure, (left, right) = _canvas()
+        left.semilogy(epsilons, worst_deltas, color=_WORST, lw=2, label="anyone (worst case)")
+        left.semilogy(epsilons, typical_deltas, color=_TYPICAL, lw=2, label=f"a typical record ({typical.estimator})")
+        left.set_xlim(0.0, max(epsilons))
+        _finish_curves(left, worst, typical)
+        right.step(list(percentiles.values()), list(percentiles), where="post", color=_RECORDS, lw=2)
+        right.fill_between(list(percentiles.values()), list(percentiles), step="post", color=_RECORDS, alpha=0.15, lw=0)
+        _finish_records(right, worst, typical)
+        note = "The typical curve levels off at the estimator's failure probability, and is capped by the worst case. "
+        note += "Computed from private data: for the data's owner."
+        figure.text(0.01, 0.015, note, fontsize=8, color="#6b6b6b")
         figure.savefig(path, metadata=_metadata(path))
 
 
-def _draw(
-    epsilons: Sequence[float],
-    worst_deltas: Sequence[float],
-    typical_deltas: Sequence[float],
-    worst: Guarantee,
-    typical: Guarantee,
-    percentiles: Mapping[float, float],
-) -> Any:
-    figure, (left, right) = _canvas()
-    left.semilogy(epsilons, worst_deltas, color=_WORST, lw=2, label="anyone (worst case)")
-    left.semilogy(epsilons, typical_deltas, color=_TYPICAL, lw=2, label=f"a typical record ({typical.estimator})")
-    left.axhline(worst.delta, color=_INK, lw=0.8, ls=":")
-    left.plot([worst.epsilon], [worst.delta], "o", color=_WORST)
-    left.plot([typical.epsilon], [typical.delta], "o", color=_TYPICAL)
-    left.set_ylim(worst.delta / 100.0, 1.0)
-    left.set_xlim(0.0, max(epsilons))
-    left.set_xlabel("epsilon")
-    left.set_ylabel("delta")
-    left.set_title("What an outsider can learn", loc="left", weight="bold")
-    left.legend(frameon=False, loc="upper right")
+def _finish_curves(axis: Any, worst: Guarantee, typical: Guarantee) -> None:
+    axis.axhline(worst.delta, color=_INK, lw=0.8, ls=":")
+    axis.plot([worst.epsilon], [worst.delta], "o", color=_WORST)
+    axis.plot([typical.epsilon], [typical.delta], "o", color=_TYPICAL)
+    axis.set_ylim(worst.delta / 100.0, 1.0)
+    axis.set_xlabel("epsilon")
+    axis.set_ylabel("delta")
+    axis.set_title("What an outsider can learn", loc="left", weight="bold")
+    axis.legend(frameon=False, loc="upper right")
 
-    shares, own = list(percentiles), list(percentiles.values())
-    right.step(own, shares, where="post", color=_RECORDS, lw=2)
-    right.fill_between(own, shares, step="post", color=_RECORDS, alpha=0.15, lw=0)
+
+def _finish_records(axis: Any, worst: Guarantee, typical: Guarantee) -> None:
     for guarantee, color, name in ((worst, _WORST, "worst case"), (typical, _TYPICAL, "typical")):
-        right.axvline(guarantee.epsilon, color=color, lw=1.5)
-        right.annotate(
+        axis.axvline(guarantee.epsilon, color=color, lw=1.5)
+        axis.annotate(
             f"{name} {guarantee.epsilon:.3g}",
             (guarantee.epsilon, 3),
             xytext=(-3, 0),
@@ -74,15 +72,11 @@ def _draw(
             va="bottom",
             color=color,
         )
-    right.set_ylim(0, 100)
-    right.set_xlim(0.0, worst.epsilon * 1.08)
-    right.set_xlabel(f"a record's own epsilon at delta {worst.delta:g}")
-    right.set_ylabel("% of followed records below it")
-    right.set_title("Each followed record", loc="left", weight="bold")
-    note = "The typical curve levels off at the estimator's failure probability, and is capped by the worst case. "
-    note += "Computed from private data: for the data's owner."
-    figure.text(0.01, 0.015, note, fontsize=8, color="#6b6b6b")
-    return figure
+    axis.set_ylim(0, 100)
+    axis.set_xlim(0.0, worst.epsilon * 1.08)
+    axis.set_xlabel(f"a record's own epsilon at delta {worst.delta:g}")
+    axis.set_ylabel("% of followed records below it")
+    axis.set_title("Each followed record", loc="left", weight="bold")
 
 
 def load_matplotlib() -> Any:
