@@ -26,8 +26,8 @@ test: $(READY) lint   ## everything CI runs; under ten minutes on two cores
 	$(PYTEST) -m "not slow" --cov --cov-report=term
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
 
-test-all: $(READY) lint   ## also the long counts (some tens of minutes)
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) --cov --cov-report=term
+test-all: $(READY) lint   ## also the long counts (about half an hour)
+	HYPOTHESIS_PROFILE=thorough $(PYTEST)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
