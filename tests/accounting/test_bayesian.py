@@ -437,6 +437,9 @@ def damaged(change):
     [
         lambda s: s.update(schema=2),
         lambda s: s.update(surprise=1),
+        lambda s: s.update(schema=True),
+        lambda s: s.update(histograms=[[6, [1] * 257]]),
+        lambda s: s.update(composition="hoelder", steps=6, panel=None, histograms=[[6, [0] * 257]]),
         lambda s: s.update(histograms=[[1, 2, 3]]),
         lambda s: s.update(taken=3),
         lambda s: s.update(steps=2),

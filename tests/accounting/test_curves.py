@@ -220,13 +220,20 @@ def test_curves_are_above_the_contour_integral_and_close(rate, sigma, row, epsil
     assert exact <= found <= exact * 1.06 + 4e-15 * steps
 
 
-@pytest.mark.parametrize(("rate", "sigma", "steps"), [(1e-3, 0.02, 1), (0.5, 0.02, 2), (1.0, 0.05, 3)])
-def test_losses_in_the_hundreds_and_thousands_are_kept(rate, sigma, steps):
+@pytest.mark.parametrize(("rate", "sigma"), [(1e-3, 0.02), (0.3, 0.02), (1e-4, 0.03), (1.0, 0.02)])
+@pytest.mark.parametrize("delta", [1e-5, 1e-9])
+def test_losses_in_the_hundreds_and_thousands_are_kept(rate, sigma, delta):
     """Once, everything beyond a loss of 700 was counted as nothing."""
-    found = float(worst_curve(steps, sample_rate=rate, noise_multiplier=sigma).epsilon(1e-5)[0])
-    reference = composed(rate, sigma, {TOP: steps}, pessimistic=False, interval=0.02).get_epsilon_for_delta(1e-5)
-    assert found >= reference * (1 - 1e-9)
-    assert found <= reference * 1.05
+    mp.mp.dps = 60
+    q, r = mp.mpf(rate), 1 / mp.mpf(sigma)
+
+    def exact(epsilon):  # one step, the record removed
+        w = (mp.log((mp.exp(epsilon) - 1 + q) / q) + r * r / 2) / r
+        return (1 - q) * mp.ncdf(-w) + q * mp.ncdf(r - w) - mp.exp(epsilon) * mp.ncdf(-w)
+
+    found = mp.mpf(float(worst_curve(1, sample_rate=rate, noise_multiplier=sigma).epsilon(delta)[0]))
+    assert exact(found) <= delta
+    assert exact(found / mp.mpf("1.01")) > delta
 
 
 @pytest.mark.parametrize(
@@ -268,6 +275,20 @@ def test_a_million_steps_stay_tight(sigma, level):
     found = float(curves.epsilon(1e-5)[0])
     assert gaussian_delta_exact(found, ratio) <= 1e-5
     assert gaussian_delta_exact(found / 1.01, ratio) > 1e-5
+
+
+@pytest.mark.parametrize(("steps", "delta"), [(400, 1e-12), (2000, 4e-12), (5000, 1e-12)])
+def test_no_number_of_steps_falls_between_transform_and_moments(steps, delta, contour_delta):
+    found = float(worst_curve(steps, sample_rate=0.01, noise_multiplier=1.0).epsilon(delta)[0])
+    assert contour_delta(found, 0.01, [(1.0, steps)]) <= delta
+    assert contour_delta(found / 1.2, 0.01, [(1.0, steps)]) > delta
+
+
+def test_large_epsilons_are_resolved_too():
+    ratio = 2.0 / 0.0346
+    found = float(worst_curve(4, sample_rate=1.0, noise_multiplier=0.0346).epsilon(0.01)[0])
+    assert gaussian_delta_exact(found, ratio) <= 0.01
+    assert found <= 1.004 * 1803.1
 
 
 def test_below_the_round_off_moments_still_answer():

@@ -75,6 +75,11 @@ def test_f18_calibration_never_exceeds_its_target_in_the_long_run(rng):
     check_calibration(rng, "pld", 20)
 
 
+def test_calibration_reaches_targets_below_what_few_moments_can_say():
+    g = calibrate(epsilon=0.01, delta=1e-12, sample_rate=0.01, steps=1000)
+    assert 0.0097 < g.epsilon <= 0.01
+
+
 def test_calibration_says_what_cannot_be_reached():
     with pytest.raises(PrivacyError, match="No noise multiplier up to"):
         calibrate(epsilon=1e-4, delta=1e-9, sample_rate=1.0, steps=100_000)

@@ -242,7 +242,7 @@ class BayesianAccountant:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> BayesianAccountant:
         """Rebuild an accountant. A state that does not add up is refused, never repaired."""
-        if not isinstance(state, Mapping) or state.get("schema") != STATE_SCHEMA:
+        if not isinstance(state, Mapping) or repr(state.get("schema")) != repr(STATE_SCHEMA):
             raise PrivacyError(f"state must be a state_dict of schema {STATE_SCHEMA}.")
         names = ("sample_rate", "noise_multiplier", "composition", "steps", "levels", "formula", "tolerated")
         unknown = set(state) - {"schema", *names, "budget", "taken", "panel", "histograms"}
@@ -256,6 +256,8 @@ class BayesianAccountant:
                 (_check.count("steps", repeat), whole_numbers(histogram, (len(LEVELS),)))
                 for repeat, histogram in state["histograms"]
             ]
+        except PrivacyError:
+            raise
         except KeyError as error:
             raise PrivacyError(f"state is damaged: {error} is missing.") from error
         except (TypeError, IndexError, ValueError) as error:
@@ -457,6 +459,8 @@ class BayesianAccountant:
             raise PrivacyError("state is damaged: the histograms do not add up to the steps taken.")
         if self.levels == "static" and self._counts is not None and (np.count_nonzero(self._counts, axis=1) != 1).any():
             raise PrivacyError("state is damaged: a record moved between levels declared static.")
+        if self._histograms and (self._counts is not None or not all(h.sum() for _, h in self._histograms)):
+            raise PrivacyError("state is damaged: its histograms hold no records, or it has a panel too.")
         if self.taken and (self._counts is None) == (self.composition == "panel"):
             raise PrivacyError("state is damaged: it holds no records for its composition.")
 

@@ -35,7 +35,6 @@ _MAX_CELLS = 1 << 17  # of a group's grid
 _BATCH = 1 << 22  # complex numbers held at once
 _FEW_FREQUENCIES = 1024
 _FEW_RECORDS = 1000
-_COARSE = 1e-11  # where round-off is larger than this, moments are asked too
 _UNIT = 2.0**-53
 
 
@@ -147,15 +146,19 @@ def _group_curves(
         directions = [_Composed(counts, losses, interval, theta) for losses in zip(*pairs, strict=True)]
         if len(counts) <= _FEW_RECORDS or all(d.smooth for d in directions):
             break  # otherwise one inverse transform per record, on a grid that many records can afford
-    epsilons = _epsilon_grid(min(d.bottom for d in directions), max(d.top for d in directions), width[0])
+    most = 4096 if len(counts) <= _FEW_RECORDS else 1024
+    epsilons = _epsilon_grid(min(d.bottom for d in directions), max(d.top for d in directions), width[0], most)
     deltas = np.maximum(directions[0].delta(epsilons), directions[1].delta(epsilons))
     return epsilons, np.minimum(np.minimum.accumulate(deltas, axis=1), 1.0)
 
 
-def _epsilon_grid(bottom: float, top: float, narrowest: float) -> Floats:
-    """Return where curves are evaluated: from 0 to top, close together where the losses lie."""
+def _epsilon_grid(bottom: float, top: float, narrowest: float, most: int) -> Floats:
+    """Return where curves are evaluated: from 0 to top, close together where the losses lie.
+
+    Close means a small part of the losses' spread, and of 1, as the chord is in e^ε.
+    """
     low = max(0.0, bottom)
-    points = int(min(max(10.0 * (top - low) / narrowest, 192), 1024))
+    points = int(min(max((top - low) * max(10.0 / narrowest, 4.0), 192), most))
     grid = low + (top - low) * np.linspace(0.0, 1.0, points) ** 2
     return grid if low == 0.0 else np.concatenate([[0.0], grid])
 
@@ -199,16 +202,20 @@ class _Composed:
                 values = self._inverted(real + 1j * imaginary, epsilons)
             out[start : start + batch] = values
         out = np.maximum(out, 0.0) + self.excess[:, None]
-        if self.excess.max() > _COARSE:
-            out = np.minimum(out, self._by_moments(epsilons))
+        near_floor = (out < 100.0 * self.excess[:, None]).any(axis=0)
+        out[:, near_floor] = np.minimum(out[:, near_floor], self._by_moments(epsilons[near_floor]))
         return np.asarray(out)
 
     def _by_moments(self, epsilons: Floats) -> Floats:
         """Return δ from the gridded losses' moments: looser, but it has no round-off floor."""
         lam = self.theta
-        factor = -np.log1p(lam) - lam * np.log1p(1.0 / lam)
-        bounds = [np.min(self.log_moments + factor - lam * e, axis=1) for e in epsilons]
-        return np.asarray(np.exp(np.minimum(np.stack(bounds, axis=1), 0.0)) + self.steps[:, None] * LOST_PER_STEP)
+        moments = self.log_moments - np.log1p(lam) - lam * np.log1p(1.0 / lam)
+        bounds = np.zeros((len(self.counts), len(epsilons)))
+        by_size = np.argsort(self.log_moments[:, len(lam) // 2])
+        for guide in {by_size[0], by_size[len(by_size) // 2], by_size[-1]}:  # alike, so their best orders serve all
+            best = np.argmin(moments[guide] - np.outer(epsilons, lam), axis=1)
+            np.minimum(bounds, moments[:, best] - lam[best] * epsilons, out=bounds)
+        return np.asarray(np.exp(bounds) + self.steps[:, None] * LOST_PER_STEP)
 
     def _inverted(self, transforms: Complexes, epsilons: Floats) -> Floats:
         """Return δ by one inverse transform per record: the way for losses that are not smooth."""

@@ -52,7 +52,9 @@ def loss_spread(sample_rate: float, ratios: Floats) -> Floats:
     for r in ratios:
         out = loss_at(noise, sample_rate=sample_rate, ratio=float(r))
         inside = loss_at(noise + r, sample_rate=sample_rate, ratio=float(r))
-        spreads.append(math.sqrt((1 - sample_rate) * weight @ out**2 + sample_rate * weight @ inside**2))
+        mean = (1 - sample_rate) * weight @ out + sample_rate * weight @ inside
+        square = (1 - sample_rate) * weight @ (out - mean) ** 2 + sample_rate * weight @ (inside - mean) ** 2
+        spreads.append(math.sqrt(square))
     return np.array(spreads)
 
 

@@ -48,7 +48,8 @@ def worst_case(
         steps: Number of steps, fixed beforehand.
         delta: δ in (0, 1).
         method: `pld` (tight, the headline) or `rdp` (moments, as in the papers' comparisons). Above
-            epsilon 500 or two million steps `pld` falls back to `rdp`, and says so in the guarantee's method.
+            epsilon 500, beyond two million steps, or where delta is below its round-off (steps · 2^-53), `pld`
+            falls back to `rdp`, and says so in the guarantee's method.
 
     Guarantee:
         For every dataset and every one record added or removed.
