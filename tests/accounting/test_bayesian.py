@@ -516,3 +516,11 @@ def test_losses_in_the_thousands_are_not_understated():
     assert accountant.guarantee(delta=1e-5).epsilon > 1358
     assert accountant.delta(epsilon=1000.0) > 1e-5
     assert accountant.delta(epsilon=2e6) < 1e-9
+
+
+def test_small_costs_are_followed_to_high_orders():
+    """The best order for tiny norms is in the thousands; a list that ends at 32 would lose several-fold."""
+    accountant = followed(np.full(50, 0.002), 1000)
+    g = accountant.guarantee(delta=1e-5, estimator="student")
+    assert g.epsilon < math.log(1e5) / ORDERS[95]
+    assert g.epsilon < 0.1 * math.log(1e5) / 32

@@ -9,7 +9,7 @@ import numpy as np
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.accounting.conversion import NOTIONS, delta_from_costs, epsilon_from_costs
+from tacita.accounting.conversion import NOTIONS, delta_from_costs, epsilon_by_order, epsilon_from_costs
 from tacita.accounting.curves import RecordCurves, record_curves, worst_curve
 from tacita.accounting.filters import Budget, MomentsBudget, TokenBudget
 from tacita.accounting.levels import LEVELS, ORDERS, TOP, cost_table, level_of
@@ -340,11 +340,8 @@ class BayesianAccountant:
         epsilon = np.inf
         for orders in (ORDERS[:_FIRST_ORDERS], ORDERS):
             costs = self._population_costs(estimator, orders, failure)
-            by_order = [
-                float(epsilon_from_costs(costs[i : i + 1], orders[i : i + 1], delta=spare, notion=notion))
-                for i in range(len(orders))
-            ]
-            epsilon = min(by_order)
+            by_order = epsilon_by_order(costs, orders, delta=spare, notion=notion)
+            epsilon = float(by_order.min())
             if by_order[-1] > epsilon:
                 break
         split = (("estimator", uses * failure), ("tail", spare))

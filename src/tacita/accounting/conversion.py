@@ -34,9 +34,14 @@ def epsilon_from_costs(costs: Floats, orders: Sequence[float], *, delta: float, 
         >>> float(epsilon_from_costs(np.array([1.0]), [2], delta=np.exp(-3.0), notion="strong"))
         2.0
     """
+    return np.asarray(epsilon_by_order(costs, orders, delta=delta, notion=notion).min(axis=-1))
+
+
+def epsilon_by_order(costs: Floats, orders: Sequence[float], *, delta: float, notion: str) -> Floats:
+    """Return the ε that each order gives; `costs` has shape (..., orders)."""
     lam = np.asarray(orders, dtype=np.float64)
     bound = (costs + _log_factor(lam, notion) - np.log(_check.probability("delta", delta))) / lam
-    return np.asarray(np.maximum(bound, 0.0).min(axis=-1))
+    return np.asarray(np.maximum(bound, 0.0))
 
 
 def delta_from_costs(costs: Floats, orders: Sequence[float], *, epsilon: float, notion: str) -> Floats:
