@@ -256,7 +256,7 @@ def gaussian_delta_exact(epsilon, ratio):
     return float(mp.ncdf(r / 2 - eps / r) - mp.exp(eps) * mp.ncdf(-r / 2 - eps / r))
 
 
-def test_one_small_step_is_not_lost_to_cancellation(contour_delta):
+def test_one_small_step_is_not_lost_to_cancellation():
     found = float(worst_curve(1, sample_rate=0.01, noise_multiplier=10.0).epsilon(1e-12)[0])
     assert found >= 0.007734
     assert found <= 0.00790

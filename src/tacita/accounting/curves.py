@@ -207,9 +207,13 @@ class _Composed:
         return np.asarray(out)
 
     def _by_moments(self, epsilons: Floats) -> Floats:
-        """Return δ from the gridded losses' moments: looser, but it has no round-off floor."""
+        """Return δ from the gridded losses' moments: looser, but it has no round-off floor.
+
+        Its own round-off, a few units in each step's mean loss and log moment, goes into the exponent.
+        """
         lam = self.theta
         moments = self.log_moments - np.log1p(lam) - lam * np.log1p(1.0 / lam)
+        moments += 4.0 * _UNIT * self.steps[:, None] * (1.0 + lam)
         bounds = np.zeros((len(self.counts), len(epsilons)))
         by_size = np.argsort(self.log_moments[:, len(lam) // 2])
         for guide in {by_size[0], by_size[len(by_size) // 2], by_size[-1]}:  # alike, so their best orders serve all

@@ -86,7 +86,7 @@ def calibrate(
         >>> g = calibrate(epsilon=2.0, delta=1e-5, sample_rate=0.01, steps=2000)
         >>> g.epsilon <= 2.0
         True
-        >>> dict(g.mechanism)["noise_multiplier"]
+        >>> g.noise_multiplier
         1.1494
     """
     target = _check.in_range("epsilon", epsilon, 1e-4, _PLD_LIMIT)
