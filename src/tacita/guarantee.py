@@ -8,6 +8,7 @@ different kinds bound different things, so comparing or adding them raises.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -192,6 +193,24 @@ class Guarantee:
             "publishable": self.publishable,
             "sentence": str(self),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Guarantee:
+        """Rebuild what `to_dict` wrote. The sentence and the attack success are computed again, not read."""
+        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+            raise ValueError(f"Not a guarantee of schema {SCHEMA}.")
+        names = ("kind", "delta", "method", "neighbours", "unit", "sampling", "scope", "notion", "estimator")
+        names += ("composition", "model", "publishable")
+        try:
+            return cls(
+                **{name: data[name] for name in names},
+                epsilon=math.inf if data["epsilon"] == "infinity" else data["epsilon"],
+                delta_split=tuple(data["delta_split"].items()),
+                mechanism=tuple(data["mechanism"].items()),
+                assumptions=tuple(data["assumptions"]),
+            )
+        except (KeyError, AttributeError, TypeError) as error:
+            raise ValueError(f"This guarantee is damaged: {error}") from error
 
     def _require_same(self, other: object, verb: str, *, same_delta: bool = True) -> None:
         if not isinstance(other, Guarantee):

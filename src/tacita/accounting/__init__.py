@@ -9,8 +9,11 @@ from tacita.accounting.curves import worst_curve as worst_curve
 from tacita.accounting.filters import MomentsBudget as MomentsBudget
 from tacita.accounting.filters import TokenBudget as TokenBudget
 from tacita.accounting.filters import admits as admits
+from tacita.accounting.filters import affordable as affordable
 from tacita.accounting.filters import moments_budget as moments_budget
+from tacita.accounting.filters import most_spent as most_spent
 from tacita.accounting.filters import token_budget as token_budget
+from tacita.accounting.filters import token_profile as token_profile
 from tacita.accounting.levels import LEVELS as LEVELS
 from tacita.accounting.levels import ORDERS as ORDERS
 from tacita.accounting.levels import level_of as level_of

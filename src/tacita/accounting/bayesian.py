@@ -187,14 +187,19 @@ class BayesianAccountant:
         worst = self._worst_curve().delta(eps)[:, 0]
         return float(min(band_mean(values, worst=worst, gamma=gamma)[0] + gamma, worst[0], 1.0))
 
+    def epsilons(self, *, delta: float) -> Floats:
+        """Return each followed record's own epsilon, by PLD. Sensitive: never publish the list."""
+        total = _check.probability("delta", delta)
+        self._require_steps()
+        return np.maximum(self._panel_curves().epsilon(total), SMALLEST_EPSILON)
+
     def percentiles(self, *, delta: float, percents: Sequence[float] = (50, 75, 90, 95, 99)) -> dict[float, float]:
         """Return the epsilon that each percentage of the followed records stays under, by PLD.
 
         A description of these records, for the data's owner. Never more than the worst case.
         """
         total = _check.probability("delta", delta)
-        self._require_steps()
-        own = np.sort(np.maximum(self._panel_curves().epsilon(total), SMALLEST_EPSILON))
+        own = np.sort(self.epsilons(delta=total))
         worst = self.worst_case(delta=total).epsilon
         wanted = [_check.in_range("a percentage", p, 0.0, 100.0) for p in percents]
         ranks = [min(len(own) - 1, max(0, int(np.ceil(p / 100.0 * len(own))) - 1)) for p in wanted]
@@ -265,6 +270,22 @@ class BayesianAccountant:
         made._require_consistent()
         if made.levels == "static" and made._counts is not None:
             made._last = made._counts.argmax(axis=1)
+        return made
+
+    @property
+    def counts(self) -> Counts:
+        """How many steps each followed record spent at each level, shape (records, levels); sensitive."""
+        return self._panel()
+
+    def subset(self, records: ArrayLike) -> BayesianAccountant:
+        """Return an accountant of some of the followed records, by their positions."""
+        made = BayesianAccountant(
+            sample_rate=self.sample_rate,
+            noise_multiplier=self.noise_multiplier,
+            steps=self.planned,
+            formula=self.formula,  # type: ignore[arg-type]
+        )
+        made._counts, made.taken = self._panel()[np.asarray(records)], self.taken
         return made
 
     # The panel and its curves.

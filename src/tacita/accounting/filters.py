@@ -17,12 +17,12 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting.conversion import epsilon_from_costs
 from tacita.accounting.curves import RecordCurves, record_curves
-from tacita.accounting.levels import LEVELS, ORDERS, cost_table, level_of
+from tacita.accounting.levels import LEVELS, ORDERS, TOP, cost_table, level_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tacita._check import Counts
+    from tacita._check import Counts, Floats
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,63 @@ def token_budget(tokens: Mapping[float, int]) -> TokenBudget:
         index = int(level_of(_check.norms("a token's level", np.array([fraction])))[0])
         counts[index] += _check.count("a token's steps", steps, low=0)
     return TokenBudget(tuple(int(c) for c in counts))
+
+
+def token_profile(shares: Mapping[float, float], *, steps: int) -> TokenBudget:
+    """Return a token budget from {fraction of the clip norm: share of the steps}, shares adding up to 1.
+
+    "At most 40% of the steps at the full bound, the others at a quarter of it":
+
+    Examples:
+        >>> sum(token_profile({1.0: 0.4, 0.25: 0.6}, steps=2000).tokens)
+        2000
+    """
+    total = _check.count("steps", steps)
+    if not isinstance(shares, Mapping):
+        raise TypeError(f"shares must map fractions of the clip norm to shares, got {type(shares).__name__}.")
+    values = [_check.in_range("a share", share, 0.0, 1.0) for share in shares.values()]
+    if not abs(sum(values) - 1.0) <= 1e-9:
+        raise ValueError(f"shares must add up to 1, got {sum(values):g}.")
+    highest = sorted(shares, reverse=True)
+    ends = [round(total * sum(shares[f] for f in highest[: i + 1])) for i in range(len(highest))]
+    return token_budget({f: end - start for f, start, end in zip(highest, [0, *ends], ends, strict=False)})
+
+
+def affordable(
+    budget: Budget, counts: Counts, wanted: Counts, *, steps: int, sample_rate: float, noise_multiplier: float
+) -> Counts:
+    """Return the highest level, at most the one wanted, that each record can pay for `steps` more steps.
+
+    Level 0 means that the record sits out.
+    """
+    if isinstance(budget, TokenBudget):
+        above = np.cumsum(np.array(budget.tokens)[::-1])[::-1] - np.cumsum(counts[:, ::-1], axis=1)[:, ::-1]
+        free = np.minimum.accumulate(above[:, 1:], axis=1)  # tokens free for a step at each level
+        return np.minimum(wanted, np.count_nonzero(free >= steps, axis=1))
+    table = cost_table(sample_rate, noise_multiplier, budget.orders).T
+    spare = np.array(budget.costs) * (1.0 + 1e-12) - counts @ table
+    low, high = np.zeros_like(wanted), np.array(wanted)
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        fits = (steps * table[middle] <= spare).all(axis=1)
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+    return low
+
+
+def most_spent(
+    budget: Budget | None, *, steps: int, orders: tuple[int, ...], sample_rate: float, noise_multiplier: float
+) -> Floats:
+    """Return the largest log moments any record can have after `steps` steps, whatever its gradients did."""
+    table = cost_table(sample_rate, noise_multiplier, orders)
+    plain = steps * table[:, TOP]
+    if isinstance(budget, TokenBudget):
+        tokens = np.array(budget.tokens)[::-1]
+        used = np.diff(np.minimum(np.cumsum(tokens), steps), prepend=0)[::-1]
+        return np.minimum(plain, table @ used)
+    if budget is not None:
+        caps = dict(zip(budget.orders, budget.costs, strict=True))
+        return np.minimum(plain, [caps.get(order, np.inf) for order in orders])
+    return plain
 
 
 def admits(

@@ -1,0 +1,304 @@
+"""The privacy label as plain data: what may be published, and what only the data's owner should see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tacita import _check
+from tacita.guarantee import Guarantee
+
+SCHEMA = 1
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One assumption and how it stands: `holds` was enforced or tested, `open` rests on the user, `warning` failed."""
+
+    text: str
+    state: Literal["holds", "open", "warning"]
+
+    def __post_init__(self) -> None:
+        _text("check text", self.text)
+        _check.one_of("check state", self.state, ("holds", "open", "warning"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRow:
+    """One group of followed records: how many, and the epsilon that half, 90% and all of them stay under."""
+
+    column: str
+    value: str
+    records: int
+    median: float
+    p90: float
+    largest: float
+
+    def __post_init__(self) -> None:
+        _text("group column", self.column)
+        _text("group value", self.value)
+        _whole("group records", self.records)
+        for epsilon in (self.median, self.p90, self.largest):
+            _epsilon("group", epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """Everything that was computed from private data. It never reaches the public page unless asked for.
+
+    Attributes:
+        typical: Bayesian figures, the headline (the larger of the panels) first, then comparisons.
+        panels: Which records were followed, in words.
+        percentiles: (percent, epsilon that this share of the followed records stays under), at the delta of
+            the label's worst case.
+        curve: (step, epsilon of the typical record so far).
+        groups: Per-group rows, by class or by a column.
+        metrics: Accuracy and the like, as (name, value) texts.
+        checks: Tests of the data-dependent assumptions.
+        certificate: What became of a declared conformal certificate, in words; empty if none was declared.
+        facts: Other facts for the owner (number of records, when it ran), as (name, value) texts.
+    """
+
+    typical: tuple[Guarantee, ...] = ()
+    panels: str = ""
+    percentiles: tuple[tuple[float, float], ...] = ()
+    curve: tuple[tuple[int, float], ...] = ()
+    groups: tuple[GroupRow, ...] = ()
+    metrics: Pairs = ()
+    checks: tuple[Check, ...] = ()
+    certificate: str = ""
+    facts: Pairs = ()
+
+    def __post_init__(self) -> None:
+        for statement in self.typical:
+            _statement("typical", statement)
+        _text("panels", self.panels)
+        for percent, epsilon in self.percentiles:
+            _epsilon("percentile", epsilon)
+            if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+                raise ValueError("percentiles must be given by percentages in [0, 100].")
+        _curve_points(self.curve)
+        _texts("metrics", *self.metrics)
+        _text("certificate", self.certificate)
+        _texts("facts", *self.facts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON. An infinite epsilon is the string "infinity"."""
+        return {
+            "typical": [g.to_dict() for g in self.typical],
+            "panels": self.panels,
+            "percentiles": [[percent, _plain(epsilon)] for percent, epsilon in self.percentiles],
+            "curve": [[step, _plain(epsilon)] for step, epsilon in self.curve],
+            "groups": [{name: _plain(value) for name, value in vars(row).items()} for row in self.groups],
+            "metrics": [list(pair) for pair in self.metrics],
+            "checks": [vars(check).copy() for check in self.checks],
+            "certificate": self.certificate,
+            "facts": [list(pair) for pair in self.facts],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Readings:
+        """Rebuild what `to_dict` wrote."""
+        return cls(
+            typical=tuple(Guarantee.from_dict(g) for g in _rows(data["typical"])),
+            panels=data["panels"],
+            percentiles=_points(data["percentiles"]),
+            curve=_points(data["curve"]),
+            groups=tuple(GroupRow(**_epsilons(row)) for row in _rows(data["groups"])),
+            metrics=_pairs(data["metrics"]),
+            checks=tuple(Check(**check) for check in _rows(data["checks"])),
+            certificate=data["certificate"],
+            facts=_pairs(data["facts"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """What a run leaks, for people. `public()` holds only what does not depend on the data.
+
+    Attributes:
+        title: The run's name.
+        purpose: What was made, in a sentence.
+        worst: The worst-case guarantee: the headline for anyone.
+        comparisons: Further publishable figures, such as the same run by RDP.
+        curve: (step, worst-case epsilon so far).
+        mechanism: (name, value) texts: noise, clipping, sampling, steps.
+        declared: Terms declared before the first step (record budgets, certificates), in sentences.
+        checks: Assumptions of the publishable figures.
+        not_hardened: What an attacker could still use, in sentences.
+        included: (name, value) texts that the owner chose to publish although they depend on the data.
+        readings: For the owner only; None on a public label.
+
+    Guarantee:
+        Two labels that differ in their readings alone have equal `public()` labels, and these give the same
+        page, byte for byte. That title, purpose, mechanism, declared terms and checks do not depend on the
+        data is up to whoever fills them in.
+    """
+
+    title: str
+    purpose: str
+    worst: Guarantee
+    comparisons: tuple[Guarantee, ...] = ()
+    curve: tuple[tuple[int, float], ...] = ()
+    mechanism: Pairs = ()
+    declared: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    not_hardened: tuple[str, ...] = ()
+    included: Pairs = ()
+    readings: Readings | None = None
+
+    def __post_init__(self) -> None:
+        for statement in (self.worst, *self.comparisons):
+            _statement("public figure", statement)
+            if not statement.publishable:
+                raise _check.PrivacyError("A label's public figures must be publishable; put the others into readings.")
+        if self.worst.kind != "worst_case":
+            raise _check.PrivacyError(f"A label's headline must be a worst_case guarantee, got {self.worst.kind}.")
+        _text("title", self.title)
+        _text("purpose", self.purpose)
+        _curve_points(self.curve)
+        _texts("mechanism", *self.mechanism)
+        _texts("declared", self.declared)
+        _texts("not_hardened", self.not_hardened)
+        _texts("included", *self.included)
+
+    def __str__(self) -> str:
+        from tacita.report.text import label_text
+
+        return label_text(self)
+
+    def html(self) -> str:
+        """Return the label as a self-contained page: the owner's if there are readings, else the public one."""
+        from tacita.report.page import label_html
+
+        return label_html(self)
+
+    def _repr_html_(self) -> str:
+        """Show the page in a notebook, in a frame of its own. A saved notebook keeps what it shows."""
+        from tacita.report.page import label_frame
+
+        return label_frame(self)
+
+    def public(self, include: Iterable[str] = ()) -> Label:
+        """Return the label without readings, except for the metrics named in `include`."""
+        wanted = list(dict.fromkeys(include))
+        have = dict(self.readings.metrics) if self.readings else {}
+        for name in wanted:
+            if name not in have:
+                listed = ", ".join(repr(n) for n in have) or "none were recorded"
+                raise ValueError(f"include={name!r} is not a metric of this run; there is: {listed}.")
+        return replace(self, readings=None, included=tuple((name, have[name]) for name in wanted))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; `from_dict` reads it. An infinite epsilon is the string "infinity"."""
+        return {
+            "schema": SCHEMA,
+            "title": self.title,
+            "purpose": self.purpose,
+            "worst": self.worst.to_dict(),
+            "comparisons": [g.to_dict() for g in self.comparisons],
+            "curve": [[step, _plain(epsilon)] for step, epsilon in self.curve],
+            "mechanism": [list(pair) for pair in self.mechanism],
+            "declared": list(self.declared),
+            "checks": [vars(check).copy() for check in self.checks],
+            "not_hardened": list(self.not_hardened),
+            "included": [list(pair) for pair in self.included],
+            "readings": None if self.readings is None else self.readings.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Label:
+        """Rebuild a label written by `to_dict`. Anything else is refused."""
+        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+            raise ValueError(f"Not a privacy label of schema {SCHEMA}.")
+        try:
+            own = data["readings"]
+            return cls(
+                title=data["title"],
+                purpose=data["purpose"],
+                worst=Guarantee.from_dict(data["worst"]),
+                comparisons=tuple(Guarantee.from_dict(g) for g in _rows(data["comparisons"])),
+                curve=_points(data["curve"]),
+                mechanism=_pairs(data["mechanism"]),
+                declared=tuple(_rows(data["declared"])),
+                checks=tuple(Check(**check) for check in _rows(data["checks"])),
+                not_hardened=tuple(_rows(data["not_hardened"])),
+                included=_pairs(data["included"]),
+                readings=None if own is None else Readings.from_dict(own),
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"This privacy label is damaged: {error}") from error
+
+
+def _statement(name: str, value: object) -> None:
+    """Refuse what is not a guarantee made of the types it should be made of."""
+    if not isinstance(value, Guarantee):
+        raise TypeError(f"{name} must be a Guarantee, got {type(value).__name__}.")
+    _check.one_of(f"{name} neighbours", value.neighbours, ("add_remove", "replace_one"))
+    _check.one_of(f"{name} scope", value.scope, ("guarantee", "reading"))
+    if not isinstance(value.publishable, bool):
+        raise TypeError(f"{name} publishable must be true or false.")
+    _texts(name, (value.method, value.unit, value.sampling), value.assumptions)
+    _texts(name, [t for t in (value.estimator, value.composition, value.notion, value.model) if t is not None])
+    for part, number in (*value.delta_split, *value.mechanism):
+        _text(name, part)
+        _check.number(name, number)
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be text, got {type(value).__name__}.")
+
+
+def _texts(name: str, *groups: Iterable[object]) -> None:
+    for values in groups:
+        if isinstance(values, str):
+            raise TypeError(f"{name} must be several texts, got one.")
+        for value in values:
+            _text(name, value)
+
+
+def _whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError(f"{name} must be a whole number.")
+
+
+def _epsilon(name: str, value: object) -> None:
+    """Refuse what is no epsilon. The message leaves the value out: it may be one record's."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ValueError(f"{name} epsilon must be a number that is at least 0.")
+
+
+def _curve_points(points: Iterable[tuple[int, float]]) -> None:
+    for step, epsilon in points:
+        _whole("curve step", step)
+        _epsilon("curve", epsilon)
+
+
+def _plain(value: Any) -> Any:
+    return "infinity" if value == math.inf else value
+
+
+def _number(value: Any) -> Any:
+    return math.inf if value == "infinity" else value
+
+
+def _epsilons(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _number(value) if name in ("median", "p90", "largest") else value for name, value in row.items()}
+
+
+def _rows(rows: Any) -> list[Any]:
+    if not isinstance(rows, list | tuple):
+        raise TypeError(f"a list was expected, got {type(rows).__name__}.")
+    return list(rows)
+
+
+def _points(rows: Any) -> tuple[tuple[Any, Any], ...]:
+    return tuple((place, _number(epsilon)) for place, epsilon in map(_rows, _rows(rows)))
+
+
+def _pairs(rows: Any) -> tuple[tuple[Any, Any], ...]:
+    return tuple((name, value) for name, value in map(_rows, _rows(rows)))

@@ -1,0 +1,17 @@
+"""Private training in PyTorch: per-record gradients, clip, noise, Poisson sampling, the loop, checkpoints."""
+
+try:
+    import safetensors as _safetensors  # noqa: F401
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("Private training needs PyTorch: pip install 'tacita[torch]'") from error
+
+from tacita.training.gradients import clipped_sum as clipped_sum
+from tacita.training.gradients import record_norms as record_norms
+from tacita.training.labels import label_of_run as label_of_run
+from tacita.training.labels import write_label as write_label
+from tacita.training.loop import PrivateTraining as PrivateTraining
+from tacita.training.loop import Step as Step
+from tacita.training.plan import Plan as Plan
+from tacita.training.step import poisson_sample as poisson_sample
+from tacita.training.step import private_gradient as private_gradient

@@ -1,0 +1,290 @@
+"""Per-record gradients, clipped and summed, of any loss that takes one record at a time.
+
+`torch.func.vmap` runs the loss on every record alone, so records cannot mix, whatever the model does. Weights
+of linear and two-dimensional convolution layers that are used once get their gradients from the layer's input
+and the gradient at its output (both of which the backward pass has anyway): a linear layer's per-record norm
+is then a product of two norms, and nothing of the size (records x weights) is ever made for it. All other
+parameters, and weights used in any other way, are differentiated directly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+Parameters = dict[str, Tensor]
+Loss = Callable[[Parameters, Any], Tensor]  # (parameters, one record) -> a scalar
+
+_CHUNK_BYTES = 256 * 2**20  # what the per-record tensors of one chunk may take
+_BLOCK = 32
+_SAFE = 1.0 - 1e-6  # float32 round-off in a norm stays below this
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """A clipped sum over records.
+
+    Attributes:
+        sums: The sum of the clipped per-record gradients, by parameter name, in float32 or better.
+        norms: Each record's contribution after clipping, float64; zero for a record that is not finite.
+        losses: Each record's loss, as computed; may be NaN. For the data's owner.
+    """
+
+    sums: Parameters
+    norms: Tensor
+    losses: Tensor
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One call of a linear or convolution layer whose weight is used nowhere else."""
+
+    weight: str
+    bias: str | None
+    shape: tuple[int, ...]  # of the layer's output for one record
+    convolution: tuple[tuple[int, int], ...] | None  # stride, padding, dilation
+
+
+def clipped_sum(loss: Loss, parameters: Parameters, records: Any, bounds: Tensor, *, chunk: int | None = None) -> Clipped:
+    """Return the sum over records of per-record gradients, each scaled down to its own bound.
+
+    Args:
+        loss: A function of the parameters and one record (no batch dimension); any torch code that
+            `torch.func.vmap` can run.
+        parameters: What to differentiate; detached tensors.
+        records: A tensor, or tuples and dicts of tensors, each with the records along its first dimension.
+        bounds: Shape (records,), float64: the norm each record's contribution may have at most.
+        chunk: Records differentiated at once. By default as many as fit 256 MiB; halved when memory runs out.
+
+    Guarantee:
+        A record's contribution has norm at most its bound times (1 + 1e-6), computed in float32 or better. A
+        record whose gradient is not finite, or too large to square, contributes exactly zero. Records do not
+        influence each other's contributions, and the chunk changes nothing but round-off.
+    """
+    sums = {name: torch.zeros_like(p, dtype=_wide(p.dtype)) for name, p in parameters.items()}
+    norms, losses = [], []
+    for part, limit, sites in _chunks(loss, parameters, records, bounds, chunk):
+        one = _one_chunk(loss, parameters, part, sites)
+        norm = one.norms()
+        factors = torch.where(torch.isfinite(norm), (limit * _SAFE / norm.clamp_min(1e-300)).clamp_max(1.0), 0.0)
+        one.add_to(sums, factors, ~torch.isfinite(norm))
+        norms.append(torch.nan_to_num(norm, nan=0.0, posinf=0.0) * factors)
+        losses.append(one.losses)
+    empty = torch.zeros(0, dtype=torch.float64)
+    return Clipped(sums, torch.cat(norms or [empty]), torch.cat(losses or [empty]))
+
+
+def record_norms(loss: Loss, parameters: Parameters, records: Any, *, chunk: int | None = None) -> Tensor:
+    """Return every record's gradient norm before clipping, float64; zero for one that is not finite."""
+    bounds = torch.zeros(_length(records), dtype=torch.float64)
+    parts = _chunks(loss, parameters, records, bounds, chunk)
+    norms = [_one_chunk(loss, parameters, part, sites).norms() for part, _, sites in parts]
+    joined = torch.cat(norms or [bounds])
+    return torch.where(torch.isfinite(joined), joined, 0.0)
+
+
+def sites_of(loss: Loss, parameters: Parameters, record: Any) -> tuple[tuple[_Site, ...], int]:
+    """Run the loss once and return the layers to tap, and a guess at the bytes that one record takes."""
+    watch = _Watch({id(p): name for name, p in parameters.items()})
+    with torch.no_grad(), watch:
+        loss(parameters, record)
+    sites = tuple(s for s in watch.sites if watch.uses[s.weight] == 1 and (s.bias is None or watch.uses[s.bias] == 1))
+    tapped = {name for s in sites for name in (s.weight, s.bias) if name is not None and s.convolution is None}
+    size = sum(p.numel() for name, p in parameters.items() if name not in tapped)
+    return sites, 8 * size + 4 * watch.elements
+
+
+def _chunks(
+    loss: Loss, parameters: Parameters, records: Any, bounds: Tensor, chunk: int | None
+) -> Iterator[tuple[Any, Tensor, tuple[_Site, ...]]]:
+    count = _length(records)
+    if count == 0:
+        return
+    sites, size = sites_of(loss, parameters, tree_map(lambda t: t[0], records))
+    chunk = chunk or max(1, min(1024, _CHUNK_BYTES // max(size, 1)))
+    for start in range(0, count, chunk):
+        rows = slice(start, start + chunk)
+        yield tree_map(lambda t, rows=rows: t[rows], records), bounds[rows], sites
+
+
+@dataclass
+class _Chunk:
+    """Per-record gradients of one chunk, most of them implicit."""
+
+    losses: Tensor
+    direct: dict[str, Tensor]  # name -> (records, numel)
+    outer: list[tuple[_Site, Tensor, Tensor]]  # linear layers at one position: output gradient, input
+
+    def norms(self) -> Tensor:
+        squares = [_norm(g).square() for g in self.direct.values()]
+        for site, output, given in self.outer:
+            # The bias sees an input of one. A NaN times zero stays NaN here, so that the record is dropped.
+            own = _norm(given).square() + (0.0 if site.bias is None else 1.0)
+            squares.append(_norm(output).square() * own)
+        return torch.stack(squares).sum(0).sqrt()
+
+    def add_to(self, sums: Parameters, factors: Tensor, dropped: Tensor) -> None:
+        spoiled = bool(dropped.any())
+        for name, gradients in self.direct.items():
+            if spoiled:
+                gradients[dropped] = 0.0
+            sums[name] += (factors.to(gradients.dtype) @ gradients).view(sums[name].shape)
+        for site, output, given in self.outer:
+            if spoiled:
+                output[dropped], given[dropped] = 0.0, 0.0
+            scaled = output * factors.to(output.dtype)[:, None]
+            sums[site.weight].addmm_(scaled.T, given)
+            if site.bias is not None:
+                sums[site.bias] += scaled.sum(0)
+
+
+def _one_chunk(loss: Loss, parameters: Parameters, part: Any, sites: tuple[_Site, ...]) -> _Chunk:
+    tapped = {name for s in sites for name in (s.weight, s.bias) if name is not None}
+    fixed = {name: parameters[name] for name in tapped}
+    ordinary = {name: p for name, p in parameters.items() if name not in tapped}
+    names = {id(p): name for name, p in fixed.items()}
+    any_parameter = next(iter(parameters.values()))
+    taps = {s.weight: torch.zeros(s.shape, dtype=any_parameter.dtype, device=any_parameter.device) for s in sites}
+
+    def value(ordinary: Parameters, taps: Parameters, record: Any) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
+        tapping = _Tap(names, taps)
+        with tapping:
+            out = loss({**fixed, **ordinary}, record)
+        return out, (out.detach(), tapping.inputs)
+
+    differentiate = vmap(grad(value, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0), randomness="different")
+    (direct, outputs), (losses, inputs) = differentiate(ordinary, taps, part)
+    chunk = _Chunk(losses.double(), {name: _flat(g) for name, g in direct.items()}, [])
+    for site in sites:
+        _add_site(chunk, site, _widen(outputs[site.weight]), _widen(inputs[site.weight]), parameters)
+    return chunk
+
+
+def _add_site(chunk: _Chunk, site: _Site, output: Tensor, given: Tensor, parameters: Parameters) -> None:
+    if site.convolution is not None:
+        weight, bias = _convolution_gradients(site, output, given, parameters[site.weight].shape)
+    else:
+        output, given = output.flatten(1, -2), given.flatten(1, -2)
+        if output.shape[1] == 1:
+            chunk.outer.append((site, output[:, 0], given[:, 0]))
+            return
+        weight, bias = torch.bmm(output.transpose(1, 2), given), output.sum(1)
+    chunk.direct[site.weight] = weight.flatten(1)
+    if site.bias is not None:
+        chunk.direct[site.bias] = bias
+
+
+def _convolution_gradients(site: _Site, output: Tensor, given: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Return per-record gradients of weight and bias; `given` is (records, 1, channels, height, width)."""
+    (down, across), (pad_down, pad_across), (dilate_down, dilate_across) = site.convolution  # type: ignore[misc]
+    rows, columns = shape[2], shape[3]
+    records, batch, channels = given.shape[:3]
+    given, output = given.flatten(0, 1), output.flatten(0, 1).flatten(2)
+    if pad_down or pad_across:
+        given = functional.pad(given, (pad_across, pad_across, pad_down, pad_down))
+    high = (given.shape[2] - dilate_down * (rows - 1) - 1) // down + 1
+    wide = (given.shape[3] - dilate_across * (columns - 1) - 1) // across + 1
+    n, c, h, w = given.stride()
+    patches = given.as_strided(
+        (records * batch, high, wide, channels, rows, columns),
+        (n, h * down, w * across, c, h * dilate_down, w * dilate_across),
+    )
+    weight = output.new_empty(records * batch, output.shape[1], channels * rows * columns)
+    for i in range(0, records * batch, _BLOCK):  # a copy of a few patches stays in the processor's cache
+        block = patches[i : i + _BLOCK]
+        torch.bmm(output[i : i + _BLOCK], block.reshape(len(block), high * wide, -1), out=weight[i : i + _BLOCK])
+    bias = output.sum(2)
+    if batch > 1:
+        weight, bias = (g.unflatten(0, (records, batch)).sum(1) for g in (weight, bias))
+    return weight, bias
+
+
+class _Watch(TorchFunctionMode):
+    """Note where each parameter is used, and how much the loss computes."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        super().__init__()
+        self.names, self.uses = names, Counter[str]()
+        self.sites: list[_Site] = []
+        self.elements = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs)):
+            if id(leaf) in self.names:
+                self.uses[self.names[id(leaf)]] += 1
+        if isinstance(out, Tensor):
+            self.elements += out.numel()
+            site = _read_call(func, args, kwargs)
+            if site is not None and id(site[1]) in self.names:
+                _, weight, bias, convolution = site
+                known = None if bias is None else self.names.get(id(bias))
+                if bias is None or known is not None or not bias.requires_grad:
+                    self.sites.append(_Site(self.names[id(weight)], known, tuple(out.shape), convolution))
+        return out
+
+
+class _Tap(TorchFunctionMode):
+    """Add a zero to each tapped layer's output, to differentiate by, and keep the layer's input."""
+
+    def __init__(self, names: Mapping[int, str], taps: Parameters) -> None:
+        super().__init__()
+        self.names, self.taps = names, taps
+        self.inputs: dict[str, Tensor] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        call = _read_call(func, args, kwargs)
+        if call is None or id(call[1]) not in self.names:
+            return out
+        name = self.names[id(call[1])]
+        self.inputs[name] = call[0].detach()
+        return out + self.taps[name]
+
+
+def _read_call(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None, Any] | None:
+    """Return input, weight, bias and geometry if this is a linear or plain 2-D convolution call."""
+    if kwargs or len(args) < 2:
+        return None
+    if func is functional.linear:
+        return args[0], args[1], args[2] if len(args) > 2 else None, None
+    if func is functional.conv2d:
+        given, weight, bias, stride, padding, dilation, groups = (*args, *(None, 1, 0, 1, 1)[len(args) - 2 :])
+        if groups == 1 and not isinstance(padding, str) and given.dim() == 4:
+            return given, weight, bias, tuple(_pair(v) for v in (stride, padding, dilation))
+    return None
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    if isinstance(value, int):
+        return value, value
+    return (value[0], value[0]) if len(value) == 1 else (value[0], value[1])
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _widen(tensor: Tensor) -> Tensor:
+    return tensor.to(_wide(tensor.dtype))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return _widen(tensor).flatten(1) if tensor.dim() > 1 else _widen(tensor)[:, None]
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(tensor, dim=1).double()
+
+
+def _length(records: Any) -> int:
+    return len(tree_flatten(records)[0][0])

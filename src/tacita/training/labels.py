@@ -1,0 +1,321 @@
+"""From a run to its privacy label: what may be published, and the owner's readings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacita import runs
+from tacita._check import PrivacyError
+from tacita.accounting import MomentsBudget
+from tacita.accounting.filters import Budget
+from tacita.guarantee import SMALLEST_EPSILON, Guarantee, round_up_text
+from tacita.ledger import Ledger
+from tacita.report.label import Check, GroupRow, Label, Readings
+from tacita.report.page import label_html
+from tacita.training.followed import Panel
+from tacita.training.plan import Plan, filter_epsilon
+
+if TYPE_CHECKING:
+    from tacita._check import Floats
+
+_PERCENTS = (0.5, 1, 2.5, *range(5, 96, 5), 97.5, 99, 99.5, 99.9, 100)
+_DRIFT = 0.01  # false alarms of the test for ordered data
+_SMALL = 1000  # records in a running figure
+_POINTS = 12
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a run knows about itself besides its plan. `trained`, `held_out` and what follows is the owner's."""
+
+    title: str
+    purpose: str
+    seeded: bool
+    trained: int = 0
+    held_out: int = 0
+    status: str = "running"
+    started: str = ""
+    ledger: str = ""
+    curve: tuple[tuple[int, float], ...] = ()
+    metrics: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "started", self.started or datetime.now(UTC).isoformat(timespec="seconds"))
+        object.__setattr__(self, "curve", tuple((int(s), float(e)) for s, e in self.curve))
+        object.__setattr__(self, "metrics", tuple((str(n), str(v)) for n, v in self.metrics))
+
+    def with_status(self, status: str) -> RunFacts:
+        """Return the facts in another state."""
+        return replace(self, status=status)
+
+    def with_reading(self, step: int, epsilon: float) -> RunFacts:
+        """Return the facts with one more running figure."""
+        return replace(self, curve=(*self.curve, (step, epsilon)))
+
+    def with_metrics(self, metrics: Mapping[str, str]) -> RunFacts:
+        """Return the facts with results added or replaced."""
+        return replace(self, metrics=tuple({**dict(self.metrics), **metrics}.items()))
+
+    def with_ledger(self, ledger: Ledger | None) -> RunFacts:
+        """Return the facts with the shared ledger's name."""
+        return replace(self, ledger="" if ledger is None else Path(ledger.path).name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunFacts:
+        """Rebuild what `to_dict` wrote."""
+        return cls(**data)
+
+
+def reading(panel: Panel, delta: float) -> float:
+    """Return the typical epsilon so far, from at most 1000 followed records, evenly spread."""
+    panel.settle()
+    some = np.unique(np.linspace(0, len(panel.indices) - 1, _SMALL).astype(int))
+    return panel.accountant.subset(some).guarantee(delta=delta).epsilon
+
+
+def build_label(
+    plan: Plan, taken: int, panels: Mapping[str, Panel], facts: RunFacts, groups: Mapping[str, Any], delta: float
+) -> Label:
+    """Return the label of a run after `taken` steps, at one delta for every figure."""
+    worst = plan.worst(taken, delta)
+    return Label(
+        title=facts.title,
+        purpose=facts.purpose,
+        worst=worst,
+        comparisons=_comparisons(plan, taken, delta, worst),
+        curve=tuple((t, plan.worst(t, delta).epsilon) for t in _times(taken)),
+        mechanism=_mechanism(plan, taken, facts),
+        declared=_declared(plan, delta),
+        checks=_checks(plan, facts),
+        not_hardened=_not_hardened(facts),
+        readings=_readings(plan, panels, facts, groups, delta, worst),
+    )
+
+
+def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
+    """Return the label of a run directory, from its newest checkpoint; the data are not needed."""
+    where = Path(folder)
+    document = runs.read_json(where, "run.json")
+    tensors, saved = runs.load_checkpoint(where)
+    try:
+        plan = Plan.from_dict(document["plan"])
+        facts = RunFacts.from_dict({k: document[k] for k in asdict(RunFacts("", "", False))})
+        state = runs.unflatten(saved["skeleton"], tensors)
+        panels = {
+            name: Panel.restore(None, part, saved["panels"][name], budget=plan.record_budget)
+            for name, part in state["panels"].items()
+        }
+        groups = {n: (t.numpy(), list(saved["groups"][n])) for n, t in state["groups"].items()}
+        where_ledger = where / "ledger.sqlite" if document["ledger"] is None else Path(document["ledger"])
+        with Ledger.open(where_ledger) as ledger:
+            taken = int(saved["step"]) if saved["clean"] else ledger.charged(str(document["id"]))
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise runs.RunError(f"The run in {str(where)!r} is damaged: {error}") from error
+    if taken == 0:
+        raise PrivacyError("No step was taken yet: there is nothing to label.")
+    for panel in panels.values():
+        panel.lose(taken - panel.accountant.taken)
+    return build_label(plan, taken, panels, facts, groups, delta or plan.delta)
+
+
+def write_label(folder: Path, label: Label, *, include: Iterable[str] = ()) -> None:
+    """Write guarantee.json, label.html (safe to publish) and label-owner.html."""
+    runs.write_json(folder, "guarantee.json", label.to_dict())
+    runs.write_text(folder, "label.html", label_html(label.public(include)))
+    runs.write_text(folder, "label-owner.html", label_html(label))
+
+
+def _times(taken: int) -> list[int]:
+    return sorted({max(1, round(taken * (i / _POINTS) ** 1.5)) for i in range(1, _POINTS + 1)})
+
+
+def _comparisons(plan: Plan, taken: int, delta: float, worst: Guarantee) -> tuple[Guarantee, ...]:
+    others = [plan.worst(taken, delta, "rdp")]
+    if worst.method.endswith("filter"):
+        others.insert(0, replace(plan, record_budget=None).worst(taken, delta))
+    return tuple(others)
+
+
+def _mechanism(plan: Plan, taken: int, facts: RunFacts) -> tuple[tuple[str, str], ...]:
+    rows = [
+        ("Clip norm", f"{plan.clip_norm:g}"),
+        ("Noise multiplier", f"{plan.noise_multiplier:.6g}"),
+        ("Sample rate", f"{plan.sample_rate:.6g} (independent coins)"),
+        ("Steps taken / planned", f"{taken} / {plan.steps}"),
+        ("Divisor (declared batch size)", f"{plan.batch_size:g}"),
+    ]
+    if plan.individual_every is not None:
+        rows.append(("Individual bounds", f"every record measured once in {plan.individual_every} steps"))
+    rows.append(("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"))
+    rows.append(("Ledger", facts.ledger or "the run's own"))
+    return tuple(rows)
+
+
+def _declared(plan: Plan, delta: float) -> tuple[str, ...]:
+    lines = []
+    if plan.record_budget is not None:
+        epsilon = filter_epsilon(plan.record_budget, plan.sample_rate, plan.noise_multiplier, delta)
+        lines.append(
+            f"Every record is held to a budget of epsilon {round_up_text(epsilon)} at delta {delta:g} "
+            f"({_budget_text(plan.record_budget)}); who was held back is not disclosed."
+        )
+    if plan.certificate is not None:
+        lines.append(
+            f"A conformal certificate was declared before the first step: {_budget_text(plan.certificate)}, with "
+            f"{plan.tolerated} followed records tolerated above it. Whether it was issued depends on the data and is on "
+            "the owner's label."
+        )
+    return tuple(lines)
+
+
+def _budget_text(budget: Budget) -> str:
+    if isinstance(budget, MomentsBudget):
+        return f"a cap on the moments of {len(budget.orders)} orders"
+    levels = [((k / 256) ** 2, n) for k, n in enumerate(budget.tokens) if n]
+    return "at most " + ", ".join(f"{n} steps at {share:.3g} of the clip norm" for share, n in reversed(levels))
+
+
+def _checks(plan: Plan, facts: RunFacts) -> tuple[Check, ...]:
+    def holds(text: str) -> Check:
+        return Check(text=text, state="holds")
+
+    checks = [
+        holds("Each record enters a step by an independent coin"),
+        holds("Each record's contribution is clipped, in float32 or better, and one that is not finite is dropped"),
+        holds("Noise, sampling rate, divisor and number of steps were fixed before the first step"),
+        holds("Every step was charged to the ledger, on disk, before it was released"),
+        holds("No layer mixes or remembers records"),
+    ]
+    if plan.record_budget is not None:
+        checks.append(holds("Every record is held to its declared budget"))
+    if facts.seeded:
+        text = "The noise comes from a chosen seed: reproducible, not secure. Whoever knows the seed can remove the noise"
+        checks.append(Check(text=text, state="warning"))
+    else:
+        checks.append(holds("The noise is seeded by the operating system and used once"))
+    for text in (
+        "One record is one person; somebody with several records is covered by group privacy only",
+        "Architecture, preprocessing and settings were chosen without looking at these data",
+        "Nothing else computed from these data is published, or it is charged to the same ledger",
+    ):
+        checks.append(Check(text=text, state="open"))
+    return tuple(checks)
+
+
+def _not_hardened(facts: RunFacts) -> tuple[str, ...]:
+    return (
+        "Floating point: the noise is not hardened against attacks on the low bits of its numbers.",
+        "Random numbers: a statistical generator (PCG64), not a cryptographic one.",
+        "Timing: how long a step takes depends on how many records were drawn.",
+    )
+
+
+def _readings(
+    plan: Plan, panels: Mapping[str, Panel], facts: RunFacts, groups: Mapping[str, Any], delta: float, worst: Guarantee
+) -> Readings:
+    metrics = facts.metrics
+    rows = (("Training records", str(facts.trained)), ("Held-out records", str(facts.held_out)))
+    own = (*rows, ("Started", facts.started), ("Status", facts.status))
+    if not panels:
+        return Readings(metrics=metrics, facts=own, panels="Nobody was followed, so there is no typical case.")
+    statements = {name: panel.accountant.guarantee(delta=delta) for name, panel in panels.items()}
+    larger = max(statements, key=lambda name: statements[name].epsilon)
+    headline = statements[larger]
+    if "held-out" not in statements:
+        headline = replace(
+            headline,
+            assumptions=(
+                *(a for a in headline.assumptions if "were not trained on" not in a),
+                "training panel only: the followed records were trained on, so the figure describes them rather than "
+                "the population",
+            ),
+        )
+    if worst.method.endswith("filter") and headline.epsilon > worst.epsilon:
+        headline = replace(headline, epsilon=worst.epsilon, method="worst-case cap")
+    epsilons = _own_epsilons(panels["training"], delta, worst)
+    return Readings(
+        typical=(headline, *_other_figures(panels, statements, larger, delta)),
+        panels=_panel_text(panels, larger),
+        percentiles=tuple((float(p), _percentile(epsilons, p)) for p in _PERCENTS),
+        curve=facts.curve if delta == plan.delta else (),
+        groups=tuple(_group_rows(panels["training"], groups, epsilons)),
+        metrics=metrics,
+        checks=tuple(_drift_checks(panels)),
+        certificate=_certificate(plan, panels, delta),
+        facts=own,
+    )
+
+
+def _own_epsilons(panel: Panel, delta: float, worst: Guarantee) -> Floats:
+    return np.clip(panel.accountant.epsilons(delta=delta), SMALLEST_EPSILON, worst.epsilon)
+
+
+def _percentile(epsilons: Floats, percent: float) -> float:
+    rank = max(0, int(np.ceil(percent / 100.0 * len(epsilons))) - 1)
+    return float(np.sort(epsilons)[rank])
+
+
+def _other_figures(
+    panels: Mapping[str, Panel], statements: Mapping[str, Guarantee], larger: str, delta: float
+) -> list[Guarantee]:
+    others = [g for name, g in statements.items() if name != larger]
+    if len(panels[larger].indices) > 1:
+        others.append(panels[larger].accountant.guarantee(delta=delta, estimator="student"))
+    return others
+
+
+def _panel_text(panels: Mapping[str, Panel], larger: str) -> str:
+    sizes = {name: len(panel.indices) for name, panel in panels.items()}
+    if "held-out" not in sizes:
+        return f"training panel only ({sizes['training']} records followed)"
+    return (
+        f"{sizes['training']} training and {sizes['held-out']} held-out records were followed; the {larger} ones gave the "
+        "larger figure, which is shown"
+    )
+
+
+def _group_rows(panel: Panel, groups: Mapping[str, Any], epsilons: Floats) -> Iterable[GroupRow]:
+    for column, (codes, values) in groups.items():
+        followed = codes[panel.indices]
+        for code, value in enumerate(values):
+            own = epsilons[followed == code]
+            if len(own):
+                yield GroupRow(
+                    column=column,
+                    value=value,
+                    records=len(own),
+                    median=_percentile(own, 50),
+                    p90=_percentile(own, 90),
+                    largest=float(own.max()),
+                )
+
+
+def _drift_checks(panels: Mapping[str, Panel]) -> Iterable[Check]:
+    for name, panel in panels.items():
+        if panel.drift() < _DRIFT:
+            text = f"The {name} records' norms follow their order in the data: they are not exchangeable. Shuffle them once"
+            yield Check(text=text, state="warning")
+        else:
+            yield Check(text=f"No trend of the {name} records' norms with their order was found", state="holds")
+
+
+def _certificate(plan: Plan, panels: Mapping[str, Panel], delta: float) -> str:
+    if plan.certificate is None:
+        return ""
+    try:
+        issued = [p.accountant.guarantee(delta=delta, estimator="conformal") for p in panels.values()]
+    except PrivacyError as error:
+        return f"Not issued: {error}"
+    larger = max(issued, key=lambda g: g.epsilon)
+    who = "" if "held-out" in panels else " It speaks of records that were trained on only."
+    return f"Issued. {larger.claim}{who}"

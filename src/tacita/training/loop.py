@@ -1,0 +1,594 @@
+"""Private training: DP-SGD on any per-record model, charged before release, resumable, with everyone's account."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita import __version__, _check, runs
+from tacita._check import PrivacyError
+from tacita.accounting import BayesianAccountant, most_spent
+from tacita.accounting.filters import Budget
+from tacita.guarantee import Guarantee
+from tacita.ledger import DECLARED, BudgetExceeded, Ledger
+from tacita.report.label import Label
+from tacita.training.followed import Panel
+from tacita.training.gradients import Clipped, clipped_sum, record_norms
+from tacita.training.labels import RunFacts, build_label, reading, write_label
+from tacita.training.plan import Pair, Plan, make_plan
+from tacita.training.randomness import Randomness, randomness
+from tacita.training.records import Records, check_model, record_loss, trainable, try_one
+from tacita.training.step import noisy_mean, poisson_sample
+from tacita.training.team import Team
+
+_SLICE = 4096  # records measured at once
+_READINGS = 10  # running figures over a run
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step did, for the data's owner: nothing here is private in the formal sense.
+
+    Attributes:
+        number: 1 for the first step.
+        loss: Mean loss of the sampled records, NaN if there were none.
+        norms: Quantiles (10, 50, 90%) of the sampled records' clipped norms over the clip norm.
+        plan: The mechanism.
+    """
+
+    number: int
+    loss: float
+    norms: tuple[float, float, float]
+    plan: Plan
+
+    @cached_property
+    def spent(self) -> Guarantee:
+        """The worst case so far, at the plan's delta; computed when asked for."""
+        return self.plan.worst(self.number, self.plan.delta)
+
+
+class PrivateTraining:
+    """Train a model on sensitive data with DP-SGD, and say what it leaks.
+
+    Args:
+        model: Any module of per-record layers; layers that mix records, such as BatchNorm, are refused.
+        loss_fn: As in PyTorch: takes the model's output and the target of a batch.
+        dataset: Map-style dataset, tensor dataset, or tensors; records are (inputs, target) or dicts.
+        optimizer: Any torch optimiser of the model's parameters; groups and frozen parameters are respected.
+        sample_rate: The chance with which each record enters a step, on its own coin.
+        steps: How many steps to take at most.
+        clip_norm: The largest norm of one record's gradient.
+        noise_multiplier: Noise standard deviation over the clip norm. Or give `target`.
+        target: (epsilon, delta): find the least noise that keeps the worst case within it.
+        budget: (epsilon, delta): cut the steps so that the worst case stays within it.
+        batch_size: The public constant that the noisy sum is divided by; see `tacita.training.plan`.
+        individual_every: Measure every record once in so many steps and hold it to its own bound in between:
+            every record's own account, enforced.
+        record_budget: From `token_profile`, `token_budget` or `moments_budget`: what a record may spend before
+            it is held back, in silence. Needs `individual_every`.
+        certificate: A budget, declared now, for a conformal certificate.
+        tolerated: How many followed records may pass the certificate's budget.
+        panel: How many training records (and as many held-out ones) are followed when not all are measured.
+            Each costs a gradient at every step; 0 follows nobody, and there is no typical case then.
+        holdout: Records like those of the dataset that are not trained on.
+        groups: For the owner's tables: {column: one value per training record}.
+        scheduler: A learning-rate scheduler to step and to checkpoint.
+        ledger: A path, or a `tacita.ledger.Ledger`, to charge; made if it does not exist. Without one the run
+            directory gets its own.
+        run_dir: Where to write the run. None writes nothing, and the run cannot be resumed.
+        rng: A seed. None, the default, is seeded by the operating system; a chosen seed is marked as not secure.
+        delta: At which delta running figures are given.
+        chunk: Records differentiated at once; by default it adapts to memory.
+        name: The run's name on its label.
+        purpose: What is made, in a sentence, for its label.
+
+    Guarantee:
+        Every step is a Poisson-sampled Gaussian release: independent coins, per-record clipping in float32 or
+        better, fresh noise, a public divisor; its cost is on disk before the parameters change. A record that
+        is not finite contributes zero. Nothing that looks at the data stops the run.
+
+    Examples:
+        >>> import torch
+        >>> x, y = torch.randn(200, 4), torch.randint(0, 2, (200,))
+        >>> model = torch.nn.Linear(4, 2)
+        >>> private = PrivateTraining(model, torch.nn.functional.cross_entropy, (x, y), sample_rate=20 / 200,
+        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1), steps=10, noise_multiplier=2.0, panel=32)
+        >>> for step in private:
+        ...     pass
+        >>> step.number, round(step.spent.epsilon, 2)
+        (10, 1.05)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        dataset: Any,
+        *,
+        optimizer: torch.optim.Optimizer,
+        sample_rate: float,
+        steps: int,
+        clip_norm: float = 1.0,
+        noise_multiplier: float | None = None,
+        target: Pair | None = None,
+        budget: Pair | None = None,
+        batch_size: float | None = None,
+        individual_every: int | None = None,
+        record_budget: Budget | None = None,
+        certificate: Budget | None = None,
+        tolerated: int = 0,
+        panel: int = 256,
+        holdout: Any = None,
+        groups: Mapping[str, Any] | None = None,
+        scheduler: Any = None,
+        ledger: Ledger | str | Path | None = None,
+        run_dir: str | Path | None = None,
+        rng: int | None = None,
+        delta: float = 1e-5,
+        chunk: int | None = None,
+        name: str | None = None,
+        purpose: str = "",
+    ) -> None:
+        self._attach(model, loss_fn, dataset, holdout, optimizer, scheduler, chunk)
+        self.plan = make_plan(
+            size=len(self._records),
+            sample_rate=sample_rate,
+            steps=steps,
+            clip_norm=clip_norm,
+            noise_multiplier=noise_multiplier,
+            target=target,
+            budget=budget,
+            batch_size=batch_size,
+            delta=delta,
+            individual_every=individual_every,
+            record_budget=record_budget,
+            certificate=certificate,
+            tolerated=tolerated,
+        )
+        self._random = randomness(rng)
+        self._groups = _group_codes(groups, len(self._records))
+        self._panels = self._new_panels(_check.count("panel", panel, low=0, high=10**7))
+        self._begin(0)
+        self._identity = secrets.token_hex(8)
+        self._facts = RunFacts(
+            title=name or (Path(run_dir).name if run_dir else "Private training"),
+            purpose=purpose or f"A {type(model).__name__} model trained with DP-SGD.",
+            seeded=self._random.seeded,
+            trained=len(self._records),
+            held_out=0 if self._held is None else len(self._held),
+        )
+        if self._team.leads:
+            self._open(run_dir, ledger)
+        self._team.agree(None)
+
+    # What users call.
+
+    def __iter__(self) -> Iterator[Step]:
+        """Take the remaining steps one by one. Interrupting leaves a run that can be resumed."""
+        self._continue()
+        with _Interrupts() as interrupts:
+            try:
+                while self.taken < self.plan.steps and self._reserve():
+                    yield self._step()
+                    if interrupts.seen:
+                        raise KeyboardInterrupt
+            finally:
+                self._pause()
+
+    def run(self) -> PrivateTraining:
+        """Take all remaining steps."""
+        for _ in self:
+            pass
+        return self
+
+    def label(self, *, delta: float | None = None, metrics: Mapping[str, str] | None = None) -> Label:
+        """Return the privacy label of the steps taken so far, and write it to the run directory.
+
+        Args:
+            delta: Total failure probability of every figure on it.
+            metrics: Results for the owner, such as {"accuracy on the test set": "95.2%"}.
+        """
+        if self.taken == 0:
+            raise PrivacyError("No step was taken yet: there is nothing to label.")
+        self._facts = self._facts.with_metrics(metrics or {})
+        label = build_label(self.plan, self.taken, self._panels, self._facts, self._groups, delta or self.plan.delta)
+        if self.run_dir is not None:
+            self._write_run()
+            write_label(self.run_dir, label)
+        return label
+
+    @property
+    def accountants(self) -> dict[str, BayesianAccountant]:
+        """The followed records' accountants, `training` and `held-out`; sensitive."""
+        for panel in self._panels.values():
+            panel.settle()
+        return {name: panel.accountant for name, panel in self._panels.items()}
+
+    @property
+    def readings(self) -> tuple[tuple[int, float], ...]:
+        """(step, typical epsilon so far), from at most 1000 followed records; for the owner."""
+        return self._facts.curve
+
+    @classmethod
+    def resume(
+        cls,
+        run_dir: str | Path,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        dataset: Any,
+        *,
+        optimizer: torch.optim.Optimizer,
+        holdout: Any = None,
+        scheduler: Any = None,
+        ledger: Ledger | None = None,
+        rng: int | None = None,
+        chunk: int | None = None,
+    ) -> PrivateTraining:
+        """Go on with an interrupted run: the same plan, the same guarantee, fresh noise.
+
+        Steps that were charged after the last checkpoint may have left the process before it died, so they
+        are neither repeated nor refunded: they count among the planned ones, at the clip bound.
+        """
+        folder = Path(run_dir)
+        document = runs.read_json(folder, "run.json")
+        tensors, saved = runs.load_checkpoint(folder)
+        made = cls.__new__(cls)
+        made._attach(model, loss_fn, dataset, holdout, optimizer, scheduler, chunk)
+        made._restore(folder, document, tensors, saved, ledger, rng)
+        return made
+
+    # Setting up.
+
+    def _attach(
+        self, model: nn.Module, loss_fn: Any, dataset: Any, holdout: Any, optimizer: Any, scheduler: Any, chunk: Any
+    ) -> None:
+        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self._team = Team()
+        self._records = Records(dataset)
+        self._held = None if holdout is None else Records(holdout)
+        self._chunk = None if chunk is None else _check.count("chunk", chunk)
+        check_model(model)
+        self._loss = record_loss(model, loss_fn)
+        self._parameters = trainable(model, optimizer)
+        for records in (self._records, self._held):
+            if records is not None:
+                try_one(model, self._loss, self._detached(), records)
+        self._team.check_same(self._parameters)
+        self.run_dir: Path | None = None
+        self._ledger: Ledger | None = None
+
+    def _begin(self, step: int) -> None:
+        self.taken = step
+        self._charged = step
+        self._measure_now = True
+        self._paused_at: str | None = None
+        self._block = max(1, min(50, self.plan.steps // 100))
+        self._save_every = max(10, self.plan.steps // 20)
+
+    def _new_panels(self, size: int) -> dict[str, Panel]:
+        if not self._team.leads:
+            return {}
+        panels = {}
+        for name, records in (("training", self._records), ("held-out", self._held)):
+            if records is None or (size == 0 and self.plan.individual_every is None):
+                continue
+            everyone = np.arange(len(records))
+            if self.plan.individual_every is None and size < len(records):
+                everyone = np.sort(self._random.sampling.choice(everyone, size, replace=False))
+            panels[name] = Panel(records, everyone, self._accountant(), budget=self.plan.record_budget)
+        return panels
+
+    def _accountant(self) -> BayesianAccountant:
+        return BayesianAccountant(
+            sample_rate=self.plan.sample_rate,
+            noise_multiplier=self.plan.noise_multiplier,
+            steps=self.plan.steps,
+            budget=self.plan.certificate,
+            tolerated=self.plan.tolerated,
+        )
+
+    def _open(self, run_dir: str | Path | None, ledger: Ledger | str | Path | None) -> None:
+        if run_dir is not None:
+            self.run_dir = runs.create(run_dir)
+        own = self.run_dir / "ledger.sqlite" if self.run_dir is not None else ":memory:"
+        self._ledger = _ledger_at(own if ledger is None else ledger)
+        self._facts = self._facts.with_ledger(None if ledger is None else self._ledger)
+        self._ledger.open_run(
+            self._identity,
+            mechanism={k: v for k, v in self.plan.to_dict().items() if isinstance(v, int | float | str)}
+            | {"record_budget": str(self.plan.to_dict()["record_budget"])},
+            seed_fingerprint=self._random.fingerprint,
+            seeded=self._random.seeded,
+        )
+        if self.run_dir is not None:
+            self._write_run()
+            self._save(clean=False)
+
+    # Steps.
+
+    def _reserve(self) -> bool:
+        """Charge the next block of steps, on disk, before any of it is computed. False if there is no budget."""
+        problem, granted = None, self._charged
+        if self._team.leads and self.taken >= self._charged:
+            try:
+                granted = self._charge()
+            except PrivacyError as error:
+                problem = str(error)
+        self._charged = self._team.agree(problem, granted)
+        return self.taken < self._charged
+
+    def _charge(self) -> int:
+        """Return up to which step the ledger has granted; a used-up budget grants nothing more."""
+        for block in sorted({self._block, 1}, reverse=True):
+            block = min(block, self.plan.steps - self.taken)
+            before, after = (self._most_spent(steps) for steps in (self.taken, self.taken + block))
+            try:
+                self._book.charge(self._identity, first=self.taken, steps=block, costs=after - before)
+            except BudgetExceeded as error:
+                if self.taken == 0 and block == 1:
+                    raise PrivacyError(str(error)) from error
+                continue
+            return self.taken + block
+        self._facts = self._facts.with_status("stopped by the ledger's budget")
+        return self.taken
+
+    def _most_spent(self, steps: int) -> Any:
+        return most_spent(
+            self.plan.record_budget,
+            steps=steps,
+            orders=DECLARED,
+            sample_rate=self.plan.sample_rate,
+            noise_multiplier=self.plan.noise_multiplier,
+        )
+
+    def _step(self) -> Step:
+        self._measure()
+        drawn = None
+        if self._team.leads:
+            sample = poisson_sample(len(self._records), self.plan.sample_rate, rng=self._random.sampling)
+            drawn = (sample, self._bounds(sample))
+        sample, bounds = self._team.agree(None, drawn)
+        mine = self._team.share(sample)
+        clipped = self._clipped(sample[mine], bounds[mine])
+        self._update(clipped)
+        for panel in self._panels.values():
+            panel.tick()
+        self.taken += 1
+        step = Step(self.taken, _mean(clipped.losses), _quantiles(clipped.norms / self.plan.clip_norm), self.plan)
+        self._note(step)
+        return step
+
+    def _measure(self) -> None:
+        """Measure followed records where one is due, at the current parameters, which are released."""
+        every = self.plan.individual_every or 1
+        if not (self._measure_now or self.taken % every == 0):
+            return
+        self._measure_now = False
+        period = min(every - self.taken % every, self.plan.steps - self.taken)
+        parameters = self._detached()
+        for panel in self._panels.values():
+            norms = [
+                record_norms(self._loss, parameters, panel.records.take(part), chunk=self._chunk).numpy()  # type: ignore[union-attr]
+                for part in np.array_split(panel.indices, max(1, len(panel.indices) // _SLICE))
+            ]
+            panel.measure(np.concatenate(norms) / self.plan.clip_norm, period=period)
+
+    def _bounds(self, sample: Any) -> Any:
+        if self.plan.individual_every is None:
+            return np.full(len(sample), self.plan.clip_norm)
+        return self.plan.clip_norm * self._panels["training"].bounds(sample)
+
+    def _clipped(self, sample: Any, bounds: Any) -> Clipped:
+        parameters = self._detached()
+        records = self._records.take(sample)
+        limits = torch.from_numpy(np.asarray(bounds, dtype=np.float64))
+        return clipped_sum(self._loss, parameters, records, limits, chunk=self._chunk)
+
+    def _update(self, clipped: Clipped) -> None:
+        sums = self._team.total(clipped.sums)
+        if self._team.leads:
+            sums = noisy_mean(
+                sums,
+                clip_norm=self.plan.clip_norm,
+                noise_multiplier=self.plan.noise_multiplier,
+                divisor=self.plan.batch_size,
+                rng=self._random.noise,
+            )
+        gradients = self._team.spread(sums)
+        for name, parameter in self._parameters.items():
+            parameter.grad = gradients[name].to(parameter.dtype)
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        if not all(bool(torch.isfinite(p).all()) for p in self._parameters.values()):
+            raise ValueError(
+                f"The parameters are not finite after step {self.taken + 1}: lower the learning rate, or start from a "
+                "checkpoint of before. What was charged stays charged."
+            )
+
+    def _detached(self) -> dict[str, Tensor]:
+        return {name: p.detach() for name, p in self._parameters.items()}
+
+    # Keeping.
+
+    @property
+    def _book(self) -> Ledger:
+        if self._ledger is None:
+            raise PrivacyError("Only the first process holds the ledger.")
+        return self._ledger
+
+    def _note(self, step: Step) -> None:
+        if not self._team.leads:
+            return
+        if self._panels and self.taken % max(1, self.plan.steps // _READINGS) == 0:
+            worst = max(reading(panel, self.plan.delta) for panel in self._panels.values())
+            self._facts = self._facts.with_reading(self.taken, worst)
+        if self.run_dir is None:
+            return
+        row = {"step": step.number, "loss": step.loss if np.isfinite(step.loss) else None, "norms": step.norms}
+        runs.append_metrics(self.run_dir, row)
+        if self.taken == self._charged and self.taken // self._save_every > (self.taken - self._block) // self._save_every:
+            self._save(clean=False)
+
+    def _pause(self) -> None:
+        """Leave everything on disk; nothing of this process is released after it, unless it goes on."""
+        if not self._team.leads or self.taken == 0:
+            return
+        if self.taken >= self.plan.steps:
+            self._facts = self._facts.with_status("done")
+        elif not self._facts.status.startswith("stopped"):
+            self._facts = self._facts.with_status("interrupted")
+        if self.run_dir is not None:
+            self._save(clean=True)
+            self._write_run()
+            self._paused_at = self._book.head
+
+    def _continue(self) -> None:
+        """Go on after a pause in the same process: claim the checkpoint, so that nobody else resumes it too."""
+        if self._paused_at is None:
+            return
+        head, self._paused_at = self._paused_at, None
+        start = self._book.resume(self._identity, step=self.taken, head=head, clean=True)
+        for panel in self._panels.values():
+            panel.lose(start - self.taken)
+        self._begin(start)
+        self._charged = self._book.charged(self._identity)
+
+    def _write_run(self) -> None:
+        if self.run_dir is None:
+            return
+        document = {
+            "schema": runs.SCHEMA,
+            "id": self._identity,
+            "tacita": __version__,
+            "torch": torch.__version__,
+            "plan": self.plan.to_dict(),
+            "ledger": None if self._book.path.parent == self.run_dir else str(self._book.path.resolve()),
+            "seed_fingerprint": self._random.fingerprint,
+            **self._facts.to_dict(),
+        }
+        runs.write_json(self.run_dir, "run.json", document)
+
+    def _save(self, *, clean: bool) -> None:
+        state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        if self.scheduler is not None:
+            state["scheduler"] = {
+                k: v for k, v in self.scheduler.state_dict().items() if isinstance(v, int | float | str | list | None)
+            }
+        panels = {name: panel.state() for name, panel in self._panels.items()}
+        state["panels"] = {name: tensors for name, (tensors, _) in panels.items()}
+        state["groups"] = {name: torch.from_numpy(codes) for name, (codes, _) in self._groups.items()}
+        *tensors, (_, skeleton) = list(runs.flatten(state))
+        document = {
+            "id": self._identity,
+            "clean": clean,
+            "head": self._book.head,
+            "skeleton": skeleton,
+            "panels": {name: plain for name, (_, plain) in panels.items()},
+            "groups": {name: values for name, (_, values) in self._groups.items()},
+            "facts": self._facts.to_dict(),
+        }
+        runs.save_checkpoint(self.run_dir, self.taken, dict(tensors), document)  # type: ignore[arg-type]
+
+    def _restore(
+        self, folder: Path, document: Any, tensors: Any, saved: Any, ledger: Ledger | None, rng: int | None
+    ) -> None:
+        self.run_dir = folder
+        try:
+            self.plan = Plan.from_dict(document["plan"])
+            self._identity = str(document["id"])
+            self._facts = RunFacts.from_dict(saved["facts"])
+            state = runs.unflatten(saved["skeleton"], tensors)
+            where = folder / "ledger.sqlite" if document["ledger"] is None else Path(document["ledger"])
+            head, clean = str(saved["head"]), saved["clean"] is True
+            if saved["id"] != self._identity:
+                raise PrivacyError("The checkpoint belongs to another run.")
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            if self.scheduler is not None and "scheduler" in state:
+                self.scheduler.load_state_dict(state["scheduler"])
+            self._groups = {n: (t.numpy(), list(saved["groups"][n])) for n, t in state["groups"].items()}
+            self._panels = {
+                name: self._restored_panel(name, part, saved["panels"][name]) for name, part in state["panels"].items()
+            }
+        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+            raise runs.RunError(f"The checkpoint does not fit this model, optimizer or dataset: {error}") from error
+        self._ledger = Ledger.open(where) if ledger is None else ledger
+        resumed = sum(event.body["event"] == "resume" for event in self._ledger.events(self._identity))
+        self._random = randomness(rng, part=resumed + 1)
+        start = self._ledger.resume(self._identity, step=int(saved["step"]), head=head, clean=clean)
+        for panel in self._panels.values():
+            panel.lose(start - int(saved["step"]))
+        self._begin(start)
+        self._charged = self._ledger.charged(self._identity)
+        self._facts = self._facts.with_status("resumed")
+        self._write_run()
+
+    def _restored_panel(self, name: str, tensors: Any, document: Any) -> Panel:
+        records = self._records if name == "training" else self._held
+        if records is None:
+            raise PrivacyError("This run follows held-out records: pass the same holdout=… to resume it.")
+        return Panel.restore(records, tensors, document, budget=self.plan.record_budget)
+
+
+class _Interrupts:
+    """Let a step finish when Ctrl-C comes; a second one interrupts at once."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.seen:
+            raise KeyboardInterrupt
+        self.seen = True
+
+
+def _ledger_at(where: Ledger | str | Path) -> Ledger:
+    if isinstance(where, Ledger):
+        return where
+    if str(where) != ":memory:" and Path(where).exists():
+        return Ledger.open(where)
+    return Ledger.create(where)
+
+
+def _group_codes(groups: Mapping[str, Any] | None, size: int) -> dict[str, tuple[Any, list[str]]]:
+    coded = {}
+    for name, values in (groups or {}).items():
+        array = np.asarray(values)
+        if array.shape != (size,):
+            raise ValueError(f"groups[{name!r}] must hold one value per training record, got shape {array.shape}.")
+        levels, codes = np.unique(array.astype(str), return_inverse=True)
+        coded[str(name)] = (codes.astype(np.int64), levels.tolist())
+    return coded
+
+
+def _mean(losses: Tensor) -> float:
+    finite = losses[torch.isfinite(losses)]
+    return float(finite.mean()) if len(finite) else float("nan")
+
+
+def _quantiles(norms: Tensor) -> tuple[float, float, float]:
+    if len(norms) == 0:
+        return 0.0, 0.0, 0.0
+    values = np.quantile(norms.numpy(), (0.1, 0.5, 0.9))
+    return float(values[0]), float(values[1]), float(values[2])

@@ -1,0 +1,154 @@
+"""Records in, per-record losses out: how datasets and models of all shapes reach the private step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import TensorDataset, default_collate
+
+from tacita._check import PrivacyError
+from tacita.training.gradients import Loss, Parameters, clipped_sum
+
+TARGETS = ("labels", "label", "targets", "target", "y")
+
+
+class Records:
+    """A dataset that can be indexed by many positions at once.
+
+    Takes a tensor dataset, a tuple or dict of tensors or arrays (records along the first dimension), or any
+    map-style dataset of tuples or dicts. Tensors are kept as they are; other datasets are collated batch by
+    batch.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._source = dataset
+        self._tensors: Any = None
+        if isinstance(dataset, TensorDataset):
+            self._tensors = dataset.tensors
+        elif isinstance(dataset, Tensor | np.ndarray | tuple | Mapping):
+            self._tensors = tree_map(torch.as_tensor, dict(dataset) if isinstance(dataset, Mapping) else dataset)
+        elif not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            raise TypeError(
+                f"dataset must be a map-style dataset or tensors, got {type(dataset).__name__}; records are sampled "
+                "by their position, so a stream or a DataLoader will not do."
+            )
+        if self._tensors is None:
+            self._size = len(dataset)
+        else:
+            lengths = {len(t) if t.dim() else 0 for t in tree_leaves(self._tensors)}
+            if len(lengths) != 1:
+                raise ValueError(f"dataset's tensors must have one length, got {sorted(lengths)}.")
+            self._size = lengths.pop()
+        if self._size == 0:
+            raise ValueError("dataset must hold at least one record.")
+
+    def __len__(self) -> int:
+        return self._size
+
+    def take(self, indices: Any) -> Any:
+        """Return the records at `indices`, batched; None for no indices."""
+        if len(indices) == 0:
+            return None
+        if self._tensors is not None:
+            where = torch.as_tensor(np.asarray(indices))
+            return tree_map(lambda t: t[where], self._tensors)
+        return default_collate([self._source[int(i)] for i in indices])
+
+
+def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor]) -> Loss:
+    """Return the loss of one record: `loss_fn(model(inputs), target)` on a batch of one.
+
+    A record (x, y) is fed as model(x), (x1, x2, y) as model(x1, x2), and a dict by its names, all but its target
+    (the first of labels, label, targets, target, y). The loss may reduce by mean or sum, or not at all.
+    """
+
+    def loss(parameters: Parameters, record: Any) -> Tensor:
+        batch = tree_map(lambda t: t.unsqueeze(0), record)
+        args, kwargs, target = _split(batch)
+        return loss_fn(functional_call(model, parameters, args, kwargs), target).sum()
+
+    return loss
+
+
+def _split(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    if isinstance(batch, Mapping):
+        name = next((t for t in TARGETS if t in batch), None)
+        if name is None:
+            raise ValueError(f"A dict record needs its target under one of {TARGETS}, got keys {sorted(batch)}.")
+        return (), {k: v for k, v in batch.items() if k != name}, batch[name]
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise ValueError("A record must be a tuple (inputs, target) or a dict.")
+    return tuple(batch[:-1]), {}, batch[-1]
+
+
+def trainable(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+    """Return the parameters that the optimiser moves, by name; each must belong to the model."""
+    named = {id(p): name for name, p in model.named_parameters()}
+    moved = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    if any(id(p) not in named for p in moved):
+        raise ValueError(
+            "optimizer holds parameters that are not the model's: build it from model.parameters() after the model "
+            "is complete."
+        )
+    if not moved:
+        raise ValueError("optimizer has no parameter that requires a gradient: everything is frozen.")
+    if any(p.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16) for p in moved):
+        raise ValueError("Parameters must be real floating point.")
+    return {named[id(p)]: p for p in moved}
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse layers that mix records or remember them, by name and with a way out."""
+    for name, layer in model.named_modules():
+        where = f"{type(layer).__name__} at {name or 'the top'!r}"
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or not layer.track_running_stats):
+            raise PrivacyError(
+                f"{where} mixes records within a batch, so clipping records does not bound it. Use GroupNorm, "
+                "or call .eval() on it to keep its statistics fixed."
+            )
+        if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats and layer.training:
+            raise PrivacyError(f"{where} keeps running statistics of records. Set track_running_stats=False.")
+        if isinstance(layer, nn.GRU | nn.RNN | nn.GRUCell | nn.RNNCell):
+            raise ValueError(f"{where} has no per-record form in torch.func. Use LSTM, which does the same job.")
+        if isinstance(layer, nn.modules.lazy.LazyModuleMixin) and layer.has_uninitialized_params():
+            raise ValueError(f"{where} has no shape yet. Run the model once on a record before training.")
+        if layer is not model and hasattr(layer, "_forward_hooks") and "SpectralNorm" in type(layer).__name__:
+            raise PrivacyError(f"{where} changes buffers as it runs. Remove it.")
+
+
+def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Records) -> None:
+    """Run one record through, so that what cannot work fails before anything is charged.
+
+    Messages give shapes, never values.
+    """
+    before = {name: b.clone() for name, b in model.named_buffers()}
+    try:
+        one = records.take(np.zeros(1, dtype=np.int64))
+    except Exception as error:
+        raise ValueError(f"A record of the dataset could not be read ({type(error).__name__}).") from None
+    shapes = tree_map(lambda t: tuple(t.shape[1:]), one)
+    try:
+        clipped_sum(loss, parameters, one, torch.ones(1, dtype=torch.float64))
+    except Exception as error:
+        if isinstance(error, ValueError) and "record" in str(error):
+            raise
+        if "vmap" in str(error) and "in-place" in str(error).replace("inplace", "in-place"):
+            raise PrivacyError(
+                "The model changes a buffer or its input in place as it runs. Buffers that change remember records; "
+                "remove them, or write the operation out of place."
+            ) from None
+        raise ValueError(
+            f"The model and the loss do not fit a record of shapes {shapes} ({type(error).__name__}). Try "
+            "loss_fn(model(x[None]), y[None]) on one of your records."
+        ) from None
+    for name, buffer in model.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise PrivacyError(
+                f"Buffer {name!r} changes as the model runs, so it remembers records. Remove it or freeze it."
+            )

@@ -1,0 +1,84 @@
+"""One private step as a plain function: clip every record, sum, add noise, divide by a public constant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacita import _check
+from tacita._check import PrivacyError
+from tacita.training.gradients import Clipped, Loss, Parameters, clipped_sum
+
+
+def noisy_mean(
+    sums: Parameters, *, clip_norm: float, noise_multiplier: float, divisor: float, rng: np.random.Generator
+) -> Parameters:
+    """Return (sums + noise) / divisor, the noise N(0, (noise_multiplier * clip_norm)²) on every coordinate."""
+    scale = noise_multiplier * clip_norm
+    noisy = {}
+    for name, total in sums.items():
+        noise = torch.from_numpy(scale * rng.standard_normal(tuple(total.shape)))
+        noisy[name] = ((total.double() + noise.to(total.device)) / divisor).to(total.dtype)
+    return noisy
+
+
+def private_gradient(
+    loss: Loss,
+    parameters: Parameters,
+    records: Any,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    divisor: float,
+    rng: np.random.Generator,
+    bounds: torch.Tensor | None = None,
+    chunk: int | None = None,
+) -> tuple[Parameters, Clipped]:
+    """Return a private gradient of any per-record loss, and what the accountant needs.
+
+    This is the whole mechanism, for loops of your own: a critic with its gradient penalty inside the
+    per-record loss, a client's update, an evidence bound. Sample the records by independent coins
+    (`poisson_sample`), charge the step before you use the result, and follow records for their account.
+
+    Args:
+        loss: Takes the parameters and one record, without a batch dimension, and returns a scalar.
+        parameters: Detached tensors by name.
+        records: The sampled records along the first dimension of every tensor; may be none.
+        clip_norm: C, the largest norm of one record's contribution.
+        noise_multiplier: Noise standard deviation over C.
+        divisor: A public constant, such as the planned batch size; never the realised one.
+        rng: Where the noise comes from.
+        bounds: Smaller bounds for single records, at most C each.
+        chunk: Records differentiated at once.
+
+    Guarantee:
+        Adding or removing one record changes the sum by at most C (1 + 1e-6) in Euclidean norm, so the result
+        is one Poisson-sampled Gaussian step in the sense of `tacita.worst_case`. Floating-point noise is not
+        hardened against attacks on its low bits.
+    """
+    c = positive("clip_norm", clip_norm)
+    _check.in_range("noise_multiplier", noise_multiplier, 0.0, 1e6)
+    positive("divisor", divisor)
+    leaves = torch.utils._pytree.tree_leaves(records)
+    count = len(leaves[0]) if leaves else 0
+    limits = torch.full((count,), c, dtype=torch.float64) if bounds is None else bounds.double()
+    if len(limits) != count or (count and not (0.0 <= float(limits.min()) and float(limits.max()) <= c)):
+        raise PrivacyError(f"bounds must hold one value in [0, clip_norm] for each of {count} records.")
+    clipped = clipped_sum(loss, parameters, records, limits, chunk=chunk)
+    noisy = noisy_mean(clipped.sums, clip_norm=c, noise_multiplier=noise_multiplier, divisor=divisor, rng=rng)
+    return noisy, clipped
+
+
+def poisson_sample(size: int, sample_rate: float, *, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Return the indices of a sample that every record enters by its own coin."""
+    return np.flatnonzero(rng.random(size) < _check.rate("sample_rate", sample_rate))
+
+
+def positive(name: str, value: object) -> float:
+    """Return a finite, positive number."""
+    x = _check.number(name, value)
+    if not 0.0 < x < 1e30:
+        raise PrivacyError(f"{name} must be positive and finite, got {x:g}; without a bound nothing is promised.")
+    return x

@@ -1,0 +1,57 @@
+"""Several processes, one mechanism: coins and noise are drawn once, and the ledger is charged once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from tacita._check import PrivacyError
+from tacita.training.gradients import Parameters
+
+
+class Team:
+    """The processes of `torch.distributed`, or this one alone."""
+
+    def __init__(self) -> None:
+        self.joined = dist.is_available() and dist.is_initialized()
+        self.size = dist.get_world_size() if self.joined else 1
+        self.rank = dist.get_rank() if self.joined else 0
+        self.leads = self.rank == 0
+
+    def agree(self, problem: str | None, value: Any = None) -> Any:
+        """Share what the first process decided; its problem is raised in all of them."""
+        if self.size == 1:
+            if problem is not None:
+                raise PrivacyError(problem)
+            return value
+        box = [(problem, value)]
+        dist.broadcast_object_list(box, src=0)
+        problem, value = box[0]
+        if problem is not None:
+            raise PrivacyError(problem)
+        return value
+
+    def share(self, indices: np.ndarray[Any, Any]) -> slice:
+        """Return which of the sampled records this process takes."""
+        return slice(self.rank, len(indices), self.size)
+
+    def total(self, sums: Parameters) -> Parameters:
+        """Add up the clipped sums; every process gets the same result, bit for bit."""
+        if self.size > 1:
+            for name in sums:
+                dist.reduce(sums[name], dst=0)
+        return sums
+
+    def spread(self, tensors: Parameters) -> Parameters:
+        """Give everyone the first process's tensors."""
+        if self.size > 1:
+            for name in tensors:
+                dist.broadcast(tensors[name], src=0)
+        return tensors
+
+    def check_same(self, parameters: dict[str, torch.nn.Parameter]) -> None:
+        """Start all processes from the first one's parameters."""
+        self.spread({name: p.data for name, p in parameters.items()})
