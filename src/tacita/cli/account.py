@@ -1,70 +1,29 @@
-"""The `tacita` command: parse, call, print."""
+"""`tacita account` and `tacita calibrate`: what a run costs, and how much noise it needs."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
-from tacita import __version__
+from tacita.cli.app import DELTA, JSON, app, busy, print_json
 
 if TYPE_CHECKING:
     from tacita._check import Floats
     from tacita.accounting import BayesianAccountant
     from tacita.guarantee import Guarantee
 
-app = typer.Typer(
-    name="tacita",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
 _NOISE = Annotated[float, typer.Option(help="Noise standard deviation over the clip norm.")]
 _RATE = Annotated[float, typer.Option(help="Chance with which each record enters a step.")]
-_DELTA = Annotated[float, typer.Option(help="Total failure probability, everything included.")]
-_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-
-
-def main() -> None:
-    """Run the command; bad input ends with one line on standard error and exit code 2."""
-    try:
-        code = app(standalone_mode=False)
-    except click.ClickException as error:
-        code = _complain(error.format_message())
-    except click.Abort:
-        print("tacita: interrupted", file=sys.stderr)
-        code = 130
-    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
-        code = _complain(str(error) or type(error).__name__)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"tacita {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
-    ] = False,
-) -> None:
-    """Data-aware privacy for machine learning: what a model leaks about anyone, and about typical people."""
 
 
 @app.command(epilog="Example: tacita account --noise-multiplier 1 --sample-rate 0.01 --steps 2000 --delta 1e-5")
 def account(
     noise_multiplier: _NOISE,
     sample_rate: _RATE,
-    delta: _DELTA = 1e-5,
+    delta: DELTA = 1e-5,
     steps: Annotated[int | None, typer.Option(help="Number of steps; with (T, m) norms it is T.")] = None,
     norms: Annotated[
         Path | None,
@@ -91,7 +50,7 @@ def account(
     composition: Annotated[str, typer.Option(help="panel, hoelder or independent.")] = "panel",
     gamma: Annotated[float | None, typer.Option(help="Failure probability of one estimate; part of delta.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Write the curves to this .svg, .png or .pdf file.")] = None,
-    as_json: _JSON = False,
+    as_json: JSON = False,
 ) -> None:
     """Say what a run of DP-SGD leaks: about anyone, and about typical records.
 
@@ -110,12 +69,12 @@ def account(
         _require_figures()
     values = _read_norms(norms, example)
     taken = _steps_of(values, steps)
-    with _busy("Accounting", quiet=as_json):
+    with busy("Accounting", quiet=as_json):
         document, statements = _account(
             values, taken, noise_multiplier, sample_rate, delta, static, estimator, composition, gamma, figure
         )
     if as_json:
-        _print_json(document)
+        print_json(document)
     else:
         _print_account(document, statements)
         if figure is not None:
@@ -127,17 +86,17 @@ def calibrate(
     epsilon: Annotated[float, typer.Option(help="The worst-case epsilon to stay within.")],
     sample_rate: _RATE,
     steps: Annotated[int, typer.Option(help="Number of steps.")],
-    delta: _DELTA = 1e-5,
-    as_json: _JSON = False,
+    delta: DELTA = 1e-5,
+    as_json: JSON = False,
 ) -> None:
     """Find the least noise that stays within a worst-case epsilon, by PLD."""
     from tacita.accounting import calibrate as find
 
-    with _busy("Calibrating", quiet=as_json):
+    with busy("Calibrating", quiet=as_json):
         found = find(epsilon=epsilon, delta=delta, sample_rate=sample_rate, steps=steps)
     noise = dict(found.mechanism)["noise_multiplier"]
     if as_json:
-        _print_json({"schema": 1, "noise_multiplier": noise, "guarantees": [found.to_dict()]})
+        print_json({"schema": 1, "noise_multiplier": noise, "guarantees": [found.to_dict()]})
         return
     typer.echo(f"noise multiplier {noise:g}\n\n{found}")
 
@@ -268,29 +227,6 @@ def _steps_of(values: Floats | None, steps: int | None) -> int:
     return steps
 
 
-class _busy:
-    """A spinner on a terminal; nothing elsewhere."""
-
-    def __init__(self, what: str, *, quiet: bool) -> None:
-        self.what, self.quiet = what, quiet or not sys.stderr.isatty()
-        self.status: Any = None
-
-    def __enter__(self) -> None:
-        if not self.quiet:
-            from rich.console import Console
-
-            self.status = Console(stderr=True).status(f"{self.what} …")
-            self.status.__enter__()
-
-    def __exit__(self, *details: object) -> None:
-        if self.status is not None:
-            self.status.__exit__(*details)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    typer.echo(json.dumps(document, indent=2, allow_nan=False))
-
-
 def _print_account(document: dict[str, Any], statements: list[Guarantee]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -352,8 +288,3 @@ def _how(statement: Guarantee) -> str:
         if statement.composition == "independent":
             parts.append("NOT a bound")
     return ", ".join(parts)
-
-
-def _complain(message: str) -> int:
-    print(f"tacita: {' '.join(message.split())}", file=sys.stderr)
-    return 2

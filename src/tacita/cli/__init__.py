@@ -1,0 +1,7 @@
+"""The `tacita` command: parse, call, print."""
+
+from tacita.cli import account as account
+from tacita.cli import ledger as ledger
+from tacita.cli import training as training
+from tacita.cli.app import app as app
+from tacita.cli.app import main as main

@@ -1,0 +1,87 @@
+"""The `tacita` command itself, and what its subcommands share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import click
+import typer
+
+from tacita import __version__
+
+app = typer.Typer(
+    name="tacita",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+DELTA = Annotated[float, typer.Option(help="Total failure probability, everything included.")]
+JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def main() -> None:
+    """Run the command; bad input ends with one line on standard error and exit code 2."""
+    import tacita.cli  # noqa: F401  # its modules add their commands
+
+    try:
+        code = app(standalone_mode=False)
+    except click.ClickException as error:
+        code = _complain(error.format_message())
+    except (click.Abort, KeyboardInterrupt) as error:
+        print(f"tacita: interrupted{_detail(error)}", file=sys.stderr)
+        code = 130
+    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
+        code = _complain(str(error) or type(error).__name__)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _detail(error: BaseException) -> str:
+    return f"; {error}" if str(error) else ""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tacita {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Data-aware privacy for machine learning: what a model leaks about anyone, and about typical people."""
+
+
+class busy:
+    """A spinner on a terminal; nothing elsewhere."""
+
+    def __init__(self, what: str, *, quiet: bool) -> None:
+        self.what, self.quiet = what, quiet or not sys.stderr.isatty()
+        self.status: Any = None
+
+    def __enter__(self) -> None:
+        if not self.quiet:
+            from rich.console import Console
+
+            self.status = Console(stderr=True).status(f"{self.what} …")
+            self.status.__enter__()
+
+    def __exit__(self, *details: object) -> None:
+        if self.status is not None:
+            self.status.__exit__(*details)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print one JSON document."""
+    typer.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+def _complain(message: str) -> int:
+    print(f"tacita: {' '.join(message.split())}", file=sys.stderr)
+    return 2

@@ -1,0 +1,106 @@
+"""`tacita ledger create|show|budget`: a privacy budget that several runs and people share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tacita.cli.app import JSON, app, print_json
+
+if TYPE_CHECKING:
+    from tacita.ledger import Ledger
+
+_FILE = Annotated[Path, typer.Argument(help="The ledger's file.")]
+
+ledger_app = typer.Typer(no_args_is_help=True, help="Keep a privacy budget that several runs and people share.")
+app.add_typer(ledger_app, name="ledger")
+
+
+@ledger_app.command(epilog="Example: tacita ledger create budget.sqlite --epsilon 3 --delta 1e-5")
+def create(
+    file: _FILE,
+    epsilon: Annotated[float | None, typer.Option(help="Worst-case budget, together with --delta.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Worst-case budget, together with --epsilon.")] = None,
+    dataset: Annotated[str, typer.Option(help="Which data it is about, for people.")] = "",
+    unit: Annotated[str, typer.Option(help="What is protected; fixed for ever.")] = "record",
+    neighbours: Annotated[str, typer.Option(help="add_remove or replace_one; fixed for ever.")] = "add_remove",
+    as_json: JSON = False,
+) -> None:
+    """Make a ledger. Its unit and its neighbouring relation can not be changed later."""
+    from tacita.ledger import Ledger
+
+    with Ledger.create(
+        file, unit=unit, neighbours=neighbours, dataset=dataset, epsilon=epsilon, delta=delta
+    ) as made:
+        _print(made, as_json)
+
+
+@ledger_app.command(epilog="Example: tacita ledger show budget.sqlite")
+def show(file: _FILE, as_json: JSON = False) -> None:
+    """Say what was spent, by which runs, and what is left. Checks every link of the chain first."""
+    from tacita.ledger import Ledger
+
+    with Ledger.open(file) as opened:
+        _print(opened, as_json)
+
+
+@ledger_app.command(epilog="Example: tacita ledger budget budget.sqlite --epsilon 2 --delta 1e-5")
+def budget(
+    file: _FILE,
+    epsilon: Annotated[float, typer.Option(help="The new worst-case budget.")],
+    delta: Annotated[float, typer.Option(help="The new worst-case budget.")],
+    allow_raise: Annotated[
+        bool, typer.Option("--raise", help="Allow more than before: those who relied on the old budget should know.")
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Set the budget. Lowering it is always possible, raising it only with --raise."""
+    from tacita.ledger import Ledger
+
+    with Ledger.open(file) as opened:
+        opened.set_budget(epsilon, delta, raise_it=allow_raise)
+        _print(opened, as_json)
+
+
+def _print(ledger: Ledger, as_json: bool) -> None:
+    spent = ledger.spent() if ledger.budget else ledger.spent(1e-5)
+    document: dict[str, Any] = {
+        "schema": 1,
+        "file": str(ledger.path),
+        "unit": ledger.unit,
+        "neighbours": ledger.neighbours,
+        "budget": None if ledger.budget is None else dict(zip(("epsilon", "delta"), ledger.budget, strict=True)),
+        "spent": None if spent is None else spent.to_dict(),
+        "runs": ledger.runs(),
+        "head": ledger.head,
+    }
+    if as_json:
+        print_json(document)
+        return
+    for line in _lines(ledger, document):
+        typer.echo(line)
+
+
+def _lines(ledger: Ledger, document: dict[str, Any]) -> list[str]:
+    from tacita.guarantee import round_up_text
+
+    lines = [f"{ledger.path}: protects one {ledger.unit} ({ledger.neighbours.replace('_', ' or ')})"]
+    spent = ledger.spent() if ledger.budget else ledger.spent(1e-5)
+    if spent is None:
+        lines.append("spent:  nothing yet")
+    else:
+        lines.append(f"spent:  epsilon {round_up_text(spent.epsilon)} at delta {spent.delta:g}, all runs together")
+    if ledger.budget is None:
+        lines.append("budget: none; set one with: tacita ledger budget")
+    else:
+        lines.append(f"budget: epsilon {ledger.budget[0]:g} at delta {ledger.budget[1]:g}")
+    for name, run in document["runs"].items():
+        mechanism = run["mechanism"]
+        lines.append(
+            f"run {name}: {run['charged']} of {mechanism.get('steps', '?')} steps charged, noise multiplier "
+            f"{mechanism.get('noise_multiplier', '?')}, sample rate {mechanism.get('sample_rate', '?')}"
+        )
+    lines.append(f"head:   {document['head']} (keep it elsewhere: it tells whether the file was rolled back)")
+    return lines

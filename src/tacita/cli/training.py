@@ -1,0 +1,162 @@
+"""`tacita demo`, `tacita train` and `tacita label`: train privately and get the label."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tacita.cli.app import JSON, app, busy, print_json
+
+if TYPE_CHECKING:
+    from tacita.report.label import Label
+    from tacita.training.loop import Step
+    from tacita.training.recipes import Job, Recipe
+
+_DIR = Annotated[Path, typer.Option("--dir", help="The folder that holds the runs.")]
+_INCLUDE = Annotated[
+    list[str] | None,
+    typer.Option(help="A metric, such as accuracy, to put on the public page although it depends on the data."),
+]
+
+
+@app.command(epilog="Example: tacita demo --dataset digits --epsilon 2")
+def demo(
+    dataset: Annotated[
+        str, typer.Option(help="digits (built in), mnist, fashion-mnist, adult or abalone.")
+    ] = "digits",
+    epsilon: Annotated[float | None, typer.Option(help="The worst-case epsilon to stay within.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; marked as not secure.")] = None,
+    folder: _DIR = Path("runs"),
+    as_json: JSON = False,
+) -> None:
+    """Train a classifier privately on real data, and write its privacy label."""
+    from dataclasses import replace
+
+    from tacita import runs
+    from tacita.training.recipes import DEMOS
+
+    if dataset not in DEMOS:
+        raise ValueError(f"--dataset must be one of {', '.join(DEMOS)}, got {dataset!r}.")
+    recipe = DEMOS[dataset]
+    changes = {"epsilon": epsilon, "steps": steps, "seed": seed}
+    recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+    _train(recipe, runs.fresh_name(folder, f"demo-{dataset}"), as_json)
+
+
+@app.command(epilog="Example: tacita train --config run.toml")
+def train(
+    config: Annotated[Path | None, typer.Option(help="A TOML recipe: data, model, privacy. See the guide.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.")] = None,
+    folder: _DIR = Path("runs"),
+    as_json: JSON = False,
+) -> None:
+    """Train your model on your data, without writing a loop."""
+    from tacita import runs
+    from tacita.training.recipes import Recipe, restart
+
+    if (config is None) == (resume is None):
+        raise ValueError("Pass either --config FILE to start a run, or --resume RUN to go on with one.")
+    if config is not None:
+        recipe = Recipe.read(config)
+        stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in config.stem) or "run"
+        _train(recipe, runs.fresh_name(folder, stem), as_json)
+    elif resume is not None:
+        with busy("Reading the run", quiet=as_json):
+            job = restart(resume)
+        _finish(job, resume, as_json)
+
+
+@app.command(epilog="Example: tacita label runs/demo-digits-1")
+def label(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    delta: Annotated[float | None, typer.Option(help="Another delta than the run's own.")] = None,
+    include: _INCLUDE = None,
+    as_json: JSON = False,
+) -> None:
+    """Print the privacy label of a run again, and rewrite its two pages.
+
+    The public page, label.html, holds nothing that depends on the data unless it is asked for by --include.
+    """
+    from tacita.training.labels import label_of_run, write_label
+
+    with busy("Accounting", quiet=as_json):
+        made = label_of_run(run, delta=delta)
+        write_label(run, made, include=include or ())
+    _show(made, run, as_json)
+
+
+def _train(recipe: Recipe, folder: Path, as_json: bool) -> None:
+    from tacita.training.recipes import start
+
+    with busy("Preparing", quiet=as_json):
+        job = start(recipe, folder)
+    _finish(job, folder, as_json)
+
+
+def _finish(job: Job, folder: Path, as_json: bool) -> None:
+    try:
+        with _Progress(job, quiet=as_json) as progress:
+            made = job.run(progress)
+    except KeyboardInterrupt:
+        taken, planned = job.private.taken, job.private.plan.steps
+        raise KeyboardInterrupt(
+            f"step {taken} of {planned} is kept. Go on with: tacita train --resume {folder}"
+        ) from None
+    _show(made, folder, as_json)
+
+
+def _show(made: Label, folder: Path, as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": 1, "run": str(folder), "label": made.to_dict()})
+        return
+    typer.echo(str(made))
+    typer.echo(f"\nSafe to publish: {folder / 'label.html'}\nFor the owner:   {folder / 'label-owner.html'}")
+
+
+class _Progress:
+    """A bar on a terminal, a line for every tenth of the run elsewhere; on standard error."""
+
+    def __init__(self, job: Job, *, quiet: bool) -> None:
+        self.total, self.quiet = job.private.plan.steps, quiet
+        self.bar: Any = None
+        self.text = ""
+
+    def __enter__(self) -> _Progress:
+        if not self.quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            self.bar = Progress(*columns, console=Console(stderr=True))
+            self.bar.__enter__()
+            self.task = self.bar.add_task("starting", total=self.total)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self.bar is not None:
+            self.bar.__exit__(*details)
+
+    def __call__(self, step: Step, job: Job) -> None:
+        if self.quiet:
+            return
+        tenth = step.number % max(1, self.total // 10) == 0 or step.number == self.total
+        if tenth:
+            self.text = self._words(step, job)
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step.number, description=self.text)
+        elif tenth:
+            print(f"step {step.number}/{self.total}: {self.text}", file=sys.stderr)
+
+    def _words(self, step: Step, job: Job) -> str:
+        from tacita.guarantee import round_up_text
+
+        name, value = job.score()
+        parts = [f"{name} {value:.1%}" if name == "accuracy" else f"{name} {value:.3g}"]
+        parts.append(f"epsilon: anyone {round_up_text(step.spent.epsilon)}")
+        if job.private.readings:
+            parts.append(f"typical {round_up_text(job.private.readings[-1][1])}")
+        return ", ".join(parts)

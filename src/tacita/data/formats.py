@@ -1,0 +1,77 @@
+"""Strict readers of IDX and NPZ."""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+    from typing import IO
+
+    from numpy.typing import NDArray
+
+_MAX_ARRAY = 1 << 32  # bytes; an archive that claims more is refused before anything is unpacked
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def parse_idx(content: bytes, *, name: str) -> NDArray[np.uint8]:
+    """Return the array of an IDX file of unsigned bytes.
+
+    Raises:
+        ValueError: If the magic number, the type or the size is not exactly right.
+    """
+    if len(content) < 4 or content[:2] != b"\0\0":
+        raise ValueError(f"{name} is not an IDX file: it must start with two zero bytes.")
+    kind, dimensions = content[2], content[3]
+    if kind != 0x08 or not 1 <= dimensions <= 4:
+        raise ValueError(f"{name} must be IDX of unsigned bytes (type 0x08) in 1 to 4 dimensions.")
+    start = 4 + 4 * dimensions
+    if len(content) < start:
+        raise ValueError(f"{name} ends inside its IDX header.")
+    shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4))
+    if len(content) != start + math.prod(shape):
+        raise ValueError(f"{name} does not hold exactly the bytes its IDX header declares.")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def read_npz(source: Path | IO[bytes], wanted: Iterable[str], *, name: str) -> dict[str, NDArray[Any]]:
+    """Return the wanted arrays of an NPZ archive. Nothing is unpickled.
+
+    Raises:
+        ValueError: If the archive is damaged, or an array is missing, too large or of Python objects.
+        OSError: If the file cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(source) as archive:
+            members = {info.filename: info for info in archive.infolist()}
+            return {key: _array(archive, members.get(f"{key}.npy"), f"{name}: array {key!r}") for key in wanted}
+    except (_Refused, OSError):
+        raise
+    except Exception:  # a damaged archive raises any of a dozen kinds, some quoting its bytes
+        raise ValueError(f"{name} is not an NPZ archive that can be read; write it with numpy.savez.") from None
+
+
+class _Refused(ValueError):
+    """Our own wording, to be passed on."""
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, name: str) -> NDArray[Any]:
+    if info is None:
+        raise _Refused(f"{name} is missing.")
+    if info.file_size > _MAX_ARRAY:
+        raise _Refused(f"{name} is larger than {_MAX_ARRAY >> 30} GiB; split the file.")
+    with archive.open(info) as stream, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shape, column_major, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
+        if dtype.hasobject:
+            raise _Refused(f"{name} holds Python objects, which are never unpickled; save numbers or text.")
+        body = stream.read()
+    if len(body) != math.prod(shape) * dtype.itemsize:
+        raise _Refused(f"{name} does not hold exactly the bytes its header declares.")
+    return np.frombuffer(body, dtype).reshape(shape, order="F" if column_major else "C")

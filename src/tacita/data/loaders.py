@@ -1,0 +1,314 @@
+"""The named sets: digits, mnist, fashion-mnist, adult, abalone, olivetti, retinamnist.
+
+Splits, classes, bounds and categories are public: they are written down here, never computed from the records.
+"""
+
+from __future__ import annotations
+
+import random
+from importlib import import_module
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacita import _check
+from tacita.data.dataset import Dataset
+from tacita.data.files import File, present, read
+from tacita.data.formats import parse_idx, read_npz
+from tacita.data.schema import Schema
+from tacita.data.table import encode_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tacita.data.dataset import Inputs
+    from tacita.data.files import Progress
+
+    Root = Path | str | None
+
+NAMES = ("digits", "mnist", "fashion-mnist", "adult", "abalone", "olivetti", "retinamnist")
+
+# Path, and the size and sha256 of what it holds, unpacked; in the order the files are read. Computed from copies
+# with the published md5, or equal to a second public copy. The Olivetti faces' sha256 is scikit-learn's, their size a
+# limit.
+_MANIFEST = """
+mnist/train-images-idx3-ubyte.gz 47040016 ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db
+mnist/train-labels-idx1-ubyte.gz 60008 65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5
+mnist/t10k-images-idx3-ubyte.gz 7840016 0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7
+mnist/t10k-labels-idx1-ubyte.gz 10008 ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2
+fashion-mnist/train-images-idx3-ubyte.gz 47040016 c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888
+fashion-mnist/train-labels-idx1-ubyte.gz 60008 bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9
+fashion-mnist/t10k-images-idx3-ubyte.gz 7840016 5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b
+fashion-mnist/t10k-labels-idx1-ubyte.gz 10008 0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34
+adult/adult.data 3974305 5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d
+adult/adult.test 2003153 a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05
+abalone/abalone.data 191873 de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f
+retinamnist/retinamnist.npz 3291041 254915f5f0a2074665c4676356824cf4ef4a3bcab233894b4bafcaf48962bd69
+olivetti/olivettifaces.mat 16777216 b612fb967f2dc77c9c62d3e1266e0c73d5fca46a4b8906c18e454d41af987794
+"""
+# The Olivetti pixels without the Matlab wrapping: read where there is a copy, never downloaded.
+_OLIVETTI_COPY = File(
+    "olivetti/olivetti.npz", 1412949, "1bc306c8729a0170c186c82adbabe9ca9b4f3a5bd8a01f37278c167a9f8e6404"
+)
+_TERMS = {
+    "digits": "CC BY 4.0, UCI Optical Recognition of Handwritten Digits",
+    "mnist": "CC BY-SA 3.0 as usually cited, LeCun, Cortes and Burges",
+    "fashion-mnist": "MIT, Zalando SE",
+    "adult": "CC BY 4.0, UCI Adult",
+    "abalone": "CC BY 4.0, UCI Abalone",
+    "olivetti": "AT&T Laboratories Cambridge, credit required; faces of real people",
+    "retinamnist": "CC BY 4.0, MedMNIST",
+}
+_FASHION = (
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+)
+
+
+def load(name: str, *, target: str | None = None, root: Root = None, progress: Progress | None = None) -> Dataset:
+    """Return a named set.
+
+    Looked for in `root` (or else the folder the environment variable TACITA_DATA names), then in the cache
+    (TACITA_CACHE, or tacita in XDG_CACHE_HOME or ~/.cache), and otherwise downloaded from its official address into the
+    cache, which is said on stderr. Every copy is checked against its sha256.
+
+    Args:
+        name: One of `NAMES`. "digits" comes with scikit-learn and needs no file.
+        target: For "abalone" only: "age" (the default: ten rings or more) or "rings" (regression).
+        root: A folder with a folder per set.
+        progress: Called with the bytes done and in total (None if unknown) while downloading.
+
+    Raises:
+        ValueError: If the name is unknown or a copy has the wrong checksum.
+        OSError: If a file is nowhere to be had; the message lists the files needed.
+
+    Examples:
+        >>> load("digits").inputs.shape
+        (1437, 1, 8, 8)
+    """
+    _check.one_of("name", name, NAMES)
+    if name == "abalone":
+        return _abalone(_check.one_of("target", target or "age", ("age", "rings")), root, progress)
+    if target is not None:
+        raise ValueError(f"target is a choice of abalone only; {name} has one target, so leave it out.")
+    if name in ("mnist", "fashion-mnist"):
+        return _idx_images(name, root, progress)
+    if name == "digits":
+        return _digits()
+    return {"adult": _adult, "olivetti": _olivetti, "retinamnist": _retinamnist}[name](root, progress)
+
+
+def _files(name: str) -> tuple[File, ...]:
+    rows = (line.split() for line in _MANIFEST.strip().splitlines())
+    return tuple(File(path, int(size), sha256) for path, size, sha256 in rows if path.startswith(f"{name}/"))
+
+
+def _split(size: int, test: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a fixed, public split. Python promises this generator's numbers for ever; numpy does not."""
+    draw = random.Random(20260101)
+    order = np.array(sorted(range(size), key=lambda _: draw.random()), dtype=np.int64)
+    return order[test:], order[:test]
+
+
+def _images(pixels: NDArray[np.uint8], *, scale: float = 255.0) -> Inputs:
+    """Return (n, height, width[, channels]) pixels as (n, channels, height, width) in [0, 1]."""
+    channels_first = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, 3, 1)
+    return np.ascontiguousarray(channels_first, dtype=np.float32) / np.float32(scale)
+
+
+def _labels(labels: NDArray[Any]) -> NDArray[np.int64]:
+    return labels.reshape(-1).astype(np.int64)
+
+
+def _digits() -> Dataset:
+    try:
+        datasets = import_module("sklearn.datasets")
+    except ImportError:
+        raise ImportError("The digits come with scikit-learn: pip install scikit-learn") from None
+    found = datasets.load_digits()
+    train, test = _split(1797, 360)
+    inputs, targets = _images(found.images, scale=16.0), _labels(found.target)
+    return Dataset(
+        name="digits",
+        inputs=inputs[train],
+        targets=targets[train],
+        test_inputs=inputs[test],
+        test_targets=targets[test],
+        classes=tuple("0123456789"),
+        source="scikit-learn, load_digits",
+        nominal_size=1437,
+        terms=_TERMS["digits"],
+    )
+
+
+def _idx_images(name: str, root: Root, progress: Progress | None) -> Dataset:
+    files = _files(name)
+    contents, source = read(files, root=root, progress=progress)
+    parts = [parse_idx(content, name=file.path) for file, content in zip(files, contents, strict=True)]
+    return Dataset(
+        name=name,
+        inputs=_images(parts[0]),
+        targets=_labels(parts[1]),
+        test_inputs=_images(parts[2]),
+        test_targets=_labels(parts[3]),
+        classes=tuple("0123456789") if name == "mnist" else _FASHION,
+        source=source,
+        nominal_size=60000,
+        terms=_TERMS[name],
+    )
+
+
+def _olivetti(root: Root, progress: Progress | None) -> Dataset:
+    """Return the faces; of each person's ten, in the published order, the last two are for testing."""
+    copy = present(_OLIVETTI_COPY, root=root)
+    contents, source = read((_OLIVETTI_COPY,) if copy else _files("olivetti"), root=root, progress=progress)
+    if copy:
+        pixels = read_npz(BytesIO(contents[0]), ["images"], name="olivetti.npz")["images"]
+    else:
+        pixels = _matlab_faces(contents[0])
+    inputs, people = _images(pixels), np.repeat(np.arange(40), 10)
+    test = np.arange(400) % 10 >= 8
+    return Dataset(
+        name="olivetti",
+        inputs=inputs[~test],
+        targets=people[~test],
+        test_inputs=inputs[test],
+        test_targets=people[test],
+        classes=tuple(f"person {i}" for i in range(40)),
+        source=source,
+        nominal_size=320,
+        terms=_TERMS["olivetti"],
+    )
+
+
+def _matlab_faces(content: bytes) -> NDArray[np.uint8]:
+    faces = np.asarray(
+        import_module("scipy.io").loadmat(BytesIO(content))["faces"]
+    )  # a column per face, each face by columns
+    return faces.T.reshape(400, 64, 64).transpose(0, 2, 1).astype(np.uint8)
+
+
+def _retinamnist(root: Root, progress: Progress | None) -> Dataset:
+    """Return MedMNIST's training and test parts; its 120 validation images are left aside."""
+    contents, source = read(_files("retinamnist"), root=root, progress=progress)
+    wanted = ("train_images", "train_labels", "test_images", "test_labels")
+    parts = read_npz(BytesIO(contents[0]), wanted, name="retinamnist.npz")
+    return Dataset(
+        name="retinamnist",
+        inputs=_images(parts["train_images"]),
+        targets=_labels(parts["train_labels"]),
+        test_inputs=_images(parts["test_images"]),
+        test_targets=_labels(parts["test_labels"]),
+        classes=tuple(f"grade {i}" for i in range(5)),
+        source=source,
+        nominal_size=1080,
+        terms=_TERMS["retinamnist"],
+    )
+
+
+def _real(low: float, high: float, scale: str = "linear") -> dict[str, Any]:
+    return {"type": "real", "low": low, "high": high, "scale": scale}
+
+
+def _category(values: str) -> dict[str, Any]:
+    return {"type": "category", "values": values.split()}
+
+
+# Categories as adult.names lists them. fnlwgt is left out: it says how many people a record stands for in the census
+# and is set by the survey, not a trait of the person. Money is on a log scale: most have none, a few very much.
+_ADULT = {
+    "age": _real(0, 100),
+    "workclass": _category(
+        "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay Never-worked"
+    ),
+    "education": _category(
+        "Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th Masters 1st-4th 10th "
+        "Doctorate 5th-6th Preschool"
+    ),
+    "education-num": _real(1, 16),
+    "marital-status": _category(
+        "Married-civ-spouse Divorced Never-married Separated Widowed Married-spouse-absent Married-AF-spouse"
+    ),
+    "occupation": _category(
+        "Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty Handlers-cleaners "
+        "Machine-op-inspct Adm-clerical Farming-fishing Transport-moving Priv-house-serv Protective-serv Armed-Forces"
+    ),
+    "relationship": _category("Wife Own-child Husband Not-in-family Other-relative Unmarried"),
+    "race": _category("White Asian-Pac-Islander Amer-Indian-Eskimo Other Black"),
+    "sex": _category("Female Male"),
+    "capital-gain": _real(0, 99999, "log"),
+    "capital-loss": _real(0, 5000, "log"),
+    "hours-per-week": _real(0, 100),
+    "native-country": _category(
+        "United-States Cambodia England Puerto-Rico Canada Germany Outlying-US(Guam-USVI-etc) India Japan Greece South "
+        "China Cuba Iran Honduras Philippines Italy Poland Jamaica Vietnam Mexico Portugal Ireland France "
+        "Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary Guatemala Nicaragua Scotland Thailand "
+        "Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands"
+    ),
+    "income": _category("<=50K >50K"),
+}
+_ADULT_FIELDS = (*list(_ADULT)[:2], "fnlwgt", *list(_ADULT)[2:])
+
+# Lengths are in units of 200 mm and weights in units of 200 g, as abalone.names says; no shell is higher than half of
+# 200 mm, and no animal weighs more than 600 g.
+_ABALONE = {
+    "sex": _category("M F I"),
+    "length": _real(0, 1),
+    "diameter": _real(0, 1),
+    "height": _real(0, 0.5),
+    "whole-weight": _real(0, 3),
+    "shucked-weight": _real(0, 1.5),
+    "viscera-weight": _real(0, 1),
+    "shell-weight": _real(0, 1.5),
+    "rings": _real(0, 30),
+}
+
+
+def _adult(root: Root, progress: Progress | None) -> Dataset:
+    contents, source = read(_files("adult"), root=root, progress=progress)
+    schema = Schema.from_dict({"target": "income", "groups": ["sex", "race"], "columns": _ADULT})
+    train_lines = contents[0].splitlines()
+    test_lines = contents[1].replace(b"K.\n", b"K\n").splitlines()[1:]  # a remark, then records that end in a full stop
+    train = encode_lines(train_lines, _ADULT_FIELDS, schema, name="adult.data")
+    test = encode_lines(test_lines, _ADULT_FIELDS, schema, name="adult.test")
+    return Dataset(
+        name="adult",
+        inputs=train.inputs,
+        targets=train.targets,
+        test_inputs=test.inputs,
+        test_targets=test.targets,
+        classes=schema.target.labels,
+        feature_names=schema.feature_names,
+        groups=train.groups,
+        test_groups=test.groups,
+        source=source,
+        nominal_size=32561,
+        terms=_TERMS["adult"],
+    )
+
+
+def _abalone(target: str, root: Root, progress: Progress | None) -> Dataset:
+    contents, source = read(_files("abalone"), root=root, progress=progress)
+    schema = Schema.from_dict({"target": "rings", "groups": ["sex"], "columns": _ABALONE})
+    table = encode_lines(contents[0].splitlines(), tuple(_ABALONE), schema, name="abalone.data")
+    train, test = _split(4177, 836)
+    older = (np.rint(table.targets * 30) >= 10).astype(np.int64)
+    targets = table.targets if target == "rings" else older
+    return Dataset(
+        name="abalone",
+        inputs=table.inputs[train],
+        targets=targets[train],
+        test_inputs=table.inputs[test],
+        test_targets=targets[test],
+        classes=None if target == "rings" else ("under 10 rings", "10 rings or more"),
+        feature_names=schema.feature_names,
+        groups={"sex": table.groups["sex"][train]},
+        test_groups={"sex": table.groups["sex"][test]},
+        source=source,
+        nominal_size=3341,
+        terms=_TERMS["abalone"],
+        target_range=schema.target_range if target == "rings" else None,
+    )

@@ -1,0 +1,261 @@
+"""The public description of a table: everything an encoding may depend on besides the record itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+TYPES = ("real", "category", "bool")
+POLICIES = ("zero", "drop", "error")
+SCALES = ("linear", "log")
+
+_COMMON = ("file", "test", "missing", "nominal_size")
+_TABLE = (*_COMMON, "target", "groups", "columns")
+_ARRAYS = (*_COMMON, "inputs", "targets")
+_COLUMN = {"real": ("type", "low", "high", "scale"), "category": ("type", "values"), "bool": ("type",)}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: real in [low, high], one of the listed values, or a truth value."""
+
+    name: str
+    type: str
+    low: float = 0.0
+    high: float = 1.0
+    scale: str = "linear"
+    values: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The values it can take, or None if it is real."""
+        return {"category": self.values, "bool": ("false", "true")}.get(self.type)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features it becomes."""
+        return tuple(f"{self.name}={value}" for value in self.values) if self.type == "category" else (self.name,)
+
+
+@dataclass(frozen=True)
+class ArrayInputs:
+    """Inputs that come as one array: every number in [low, high], every record of one shape."""
+
+    low: float
+    high: float
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a file holds, written down beforehand. Nothing in it is ever learned from the records.
+
+    Attributes:
+        target: The column to predict.
+        columns: The columns that become features, in order; empty if `inputs` is given.
+        inputs: The array that becomes the features; None for a table.
+        missing: What happens to a record with a missing value: "zero" (the value's features are 0), "drop" (the
+            record is left out) or "error". A record without a target is left out under "zero" too.
+        groups: Category or bool columns kept for the owner's per-group tables.
+        file: The file, as the configuration names it.
+        test: The test file, as the configuration names it.
+        nominal_size: A public size of the training set.
+    """
+
+    target: Column
+    columns: tuple[Column, ...] = ()
+    inputs: ArrayInputs | None = None
+    missing: str = "zero"
+    groups: tuple[str, ...] = ()
+    file: str | None = None
+    test: str | None = None
+    nominal_size: int | None = None
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Schema:
+        """Return the schema that a TOML table (as tomllib reads it) describes.
+
+        Raises:
+            ValueError: With one line for every mistake.
+
+        Examples:
+            >>> schema = Schema.from_dict({
+            ...     "target": "smoker",
+            ...     "columns": {"age": {"type": "real", "low": 0, "high": 100}, "smoker": {"type": "bool"}},
+            ... })
+            >>> [column.name for column in schema.columns], schema.target.labels
+            (['age'], ('false', 'true'))
+        """
+        if not isinstance(table, Mapping):
+            raise TypeError(f"A schema must be a table of keys, got {type(table).__name__}.")
+        mistakes: list[str] = []
+        parts = _arrays(table, mistakes) if "inputs" in table or "targets" in table else _table(table, mistakes)
+        parts |= _common(table, mistakes)
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
+        return cls(**parts)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """One name per feature of a table."""
+        return tuple(name for column in self.columns for name in column.features)
+
+    @property
+    def target_range(self) -> tuple[float, float] | None:
+        """The (low, high) of a real target, None for classes."""
+        return (self.target.low, self.target.high) if self.target.type == "real" else None
+
+
+def _common(table: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:
+    for key in ("file", "test"):
+        if not isinstance(table.get(key, ""), str):
+            mistakes.append(f"{key} must be a file name in quotes.")
+    missing = table.get("missing", "zero")
+    if missing not in POLICIES:
+        mistakes.append(f"missing must be one of {_listed(POLICIES)}, got {missing!r}.")
+    size = table.get("nominal_size")
+    if size is not None and not _whole(size):
+        mistakes.append(f"nominal_size must be a whole number of at least 1, got {size!r}.")
+    return {"file": table.get("file"), "test": table.get("test"), "missing": missing, "nominal_size": size}
+
+
+def _table(table: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:
+    _unknown("", table, _TABLE, mistakes)
+    listed = table.get("columns")
+    if not isinstance(listed, Mapping) or not listed:
+        mistakes.append("columns is missing: describe every column you use in a table [columns.NAME].")
+        return {}
+    columns = {name: _column(name, entry, mistakes) for name, entry in listed.items()}
+    target = table.get("target")
+    if not isinstance(target, str) or target not in columns:
+        got = "it is missing" if target is None else f"got {target!r}{_closest(target, columns)}"
+        mistakes.append(f"target must be one of the columns; {got}.")
+        return {}
+    groups = _groups(table.get("groups", []), columns, mistakes)
+    goal = columns.pop(target)
+    _target(f"columns.{target}", goal, mistakes)
+    if not columns:
+        mistakes.append("columns holds only the target; describe at least one more column.")
+    return {"target": goal, "columns": tuple(columns.values()), "groups": groups}
+
+
+def _column(name: str, entry: object, mistakes: list[str]) -> Column:
+    where = f"columns.{name}"
+    if not name or name != name.strip():
+        mistakes.append(f"{where}: a column's name must not be empty, nor start or end with a space.")
+    kind = entry.get("type") if isinstance(entry, Mapping) else None
+    if not isinstance(entry, Mapping) or kind not in TYPES:
+        got = "it is missing" if kind is None else f"got {kind!r}{_closest(kind, TYPES)}"
+        mistakes.append(f"{where}: type must be one of {_listed(TYPES)}; {got}.")
+        return Column(name, "bool")
+    _unknown(where, entry, _COLUMN[kind], mistakes)
+    if kind == "bool":
+        return Column(name, "bool")
+    if kind == "category":
+        return Column(name, "category", values=_values(f"{where}: values", entry.get("values"), mistakes))
+    low, high = _bounds(where, entry, mistakes)
+    scale = entry.get("scale", "linear")
+    if scale not in SCALES:
+        mistakes.append(f"{where}: scale must be one of {_listed(SCALES)}, got {scale!r}.")
+    return Column(name, "real", low, high, str(scale))
+
+
+def _arrays(table: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:
+    _unknown("", table, _ARRAYS, mistakes)
+    inputs, targets = table.get("inputs"), table.get("targets")
+    if not isinstance(inputs, Mapping) or not isinstance(targets, Mapping):
+        mistakes.append("inputs and targets must both be tables: [inputs] low, high, shape and [targets] classes.")
+        return {}
+    _unknown("inputs", inputs, ("low", "high", "shape"), mistakes)
+    low, high = _bounds("inputs", inputs, mistakes)
+    shape = inputs.get("shape")
+    if not isinstance(shape, list | tuple) or not 1 <= len(shape) <= 4 or not all(map(_whole, shape)):
+        mistakes.append(f"inputs: shape must list 1 to 4 sizes of one record, as in [1, 28, 28], got {shape!r}.")
+        shape = ()
+    if "classes" in targets:
+        _unknown("targets", targets, ("classes",), mistakes)
+        goal = Column("targets", "category", values=_values("targets: classes", targets["classes"], mistakes))
+    else:
+        _unknown("targets", targets, ("classes", "low", "high"), mistakes)
+        goal = Column("targets", "real", *_bounds("targets", targets, mistakes))
+    _target("targets", goal, mistakes)
+    return {"target": goal, "inputs": ArrayInputs(low, high, tuple(shape))}
+
+
+def _target(where: str, column: Column, mistakes: list[str]) -> None:
+    if column.type == "category" and len(column.values) == 1:
+        mistakes.append(f"{where}: a target needs at least two classes, got one.")
+    if column.scale != "linear":
+        mistakes.append(f"{where}: scale must be 'linear' for the target, so that predictions can be restored.")
+
+
+def _groups(groups: object, columns: Mapping[str, Column], mistakes: list[str]) -> tuple[str, ...]:
+    if not isinstance(groups, list | tuple) or len({str(name) for name in groups}) != len(groups):
+        mistakes.append(f"groups must list columns, each once, got {groups!r}.")
+        return ()
+    for name in groups:
+        if not isinstance(name, str) or name not in columns:
+            mistakes.append(f"groups must list columns, got {name!r}{_closest(name, columns)}.")
+        elif columns[name].type == "real":
+            mistakes.append(f"groups must list category or bool columns; {name!r} is real.")
+    return tuple(groups)
+
+
+def _bounds(where: str, entry: Mapping[str, Any], mistakes: list[str]) -> tuple[float, float]:
+    found = []
+    for key in ("low", "high"):
+        value = entry.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300:  # NaN fails
+            found.append(float(value))
+        else:
+            got = "it is missing" if value is None else f"got {value!r}"
+            mistakes.append(f"{where}: {key} must be a finite number known beforehand, not read off the data; {got}.")
+    if len(found) < 2:
+        return 0.0, 1.0
+    low, high = found
+    if not low < high or not math.isfinite(1.0 / (high - low)):
+        mistakes.append(f"{where}: low must be below high, got low={low:g}, high={high:g}.")
+    return low, high
+
+
+def _values(where: str, listed: object, mistakes: list[str]) -> tuple[str, ...]:
+    if not isinstance(listed, list | tuple) or not listed:
+        mistakes.append(f"{where} must list at least one value, got {listed!r}.")
+        return ()
+    for value in listed:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, str | int)
+            or not str(value)
+            or str(value) != str(value).strip()
+        ):
+            mistakes.append(
+                f"{where} must be text that neither is empty nor starts or ends with a space, got {value!r}."
+            )
+    names = [str(value) for value in listed]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        mistakes.append(f"{where} must not repeat a value, got {name!r} more than once.")
+    return tuple(names)
+
+
+def _unknown(where: str, entry: Mapping[str, Any], known: tuple[str, ...], mistakes: list[str]) -> None:
+    for key in entry:
+        if key not in known:
+            hint = _closest(key, known) or f"; the keys are {_listed(known)}"
+            mistakes.append(f"{where}{': ' if where else ''}unknown key {key!r}{hint}.")
+
+
+def _closest(word: object, known: Any) -> str:
+    match = get_close_matches(str(word), list(known), n=1)
+    return f", the closest is {match[0]!r}" if match else ""
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,0 +1,295 @@
+"""Read a CSV or NPZ file through a schema, record by record."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacita.data.dataset import Dataset
+from tacita.data.formats import read_npz
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tacita.data.dataset import Groups, Inputs, Targets
+    from tacita.data.schema import Column, Schema
+
+    Cells = Sequence[str] | NDArray[Any]
+
+MISSING = "(missing)"
+_BOOLS = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0}
+_KINDS = {"real": "biufUS", "category": "biuUS", "bool": "biuUS"}
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The encoded records of one file."""
+
+    inputs: Inputs
+    targets: Targets
+    groups: Groups
+
+
+def read_table(path: Path | str, schema: Schema, *, test: Path | str | None = None) -> Dataset:
+    """Read a table and encode it by a public schema.
+
+    A real value is clamped to [low, high] and scaled to [-1, 1] (`scale = "log"`: by log(1 + value - low)); a category
+    becomes one feature per listed value, 1 or 0; a bool becomes 1 or -1. An `inputs` array is clamped and scaled to
+    [0, 1], as images are. A real target is scaled to [0, 1]; `Dataset.restore` leads back. Missing is: empty, NA, NaN
+    or ? (unless listed as a value), a value not listed, a number that cannot be read or is not finite.
+
+    A CSV file is UTF-8 with a header, one record per line. Fields may be quoted but hold no line break, so no line,
+    however broken, can change how another is read. A line that cannot be read, or has not as many fields as the header,
+    has every value missing: it is left out, or refused under the policy "error". Blank lines and columns that the
+    schema does not name are skipped. An NPZ file holds one array per column, or `inputs` and `targets`.
+
+    Args:
+        path: A .csv or .npz file.
+        schema: What it holds.
+        test: A second file, held out.
+
+    Raises:
+        ValueError: If the file does not fit the schema. The message never holds a record's content, place or number.
+        OSError: If the file cannot be read.
+
+    Guarantee:
+        A record's encoding depends on that record and the schema alone: leaving another out changes no bit of it.
+    """
+    train = _read(Path(path), schema)
+    held_out = _empty(train) if test is None else _read(Path(test), schema)
+    return Dataset(
+        name=Path(path).stem,
+        inputs=train.inputs,
+        targets=train.targets,
+        test_inputs=held_out.inputs,
+        test_targets=held_out.targets,
+        classes=schema.target.labels,
+        feature_names=schema.feature_names,
+        groups=train.groups,
+        test_groups=held_out.groups,
+        source=Path(path).name,
+        nominal_size=schema.nominal_size,
+        target_range=schema.target_range,
+    )
+
+
+def encode_lines(lines: Iterable[bytes], header: Sequence[str], schema: Schema, *, name: str) -> Encoded:
+    """Encode CSV lines whose fields are `header`."""
+    places = [_place(column.name, header, name) for column in (*schema.columns, schema.target)]
+    cells: list[list[str]] = [[] for _ in places]
+    for line in lines:
+        if not line.strip():
+            continue
+        fields = _fields(line)
+        if fields is None or len(fields) != len(header):
+            if schema.missing == "error":
+                raise ValueError(
+                    f"{name} has a line that cannot be read or has not as many fields as the header; "
+                    'choose missing = "drop" to leave such records out.'
+                )
+            continue  # every value is missing, the target among them
+        for column, place in zip(cells, places, strict=True):
+            column.append(fields[place])
+    names = [column.name for column in (*schema.columns, schema.target)]
+    return _encode(dict(zip(names, cells, strict=True)), schema, name)
+
+
+def _read(path: Path, schema: Schema) -> Encoded:
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".npz"):
+        raise ValueError(f"{path.name} must be a .csv or .npz file.")
+    if schema.inputs is not None:
+        if suffix != ".npz":
+            raise ValueError(
+                f"{path.name} must be .npz for a schema with [inputs]; describe a CSV with [columns.NAME]."
+            )
+        encoded = _read_arrays(path, schema)
+    else:
+        encoded = _read_csv(path, schema) if suffix == ".csv" else _read_columns(path, schema)
+    if not len(encoded.targets):
+        raise ValueError(f"{path.name} holds no record that the schema can read; compare the two.")
+    return encoded
+
+
+def _read_csv(path: Path, schema: Schema) -> Encoded:
+    with path.open("rb") as lines:
+        header = _fields(lines.readline().removeprefix(b"\xef\xbb\xbf"))
+        if not header:
+            raise ValueError(f"{path.name} must start with a header line of column names, in UTF-8.")
+        return encode_lines(lines, header, schema, name=path.name)
+
+
+def _fields(line: bytes) -> list[str] | None:
+    try:
+        text = line.rstrip(b"\r\n").decode()
+        return [field.strip() for field in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
+    except (UnicodeDecodeError, csv.Error):
+        return None
+
+
+def _place(column: str, header: Sequence[str], name: str) -> int:
+    if header.count(column) != 1:  # the header is not shown: without one, the first line is a record
+        found = "has no column" if column not in header else "has more than one column"
+        raise ValueError(f"{name} {found} {column!r}, which the schema names; compare the schema with the first line.")
+    return header.index(column)
+
+
+def _read_columns(path: Path, schema: Schema) -> Encoded:
+    columns = (*schema.columns, schema.target)
+    arrays = read_npz(path, [column.name for column in columns], name=path.name)
+    for column in columns:
+        array = arrays[column.name]
+        if array.ndim != 1 or array.dtype.kind not in _KINDS[column.type]:
+            kinds = "numbers or text" if column.type == "real" else "whole numbers, truth values or text"
+            raise ValueError(f"{path.name}: array {column.name!r} must be one-dimensional, of {kinds}.")
+    _same_length(arrays, path.name)
+    cells = {key: _cells(array, f"{path.name}: array {key!r}") for key, array in arrays.items()}
+    return _encode(cells, schema, path.name)
+
+
+def _cells(array: NDArray[Any], name: str) -> Cells:
+    if array.dtype.kind in "biuf":
+        return array
+    try:
+        cells = array.tolist()
+    except (ValueError, SystemError):  # numpy and Python raise either, and may quote the text
+        raise ValueError(f"{name} holds text that is not Unicode.") from None
+    return [(cell if isinstance(cell, str) else cell.decode(errors="replace")).strip() for cell in cells]
+
+
+def _same_length(arrays: Mapping[str, NDArray[Any]], name: str) -> None:
+    if len({len(array) for array in arrays.values()}) > 1:
+        raise ValueError(f"{name}: the arrays {', '.join(map(repr, arrays))} must hold equally many records.")
+
+
+def _read_arrays(path: Path, schema: Schema) -> Encoded:
+    bounds = schema.inputs
+    arrays = read_npz(path, ["inputs", "targets"], name=path.name)
+    inputs, targets = arrays["inputs"], arrays["targets"]
+    if bounds is None or inputs.ndim != 1 + len(bounds.shape) or inputs.shape[1:] != bounds.shape:
+        raise ValueError(f"{path.name}: 'inputs' must have one record of shape {bounds and bounds.shape} per row.")
+    if inputs.dtype.kind not in "biuf":
+        raise ValueError(f"{path.name}: 'inputs' must be an array of real numbers.")
+    if targets.ndim != 1 or targets.dtype.kind not in ("biuf" if schema.target.type == "real" else "iu"):
+        what = "real numbers" if schema.target.type == "real" else "whole numbers, positions in classes"
+        raise ValueError(f"{path.name}: 'targets' must be one-dimensional, of {what}.")
+    _same_length(arrays, path.name)
+    finite = np.isfinite(inputs)
+    unit = _unit(np.where(finite, inputs, bounds.low), bounds.low, bounds.high) * finite
+    gaps = {"inputs": ~finite.all(axis=tuple(range(1, inputs.ndim)))}
+    if schema.target.type == "real":
+        goal, gaps["targets"] = _target(schema.target, targets)
+    else:
+        gaps["targets"] = (targets < 0) | (targets >= len(schema.target.values))
+        goal = np.where(gaps["targets"], 0, targets).astype(np.int64)
+    keep = _kept(gaps, schema, path.name)
+    return Encoded(unit[keep].astype(np.float32), goal[keep], {})
+
+
+def _encode(cells: Mapping[str, Cells], schema: Schema, name: str) -> Encoded:
+    gaps: dict[str, NDArray[np.bool_]] = {}
+    blocks, groups = [], {}
+    for column in schema.columns:
+        block, codes = _block(column, cells[column.name])
+        gaps[column.name] = np.isnan(codes)
+        blocks.append(block)
+        if column.name in schema.groups:
+            groups[column.name] = _labels(column, codes)
+    goal, gaps[schema.target.name] = _target(schema.target, cells[schema.target.name])
+    if schema.target.name in schema.groups:
+        groups[schema.target.name] = _labels(schema.target, _codes(schema.target, cells[schema.target.name]))
+    keep = _kept(gaps, schema, name)
+    return Encoded(
+        np.concatenate(blocks, axis=1)[keep], goal[keep], {key: group[keep] for key, group in groups.items()}
+    )
+
+
+def _kept(gaps: Mapping[str, NDArray[np.bool_]], schema: Schema, name: str) -> NDArray[np.bool_]:
+    if schema.missing == "error":
+        for column, gap in gaps.items():
+            if gap.any():
+                raise ValueError(
+                    f"{name}: column {column!r} has values that are missing, unreadable or not in the schema; "
+                    'choose missing = "zero" or missing = "drop", or correct the file.'
+                )
+    keep = ~gaps[schema.target.name]
+    if schema.missing == "drop":
+        for gap in gaps.values():
+            keep &= ~gap
+    return keep
+
+
+def _block(column: Column, cells: Cells) -> tuple[Inputs, NDArray[np.float64]]:
+    """Return a column's features, 0 where it is missing, and its plain values, NaN where it is missing."""
+    if column.type == "real":
+        values = _reals(cells)
+        return _nan_to_zero(2.0 * _scaled(column, values) - 1.0)[:, None], values
+    codes = _codes(column, cells)
+    if column.type == "bool":
+        return _nan_to_zero(2.0 * codes - 1.0)[:, None], codes
+    return (codes[:, None] == np.arange(len(column.values))).astype(np.float32), codes
+
+
+def _target(column: Column, cells: Cells) -> tuple[Targets, NDArray[np.bool_]]:
+    if column.type == "real":
+        values = _reals(cells)
+        return _nan_to_zero(_scaled(column, values)), np.isnan(values)
+    codes = _codes(column, cells)
+    return _nan_to_zero(codes).astype(np.int64), np.isnan(codes)
+
+
+def _reals(cells: Cells) -> NDArray[np.float64]:
+    if not isinstance(cells, np.ndarray):
+        return np.array([_real(cell) for cell in cells], dtype=np.float64)
+    with np.errstate(over="ignore"):
+        values = cells.astype(np.float64)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _real(cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) and "_" not in cell else math.nan
+
+
+def _codes(column: Column, cells: Cells) -> NDArray[np.float64]:
+    if isinstance(cells, np.ndarray):
+        cells = [str(cell) for cell in cells.tolist()]
+    if column.type == "bool":
+        return np.array([_BOOLS.get(cell.lower(), math.nan) for cell in cells], dtype=np.float64)
+    known = {value: code for code, value in enumerate(column.values)}
+    return np.array([known.get(cell, math.nan) for cell in cells], dtype=np.float64)
+
+
+def _labels(column: Column, codes: NDArray[np.float64]) -> NDArray[np.str_]:
+    names = np.array([*(column.labels or ()), MISSING])
+    return names[np.where(np.isnan(codes), len(names) - 1, codes).astype(np.int64)]
+
+
+def _scaled(column: Column, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    if column.scale == "linear":
+        return _unit(values, column.low, column.high)
+    offsets = (np.clip(values, column.low, column.high) - column.low).tolist()
+    # math.log1p and not numpy's, whose last bit may depend on a value's place in the array.
+    return np.array([math.log1p(offset) for offset in offsets]) / math.log1p(column.high - column.low)
+
+
+def _unit(values: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
+    with np.errstate(over="ignore"):
+        return (np.clip(values.astype(np.float64), low, high) - low) / (high - low)
+
+
+def _nan_to_zero(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    return np.where(np.isnan(values), 0.0, values).astype(np.float32)
+
+
+def _empty(like: Encoded) -> Encoded:
+    return Encoded(like.inputs[:0], like.targets[:0], {key: group[:0] for key, group in like.groups.items()})

@@ -1,0 +1,347 @@
+"""Training without writing a loop: a recipe says what to train on what, and how."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita import _check, runs
+from tacita.accounting import token_profile
+from tacita.data import Dataset, Schema, load, read_table
+from tacita.report.label import Label
+from tacita.training.loop import PrivateTraining, Step
+
+_OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What `tacita train` does. Every entry but `data` has a default; none is learned from the data.
+
+    Attributes:
+        data: A name (`digits`, `mnist`, …) under "name", or a schema with "file".
+        name: The run's name.
+        purpose: What is made, in a sentence, for the label.
+        model: `module:attr`, a function of nothing that returns an `nn.Module`, or a module class. None takes a
+            small CNN for images and a linear model for tables.
+        epsilon: Worst-case target, together with `delta`. Or give `noise_multiplier`.
+        noise_multiplier: Noise standard deviation over the clip norm.
+        delta: Total failure probability.
+        batch_size: The planned batch: the noisy sum is divided by it.
+        nominal_size: The public size of the data, from which the sample rate is made. Built-in sets know theirs.
+        sample_rate: Instead of `nominal_size`.
+        steps: How many steps.
+        clip_norm: The largest norm of one record's gradient.
+        optimizer: sgd, adam or adamw.
+        learning_rate: Its learning rate.
+        momentum: For sgd.
+        individual_every: Give every record its own bound, measured once in so many steps. 0 for none.
+        panel: How many records are followed if not all are measured.
+        holdout: Chance with which a record is held out, where the data have no test part.
+        record_profile: {fraction of the clip norm: share of the steps}: what a record may spend.
+        certificate_profile: The same, for a conformal certificate.
+        tolerated: How many followed records may pass the certificate's budget.
+        ledger: A shared ledger's path.
+        seed: For runs that can be repeated; not secure.
+    """
+
+    data: Mapping[str, Any]
+    name: str = ""
+    purpose: str = ""
+    model: str | None = None
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    delta: float = 1e-5
+    batch_size: int = 256
+    nominal_size: int | None = None
+    sample_rate: float | None = None
+    steps: int = 500
+    clip_norm: float = 1.0
+    optimizer: str = "sgd"
+    learning_rate: float = 0.5
+    momentum: float = 0.9
+    individual_every: int = 0
+    panel: int = 256
+    holdout: float = 0.1
+    record_profile: Mapping[str, float] | None = None
+    certificate_profile: Mapping[str, float] | None = None
+    tolerated: int = 0
+    ledger: str | None = None
+    seed: int | None = None
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Recipe:
+        """Check a parsed TOML document; unknown words are refused with the nearest known one."""
+        known = [f.name for f in fields(cls)]
+        for word in table:
+            if word not in known:
+                near = get_close_matches(str(word), known, 1)
+                raise ValueError(f"{word!r} is not an entry of a recipe{_meant(near)}.")
+        if not isinstance(table.get("data"), Mapping):
+            raise ValueError("A recipe needs a [data] table, with a name or a file.")
+        recipe = cls(**table)
+        if (recipe.epsilon is None) == (recipe.noise_multiplier is None):
+            raise ValueError("Give either epsilon or noise_multiplier, and not both.")
+        _check.one_of("optimizer", recipe.optimizer, tuple(_OPTIMIZERS))
+        _check.count("steps", recipe.steps)
+        _check.count("batch_size", recipe.batch_size)
+        _check.in_range("holdout", recipe.holdout, 0.0, 0.9)
+        _check.in_range("learning_rate", recipe.learning_rate, 0.0, 1e6)
+        _check.count("individual_every", recipe.individual_every, low=0)
+        return recipe
+
+    @classmethod
+    def read(cls, path: str | Path) -> Recipe:
+        """Read a TOML file. Relative paths in it are taken from the file's own folder."""
+        file = Path(path)
+        try:
+            table = tomllib.loads(file.read_text())
+        except FileNotFoundError:
+            raise ValueError(f"There is no file {str(file)!r}.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{str(file)!r} is not TOML: {error}.") from None
+        recipe = cls.from_dict(table)
+        data = dict(recipe.data)
+        for entry in ("file", "test"):
+            if isinstance(data.get(entry), str):
+                data[entry] = os.path.join(file.parent, data[entry])
+        ledger = recipe.ledger and os.path.join(file.parent, recipe.ledger)
+        return replace(recipe, data=data, ledger=ledger, name=recipe.name or file.stem)
+
+
+DEMOS = {
+    "digits": Recipe(
+        data={"name": "digits"},
+        name="Handwritten digits, 8x8",
+        purpose="A small convolutional network that reads handwritten digits.",
+        epsilon=3.0,
+        batch_size=256,
+        steps=200,
+        learning_rate=0.5,
+        individual_every=10,
+    ),
+    "mnist": Recipe(
+        data={"name": "mnist"},
+        name="Handwritten digits, MNIST",
+        purpose="A small convolutional network that reads handwritten digits.",
+        epsilon=2.0,
+        batch_size=512,
+        steps=400,
+        panel=128,
+    ),
+    "fashion-mnist": Recipe(
+        data={"name": "fashion-mnist"},
+        name="Clothes, Fashion-MNIST",
+        purpose="A small convolutional network that tells clothes apart.",
+        epsilon=2.0,
+        batch_size=512,
+        steps=400,
+        panel=128,
+    ),
+    "adult": Recipe(
+        data={"name": "adult"},
+        name="Income, Adult census",
+        purpose="A logistic regression that tells incomes above 50,000 dollars from census answers.",
+        epsilon=1.0,
+        batch_size=1024,
+        steps=300,
+        clip_norm=0.5,
+        learning_rate=1.0,
+        individual_every=1,
+    ),
+    "abalone": Recipe(
+        data={"name": "abalone"},
+        name="Age of abalones",
+        purpose="A logistic regression that tells older abalones from measurements of their shells.",
+        epsilon=1.0,
+        batch_size=512,
+        steps=300,
+        clip_norm=0.5,
+        learning_rate=1.0,
+        individual_every=1,
+    ),
+}
+
+
+@dataclass
+class Job:
+    """A recipe made ready: data, model and training."""
+
+    recipe: Recipe
+    dataset: Dataset
+    model: nn.Module
+    private: PrivateTraining
+    held: tuple[Tensor, Tensor] = field(repr=False)
+
+    def score(self) -> tuple[str, float]:
+        """Return what is measured on held-out records, and its value. For the owner."""
+        with torch.no_grad():
+            self.model.eval()
+            outputs = self.model(self.held[0])
+            self.model.train()
+        if self.dataset.classes is None:
+            return "root mean squared error (scaled)", float((outputs.flatten() - self.held[1]).square().mean().sqrt())
+        return "accuracy", float((outputs.argmax(1) == self.held[1]).float().mean())
+
+    def run(self, progress: Callable[[Step, Job], None] | None = None) -> Label:
+        """Take the remaining steps and return the label, which the run directory gets too."""
+        for step in self.private:
+            if progress is not None:
+                progress(step, self)
+        name, value = self.score()
+        text = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
+        where = "the test set" if len(self.dataset.test_targets) else "records held out"
+        return self.private.label(delta=self.recipe.delta, metrics={name: f"{text} on {where}"})
+
+
+def start(recipe: Recipe, run_dir: str | Path) -> Job:
+    """Make a recipe ready to run in a new run directory."""
+    dataset, model, loss, optimizer, (train, held, groups) = _prepare(recipe)
+    profile = _profile(recipe.record_profile, recipe.steps)
+    private = PrivateTraining(
+        model,
+        loss,
+        train,
+        optimizer=optimizer,
+        sample_rate=_rate(recipe, dataset),
+        steps=recipe.steps,
+        clip_norm=recipe.clip_norm,
+        noise_multiplier=recipe.noise_multiplier,
+        target=None if recipe.epsilon is None else (recipe.epsilon, recipe.delta),
+        batch_size=recipe.batch_size,
+        individual_every=recipe.individual_every or None,
+        record_budget=profile,
+        certificate=_profile(recipe.certificate_profile, recipe.steps),
+        tolerated=recipe.tolerated,
+        panel=recipe.panel,
+        holdout=held,
+        groups=groups,
+        ledger=recipe.ledger,
+        run_dir=run_dir,
+        rng=recipe.seed,
+        delta=recipe.delta,
+        name=recipe.name or dataset.name,
+        purpose=recipe.purpose,
+    )
+    runs.write_json(Path(run_dir), "recipe.json", asdict(recipe))
+    return Job(recipe, dataset, model, private, held)
+
+
+def restart(run_dir: str | Path) -> Job:
+    """Make an interrupted run of a recipe ready to go on."""
+    recipe = Recipe.from_dict(runs.read_json(Path(run_dir), "recipe.json"))
+    dataset, model, loss, optimizer, (train, held, _) = _prepare(recipe)
+    private = PrivateTraining.resume(run_dir, model, loss, train, optimizer=optimizer, holdout=held)
+    return Job(recipe, dataset, model, private, held)
+
+
+def _prepare(recipe: Recipe) -> tuple[Dataset, nn.Module, Any, torch.optim.Optimizer, Any]:
+    dataset = _dataset(recipe.data)
+    if recipe.seed is not None:
+        torch.manual_seed(recipe.seed)
+    outputs = len(dataset.classes) if dataset.classes is not None else 1
+    model = _custom(recipe.model) if recipe.model else default_model(dataset.inputs.shape[1:], outputs)
+    loss = nn.functional.cross_entropy if dataset.classes is not None else _squared_error
+    options: dict[str, Any] = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
+    optimizer = _OPTIMIZERS[recipe.optimizer](model.parameters(), lr=recipe.learning_rate, **options)
+    return dataset, model, loss, optimizer, _parts(dataset, recipe)
+
+
+def _dataset(table: Mapping[str, Any]) -> Dataset:
+    if "name" in table:
+        extra = set(table) - {"name", "target"}
+        if extra:
+            raise ValueError(f"[data] with a name takes no {sorted(extra)}; columns go with a file.")
+        return load(str(table["name"]), target=table.get("target"))
+    if "file" not in table:
+        raise ValueError("[data] needs a name (one of the built-in sets) or a file.")
+    schema = Schema.from_dict({k: v for k, v in table.items() if k not in ("file", "test")})
+    return read_table(table["file"], schema, test=table.get("test"))
+
+
+def _parts(dataset: Dataset, recipe: Recipe) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, Any]]:
+    """Return training and held-out tensors, and the groups of the training records.
+
+    Without a test part every record is held out by its own coin, so that one record's presence moves no other.
+    The coins come from a fixed public seed: a resumed run gets the same parts.
+    """
+    groups = dict(dataset.groups)
+    if dataset.classes is not None:
+        groups = {"class": np.array(dataset.classes)[dataset.targets.astype(int)], **groups}
+    inputs, targets = torch.from_numpy(dataset.inputs), torch.from_numpy(dataset.targets)
+    if len(dataset.test_targets):
+        held = (torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_targets))
+        return (inputs, targets), held, groups
+    out = np.random.default_rng(20201).random(len(targets)) < recipe.holdout
+    if not out.any() or out.all():
+        raise ValueError("holdout leaves no records to train on, or none to hold out; change it or give a test file.")
+    kept = torch.from_numpy(~out)
+    return (inputs[kept], targets[kept]), (inputs[~kept], targets[~kept]), {k: v[~out] for k, v in groups.items()}
+
+
+def _rate(recipe: Recipe, dataset: Dataset) -> float:
+    if recipe.sample_rate is not None:
+        return recipe.sample_rate
+    size = recipe.nominal_size or dataset.nominal_size
+    if size is None:
+        raise ValueError("Declare nominal_size, the public size of the data, or sample_rate; it is not counted.")
+    return recipe.batch_size / size
+
+
+def _profile(shares: Mapping[str, float] | None, steps: int) -> Any:
+    if shares is None:
+        return None
+    try:
+        return token_profile({float(level): share for level, share in shares.items()}, steps=steps)
+    except ValueError as error:
+        raise ValueError(f"A profile maps fractions of the clip norm to shares of the steps: {error}") from None
+
+
+def default_model(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Return a small CNN for images and a linear model for tables."""
+    if len(shape) == 1:
+        return nn.Linear(shape[0], outputs)
+    channels, size = shape[0], shape[1]
+    first = nn.Conv2d(channels, 16, 8, 2, padding=3) if size >= 28 else nn.Conv2d(channels, 16, 3, padding=1)
+    second = nn.Conv2d(16, 32, 4, 2) if size >= 28 else nn.Conv2d(16, 32, 3, padding=1)
+    pool = {"kernel_size": 2, "stride": 1} if size >= 28 else {"kernel_size": 2}
+    front = nn.Sequential(first, nn.Tanh(), nn.MaxPool2d(**pool), second, nn.Tanh(), nn.MaxPool2d(**pool), nn.Flatten())
+    with torch.no_grad():
+        width = front(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(*front, nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, outputs))
+
+
+def _custom(reference: str) -> nn.Module:
+    module_name, _, attribute = reference.partition(":")
+    if not module_name or not attribute:
+        raise ValueError(f"model must be 'module:attr', got {reference!r}.")
+    sys.path.insert(0, os.getcwd())
+    try:
+        made = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"model {reference!r} cannot be loaded: {error}.") from error
+    finally:
+        sys.path.remove(os.getcwd())
+    model = made() if callable(made) and not isinstance(made, nn.Module) else made
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model {reference!r} must give a torch.nn.Module, got {type(model).__name__}.")
+    return model
+
+
+def _squared_error(output: Tensor, target: Tensor) -> Tensor:
+    return (output.flatten() - target).square().mean()
+
+
+def _meant(near: list[str]) -> str:
+    return f"; did you mean {near[0]!r}?" if near else ""
