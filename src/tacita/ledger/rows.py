@@ -1,0 +1,137 @@
+"""What each kind of row says, and what the rows add up to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tacita import _check
+from tacita._check import PrivacyError
+from tacita.guarantee import SMALLEST_EPSILON
+from tacita.ledger.chain import START, Row
+from tacita.ledger.costs import DECLARED, Units
+
+SCHEMA = 1
+RELATIONS = ("add_remove", "replace_one")
+Plain = float | int | str
+
+
+@dataclass
+class Run:
+    """A run as far as the rows tell."""
+
+    mechanism: dict[str, Plain]
+    charged: int = 0
+    touched: int = 0  # row of the last charge or resume
+
+
+@dataclass
+class State:
+    """What the rows up to `head` say."""
+
+    last: int = -1
+    head: str = START
+    meta: dict[str, Any] = field(default_factory=dict)
+    budget: tuple[float, float] | None = None
+    totals: tuple[Units, ...] = (0,) * len(DECLARED)
+    deltas: int = 0
+    releases: int = 0
+    runs: dict[str, Run] = field(default_factory=dict)
+    seeds: dict[str, tuple[str, bool]] = field(default_factory=dict)  # fingerprint -> run, seeded
+    heads: dict[str, int] = field(default_factory=dict)
+
+    def apply(self, row: Row) -> None:
+        """Take in one more row; raises if it cannot follow the others."""
+        body = row.body
+        if (row.seq == 0) != (row.kind == "ledger"):
+            raise ValueError("the first row must describe the ledger")
+        if row.kind == "ledger":
+            self.meta = _meta(body)
+        elif row.kind == "budget":
+            self.budget = (float(body["epsilon"]), float(body["delta"]))
+        elif row.kind == "run":
+            self._open_run(row)
+        elif row.kind in ("charge", "release"):
+            self._add_costs(row)
+        elif row.kind != "event":
+            raise ValueError(f"unknown kind {row.kind!r}")
+        elif body["event"] == "resume":
+            self.runs[row.run].touched = row.seq
+        self.last, self.head = row.seq, row.hash
+        self.heads[row.hash] = row.seq
+
+    def _open_run(self, row: Row) -> None:
+        run = self.runs.setdefault(row.run, Run(row.body["mechanism"]))
+        if run.mechanism != row.body["mechanism"]:
+            raise ValueError("a run changes its mechanism")
+        if row.body["seed"] is not None:
+            self.seeds[row.body["seed"]] = (row.run, row.body["seeded"])
+
+    def _add_costs(self, row: Row) -> None:
+        costs = [decoded(cost) for cost in row.body["costs"]]
+        self.totals = tuple(a + b for a, b in zip(self.totals, costs, strict=True))
+        self.deltas += row.body["delta"]
+        self.releases += 1
+        if row.kind == "charge":
+            run = self.runs[row.run]
+            if row.body["first"] != run.charged:
+                raise ValueError("a run's charges leave a gap")
+            run.charged += row.body["steps"]
+            run.touched = row.seq
+
+
+def _meta(body: dict[str, Any]) -> dict[str, Any]:
+    if body["schema"] != SCHEMA or tuple(body["orders"]) != DECLARED:
+        raise ValueError("it was made by another version of tacita")
+    _check.one_of("neighbours", body["neighbours"], RELATIONS)
+    name_text("unit", body["unit"])
+    return body
+
+
+def budget_body(epsilon: object, delta: object) -> dict[str, float]:
+    """Return a budget's row; both numbers are needed."""
+    if epsilon is None or delta is None:
+        raise ValueError("A budget needs both epsilon and delta.")
+    return {
+        "epsilon": _check.in_range("epsilon", epsilon, SMALLEST_EPSILON, 1e6),
+        "delta": _check.probability("delta", delta),
+    }
+
+
+def mechanism_body(mechanism: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Return a mechanism as it is frozen; it must name its steps."""
+    frozen = plain_body("mechanism", mechanism)
+    if "steps" not in frozen:
+        raise PrivacyError("mechanism must name 'steps', the most steps the run may take.")
+    frozen["steps"] = _check.count("mechanism['steps']", frozen["steps"])
+    return frozen
+
+
+def plain_body(name: str, values: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Return names and values that JSON keeps exactly."""
+    return {
+        name_text(f"a key of {name}", key): _plain_value(f"{name}[{key!r}]", value) for key, value in values.items()
+    }
+
+
+def _plain_value(name: str, value: Plain) -> Plain:
+    if isinstance(value, str | int):
+        return value
+    x = _check.number(name, value)
+    if not math.isfinite(x):
+        raise ValueError(f"{name} must be finite, got {x}.")
+    return x
+
+
+def name_text(name: str, value: object) -> str:
+    """Return `value` if it can stand for something in a list that people read."""
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= 200:
+        raise ValueError(f"{name} must be 1 to 200 printable characters, got {value!r}.")
+    return value
+
+
+def decoded(cost: int | str) -> Units:
+    """Return a cost as it is added up; JSON has no infinity."""
+    return math.inf if cost == "inf" else int(cost)
