@@ -103,7 +103,7 @@ class Readings:
     def from_dict(cls, data: Mapping[str, Any]) -> Readings:
         """Rebuild what `to_dict` wrote."""
         return cls(
-            typical=tuple(Guarantee.from_dict(g) for g in _rows(data["typical"])),
+            typical=tuple(_guarantee(g) for g in _rows(data["typical"])),
             panels=data["panels"],
             percentiles=_points(data["percentiles"]),
             curve=_points(data["curve"]),
@@ -219,8 +219,8 @@ class Label:
             return cls(
                 title=data["title"],
                 purpose=data["purpose"],
-                worst=Guarantee.from_dict(data["worst"]),
-                comparisons=tuple(Guarantee.from_dict(g) for g in _rows(data["comparisons"])),
+                worst=_guarantee(data["worst"]),
+                comparisons=tuple(_guarantee(g) for g in _rows(data["comparisons"])),
                 curve=_points(data["curve"]),
                 mechanism=_pairs(data["mechanism"]),
                 declared=tuple(_rows(data["declared"])),
@@ -233,6 +233,12 @@ class Label:
             raise ValueError(f"This privacy label is damaged: {error}") from error
 
 
+def _guarantee(data: Mapping[str, Any]) -> Guarantee:
+    found = Guarantee.from_dict(data)
+    _rows(data["assumptions"])  # a text would fall apart into letters
+    return found
+
+
 def _statement(name: str, value: object) -> None:
     """Refuse what is not a guarantee made of the types it should be made of."""
     if not isinstance(value, Guarantee):
@@ -242,7 +248,11 @@ def _statement(name: str, value: object) -> None:
     if not isinstance(value.publishable, bool):
         raise TypeError(f"{name} publishable must be true or false.")
     _texts(name, (value.method, value.unit, value.sampling), value.assumptions)
-    _texts(name, [t for t in (value.estimator, value.composition, value.notion, value.model) if t is not None])
+    _texts(name, [text for text in (value.estimator, value.composition) if text is not None])
+    if value.notion is not None:
+        _check.one_of(f"{name} notion", value.notion, ("strong", "weak"))
+    if value.model is not None:
+        _check.one_of(f"{name} model", value.model, ("distribution-free", "model-based"))
     for part, number in (*value.delta_split, *value.mechanism):
         _text(name, part)
         _check.number(name, number)

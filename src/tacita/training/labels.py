@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _PERCENTS = (0.5, 1, 2.5, *range(5, 96, 5), 97.5, 99, 99.5, 99.9, 100)
 _DRIFT = 0.01  # false alarms of the test for ordered data
 _SMALL = 1000  # records in a running figure
-_POINTS = 12
 
 
 @dataclass(frozen=True)
@@ -87,16 +86,17 @@ def build_label(
     plan: Plan, taken: int, panels: Mapping[str, Panel], facts: RunFacts, groups: Mapping[str, Any], delta: float
 ) -> Label:
     """Return the label of a run after `taken` steps, at one delta for every figure."""
-    worst = plan.worst(taken, delta)
+    checks = _checks(plan, facts)
+    worst = replace(plan.worst(taken, delta), assumptions=tuple(check.text for check in checks))
     return Label(
         title=facts.title,
         purpose=facts.purpose,
         worst=worst,
         comparisons=_comparisons(plan, taken, delta, worst),
-        curve=tuple((t, plan.worst(t, delta).epsilon) for t in _times(taken)),
+        curve=tuple((t, plan.worst(t, delta).epsilon) for t in _times(plan, taken)),
         mechanism=_mechanism(plan, taken, facts),
         declared=_declared(plan, delta),
-        checks=_checks(plan, facts),
+        checks=checks,
         not_hardened=_not_hardened(facts),
         readings=_readings(plan, panels, facts, groups, delta, worst),
     )
@@ -135,15 +135,17 @@ def write_label(folder: Path, label: Label, *, include: Iterable[str] = ()) -> N
     runs.write_text(folder, "label-owner.html", label_html(label))
 
 
-def _times(taken: int) -> list[int]:
-    return sorted({max(1, round(taken * (i / _POINTS) ** 1.5)) for i in range(1, _POINTS + 1)})
+def _times(plan: Plan, taken: int) -> list[int]:
+    """Return the steps at which running figures were given, and the last one."""
+    tenth = max(1, plan.steps // 10)
+    return [*range(tenth, taken, tenth), taken]
 
 
 def _comparisons(plan: Plan, taken: int, delta: float, worst: Guarantee) -> tuple[Guarantee, ...]:
     others = [plan.worst(taken, delta, "rdp")]
     if worst.method.endswith("filter"):
         others.insert(0, replace(plan, record_budget=None).worst(taken, delta))
-    return tuple(others)
+    return tuple(replace(other, assumptions=worst.assumptions) for other in others)
 
 
 def _mechanism(plan: Plan, taken: int, facts: RunFacts) -> tuple[tuple[str, str], ...]:
@@ -229,17 +231,9 @@ def _readings(
     if not panels:
         return Readings(metrics=metrics, facts=own, panels="Nobody was followed, so there is no typical case.")
     statements = {name: panel.accountant.guarantee(delta=delta) for name, panel in panels.items()}
+    statements = {name: _own_assumptions(name, g) for name, g in statements.items()}
     larger = max(statements, key=lambda name: statements[name].epsilon)
     headline = statements[larger]
-    if "held-out" not in statements:
-        headline = replace(
-            headline,
-            assumptions=(
-                *(a for a in headline.assumptions if "were not trained on" not in a),
-                "training panel only: the followed records were trained on, so the figure describes them rather than "
-                "the population",
-            ),
-        )
     if worst.method.endswith("filter") and headline.epsilon > worst.epsilon:
         headline = replace(headline, epsilon=worst.epsilon, method="worst-case cap")
     epsilons = _own_epsilons(panels["training"], delta, worst)
@@ -254,6 +248,17 @@ def _readings(
         certificate=_certificate(plan, panels, delta),
         facts=own,
     )
+
+
+def _own_assumptions(panel: str, statement: Guarantee) -> Guarantee:
+    """Leave out what training enforces, and say what following training records means."""
+    own = [a for a in statement.assumptions if a.startswith("the followed records") or a.startswith("the norms")]
+    if panel == "training":
+        own[0] = (
+            "training panel only: the followed records were trained on, so the figure describes them rather than the "
+            "population"
+        )
+    return replace(statement, assumptions=tuple(own))
 
 
 def _own_epsilons(panel: Panel, delta: float, worst: Guarantee) -> Floats:

@@ -127,9 +127,9 @@ DEMOS = {
         purpose="A small convolutional network that reads handwritten digits.",
         epsilon=3.0,
         batch_size=256,
-        steps=200,
+        steps=100,
         learning_rate=0.5,
-        individual_every=10,
+        individual_every=5,
     ),
     "mnist": Recipe(
         data={"name": "mnist"},
@@ -312,14 +312,19 @@ def default_model(shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return a small CNN for images and a linear model for tables."""
     if len(shape) == 1:
         return nn.Linear(shape[0], outputs)
-    channels, size = shape[0], shape[1]
-    first = nn.Conv2d(channels, 16, 8, 2, padding=3) if size >= 28 else nn.Conv2d(channels, 16, 3, padding=1)
-    second = nn.Conv2d(16, 32, 4, 2) if size >= 28 else nn.Conv2d(16, 32, 3, padding=1)
-    pool = {"kernel_size": 2, "stride": 1} if size >= 28 else {"kernel_size": 2}
-    front = nn.Sequential(first, nn.Tanh(), nn.MaxPool2d(**pool), second, nn.Tanh(), nn.MaxPool2d(**pool), nn.Flatten())
+    channels = shape[0]
+    if min(shape[1:]) < 28:
+        front = nn.Sequential(nn.Conv2d(channels, 16, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten())
+        back: tuple[nn.Module, ...] = ()
+    else:
+        first, second = nn.Conv2d(channels, 16, 8, 2, padding=3), nn.Conv2d(16, 32, 4, 2)
+        pool = nn.MaxPool2d(2, 1)
+        front = nn.Sequential(first, nn.Tanh(), pool, second, nn.Tanh(), pool, nn.Flatten())
+        back = (nn.LazyLinear(32), nn.Tanh())
+    model = nn.Sequential(*front, *back, nn.LazyLinear(outputs))
     with torch.no_grad():
-        width = front(torch.zeros(1, *shape)).shape[1]
-    return nn.Sequential(*front, nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, outputs))
+        model(torch.zeros(1, *shape))
+    return model
 
 
 def _custom(reference: str) -> nn.Module:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -68,12 +69,25 @@ def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor]) -> Loss
     (the first of labels, label, targets, target, y). The loss may reduce by mean or sum, or not at all.
     """
 
+    recurrent = any(isinstance(layer, nn.LSTM) for layer in model.modules())  # oneDNN's has no per-record form
+
     def loss(parameters: Parameters, record: Any) -> Tensor:
         batch = tree_map(lambda t: t.unsqueeze(0), record)
         args, kwargs, target = _split(batch)
-        return loss_fn(functional_call(model, parameters, args, kwargs), target).sum()
+        with _without_onednn() if recurrent else nullcontext():
+            return loss_fn(functional_call(model, parameters, args, kwargs), target).sum()
 
     return loss
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def _split(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:

@@ -9,7 +9,7 @@ import torch
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.training.gradients import Clipped, Loss, Parameters, clipped_sum
+from tacita.training.gradients import Clipped, Loss, Parameters, clipped_sum, length
 
 
 def noisy_mean(
@@ -61,8 +61,7 @@ def private_gradient(
     c = positive("clip_norm", clip_norm)
     _check.in_range("noise_multiplier", noise_multiplier, 0.0, 1e6)
     positive("divisor", divisor)
-    leaves = torch.utils._pytree.tree_leaves(records)
-    count = len(leaves[0]) if leaves else 0
+    count = length(records)
     limits = torch.full((count,), c, dtype=torch.float64) if bounds is None else bounds.double()
     if len(limits) != count or (count and not (0.0 <= float(limits.min()) and float(limits.max()) <= c)):
         raise PrivacyError(f"bounds must hold one value in [0, clip_norm] for each of {count} records.")

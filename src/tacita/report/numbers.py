@@ -1,0 +1,69 @@
+"""Figures as a label prints them, rounded to the safe side: an upper bound is never shown smaller than it is."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+from tacita.guarantee import percent_text, round_up_text
+
+
+def epsilon_text(epsilon: float) -> str:
+    """Format an epsilon, rounded up."""
+    return "infinite" if math.isinf(epsilon) else round_up_text(epsilon)
+
+
+def column_text(epsilon: float) -> str:
+    """Format an epsilon for a column of them: three decimals, rounded up.
+
+    Examples:
+        >>> column_text(0.31801), column_text(2.0)
+        ('0.319', '2.000')
+    """
+    return epsilon_text(epsilon) if epsilon >= 1000.0 else f"{math.ceil(epsilon * 1000.0 - 1e-9) / 1000.0:.3f}"
+
+
+def delta_text(delta: float) -> str:
+    """Format a delta, rounded up, without an exponent where that can be read.
+
+    Examples:
+        >>> delta_text(1e-5), delta_text(2.5e-9), delta_text(0.0)
+        ('0.00001', '2.5e-9', '0')
+    """
+    text = round_up_text(delta)
+    return f"{Decimal(text):f}" if delta == 0.0 or delta >= 1e-6 else text.replace("e-0", "e-")
+
+
+def chance_text(delta: float) -> str:
+    """Say a small probability as one in so many, rounded to the larger chance.
+
+    Examples:
+        >>> chance_text(1e-5), chance_text(3e-5)
+        ('1 in 100,000', '1 in 33,333')
+    """
+    return "no chance at all" if delta == 0.0 else f"1 in {math.floor(1.0 / delta + 1e-9):,}"
+
+
+def times(success: float) -> tuple[int, int]:
+    """Return (right, tries): a success rate as whole numbers, rounded up, with as few tries as tell it from certainty.
+
+    Examples:
+        >>> times(0.7342), times(0.9933), times(1.0)
+        ((74, 100), (994, 1000), (100, 100))
+    """
+    for tries in (100, 1000, 10_000, 100_000):
+        right = math.ceil(success * tries - 1e-9)
+        if right < tries:
+            return right, tries
+    return 100, 100
+
+
+def success_text(success: float) -> str:
+    """Format a success rate as a percentage with one decimal, or with more where that would read as certainty.
+
+    Examples:
+        >>> success_text(0.7342), success_text(0.99991), success_text(1.0)
+        ('73.5%', '99.991%', '100%')
+    """
+    coarse = math.ceil(success * 1000.0 - 1e-9) / 1000.0
+    return percent_text(coarse if coarse < 1.0 else success)

@@ -1,0 +1,113 @@
+"""The label as a self-contained page: no script, no request, readable on a phone, on paper, and in the dark."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from tacita.report import figures, numbers, words
+from tacita.report.label import GroupRow, Label
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+FRAME_HEIGHT = 820
+
+
+def label_html(label: Label) -> str:
+    """Return a complete HTML document: the public page, or the owner's if the label has readings.
+
+    Every text is escaped, and a content security policy forbids scripts and requests all the same. The page
+    carries no date and no random mark.
+
+    Args:
+        label: What to show. `label.public()` leaves out what must not be published.
+
+    Returns:
+        The document, to be written as UTF-8.
+
+    Raises:
+        ImportError: If jinja2 is missing; the message names the install command.
+
+    Guarantee:
+        The public page is a function of the label's public part alone: labels with equal `public()` give the
+        same bytes, whatever was read from the data.
+    """
+    return _template().render(_view(label))
+
+
+def label_frame(label: Label) -> str:
+    """Return the page inside a sandboxed frame, for notebooks: neither its style nor its content can leak out."""
+    title = html.escape(words.printable(f"Privacy label: {label.title}"))
+    document = html.escape(label_html(label))
+    return (
+        f'<iframe title="{title}" sandbox="" referrerpolicy="no-referrer" srcdoc="{document}" '
+        f'style="width:100%;height:{FRAME_HEIGHT}px;border:0"></iframe>'
+    )
+
+
+@cache
+def _template() -> Template:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise ImportError("The label page needs jinja2: pip install 'tacita[report]'") from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalize
+    )
+    return environment.from_string(files("tacita.report").joinpath("label.html.j2").read_text(encoding="utf-8"))
+
+
+def _finalize(value: Any) -> Any:
+    return words.printable(value) if type(value) is str else value
+
+
+def _view(label: Label) -> dict[str, Any]:
+    """Collect everything the template shows."""
+    own = label.readings
+    owner = own is not None
+    return {
+        "label": label,
+        "own": own,
+        "owner": owner,
+        "band": words.OWNER_BAND,
+        "cards": words.cards(label),
+        "meaning": words.meaning(label.worst),
+        "delta_sentence": words.delta_sentence(label.worst.delta),
+        "included_note": words.INCLUDED_NOTE,
+        "figures": figures.figures(label),
+        "delta_note": figures.delta_note(label),
+        "box": {name: getattr(figures, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")},
+        "rows": words.rows(label),
+        "mechanism": words.mechanism(label),
+        "groups": _by_column(own.groups if own else ()),
+        "group_width": _group_width(own.groups if own else ()),
+        "checks": words.checks(label),
+        "states": words.state_words(owner),
+        "glossary": words.glossary(owner),
+        "source_note": words.source_note(label),
+        "version": words.version(),
+        "column_text": numbers.column_text,
+        "percent": numbers.success_text,
+        "bar_width": _bar_width,
+    }
+
+
+def _by_column(rows: tuple[GroupRow, ...]) -> tuple[tuple[str, tuple[GroupRow, ...]], ...]:
+    columns = dict.fromkeys(row.column for row in rows)
+    return tuple((column, tuple(row for row in rows if row.column == column)) for column in columns)
+
+
+def _group_width(rows: tuple[GroupRow, ...]) -> Callable[[float], str]:
+    """Return how wide an epsilon is drawn in the table of groups, in percent of the largest."""
+    largest = max((row.largest for row in rows if math.isfinite(row.largest)), default=0.0) or 1.0
+    return lambda epsilon: f"{100.0 * min(1.0, epsilon / largest):.1f}"
+
+
+def _bar_width(success: float) -> str:
+    """Return how far a bar from guessing (50%) to certainty (100%) is filled, in percent."""
+    return f"{min(100.0, max(0.0, 200.0 * (success - 0.5))):.1f}"

@@ -1,0 +1,110 @@
+"""The label as plain text for a terminal: the same content, plain words first, at most 100 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from tacita.report import numbers, words
+from tacita.report.label import GroupRow, Label, Readings
+
+WIDTH = 100
+BAR = 50
+
+
+def label_text(label: Label) -> str:
+    """Return the label as plain text: no colours, no control characters, lines of at most 100 characters.
+
+    Guarantee:
+        As for the page: without readings the text is a function of the label's public part alone.
+    """
+    own = label.readings
+    parts = [
+        _title(label),
+        *(_card(card) for card in words.cards(label)),
+        _wrap(words.delta_sentence(label.worst.delta)),
+        _section("What the worst case means", words.meaning(label.worst)),
+        _section("Published by choice", [words.INCLUDED_NOTE, *map(_pair, label.included)] if label.included else []),
+        _section("All figures side by side", map(_row, words.rows(label))),
+        _section("How the data were used", map(_pair, words.mechanism(label))),
+        _section("Declared before the first step", label.declared),
+        *(_own(own) if own else ()),
+        _section("What this rests on", _checks(label)),
+        _section("What was not hardened", label.not_hardened),
+        _section("Words", (f"{name}: {text}" for name, text in words.glossary(own is not None))),
+        _wrap(f"{words.source_note(label)} tacita {words.version()}."),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _title(label: Label) -> str:
+    lines = [_wrap(" ".join(words.OWNER_BAND)), ""] if label.readings else []
+    lines += ["PRIVACY LABEL", _wrap(label.title), _wrap(label.purpose)]
+    return "\n".join(lines)
+
+
+def _card(card: words.Card) -> str:
+    lines = [f"{card.heading.upper()} ({card.tag})", _wrap(str(card.sentence), indent=2)]
+    if card.success is not None:
+        lines.append(_bar(card.success))
+    lines += [f"  {e.who + ':':<18} epsilon {e.epsilon:<9} attack success at most {e.percent}" for e in card.exposures]
+    lines += [f"  {card.figures}"] if card.figures else []
+    return "\n".join([*lines, *(_wrap(note, indent=2) for note in card.notes)])
+
+
+def _bar(success: float) -> str:
+    filled = round(BAR * min(1.0, 2.0 * (success - 0.5)))
+    return f"  guessing 50% [{'#' * filled}{'.' * (BAR - filled)}] 100% certain; here {numbers.success_text(success)}"
+
+
+def _row(row: words.Row) -> str:
+    attack = "" if row.attack == "none" else f", attack success {row.attack}"
+    split = f" (of delta: {row.split})" if row.split else ""
+    publish = "publishable" if row.publishable else "not for publication"
+    return f"{row.who}: epsilon {row.epsilon}, delta {row.delta}{attack}; {row.how}{split}; {row.scope}; {publish}"
+
+
+def _own(own: Readings) -> Iterable[str]:
+    yield _section("Certificate", [own.certificate] if own.certificate else [])
+    yield _groups(own.groups)
+    yield _section("Measured", map(_pair, own.metrics))
+    yield _section("About the run", map(_pair, own.facts))
+
+
+def _groups(rows: tuple[GroupRow, ...]) -> str:
+    if not rows:
+        return ""
+    lines = ["GROUPS: half, 90% and all of a group's followed records stay under this epsilon"]
+    lines.append(f"  {'group':<44} {'records':>9} {'half':>9} {'90%':>9} {'all':>9}")
+    for row in rows:
+        name = _cut(f"{words.inline(row.column)} {words.inline(row.value)}", 44)
+        figures = (numbers.column_text(e) for e in (row.median, row.p90, row.largest))
+        lines.append(f"  {name:<44} {row.records:>9,} " + " ".join(f"{figure:>9}" for figure in figures))
+    return "\n".join(lines)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _checks(label: Label) -> Iterable[str]:
+    said = words.state_words(label.readings is not None)
+    return (f"[{said[check.state]}] {check.text}" for check in words.checks(label))
+
+
+def _pair(pair: tuple[str, str]) -> str:
+    return f"{pair[0]}: {pair[1]}"
+
+
+def _section(heading: str, entries: Iterable[str]) -> str:
+    lines = [_wrap(entry, indent=2, bullet="- ") for entry in entries]
+    return "\n".join([heading.upper(), *lines]) if lines else ""
+
+
+def _wrap(text: str, *, indent: int = 0, bullet: str = "") -> str:
+    return textwrap.fill(
+        words.inline(text),
+        WIDTH,
+        initial_indent=" " * indent + bullet,
+        subsequent_indent=" " * (indent + len(bullet)),
+    )

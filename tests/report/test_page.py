@@ -1,0 +1,205 @@
+"""What the page and the text say, and what the public ones cannot say."""
+
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+import tacita
+from tacita.guarantee import Guarantee
+from tacita.report import Label, Readings, label_html, label_text, numbers, words
+from tacita.report.figures import records_figure, steps_figure, ticks
+
+PLAIN = {"method": "pld", "unit": "record", "estimator": None, "composition": None}
+
+
+def plain(label, **changes):
+    """Give the label's worst case the fields of an ordinary one."""
+    return replace(label, worst=replace(label.worst, **(PLAIN | changes)))
+
+
+def test_b1_the_public_page_and_text_are_the_same_whatever_was_read(make_label, make_readings, rng):
+    for _ in range(100):
+        label = plain(make_label(f"run {rng.integers(1000)}"), epsilon=float(rng.uniform(0.1, 9.0)))
+        first, second = (
+            replace(label, readings=make_readings(f"private {rng.integers(10**9)}", float(rng.uniform(0.05, 1.0))))
+            for _ in range(2)
+        )
+        assert first != second
+        assert label_html(first.public()) == label_html(second.public())
+        assert label_text(first.public()) == label_text(second.public())
+    assert label_html(first) != label_html(second)
+    assert "private" in label_html(first)
+    assert "private" not in label_html(first.public())
+
+
+def test_the_sentence_gives_attack_success_in_a_hundred(make_label):
+    page = label_html(plain(make_label("x"), epsilon=2.6).public())
+    sentence = (
+        "An attacker who has to tell whether a person's record was used, starting from even odds, is right at most "
+        "<strong>94 times in 100</strong> (guessing: 50)."
+    )
+    assert sentence.replace("'", "&#39;") in page
+
+
+def test_public_and_owner_pages_say_which_they_are(make_label):
+    label = replace(make_label("x"), included=())
+    public, owner = label_html(label.public()), label_html(label)
+    assert "Nothing on this page was computed from the data." in public
+    assert "do not publish" not in public
+    assert "Published by choice" not in public
+    assert (
+        "<strong>For the data&#39;s owner.</strong> Contains figures computed from private data: do not publish."
+        in owner
+    )
+    assert "Nothing on this page" not in owner
+    assert 'content="noindex' in owner
+
+
+def test_figures_published_by_choice_stand_in_their_own_box(make_label):
+    label = replace(make_label("x"), included=())
+    label = replace(label, readings=replace(label.readings, metrics=(("accuracy", "95.2%"),)))
+    page = label_html(label.public(["accuracy"]))
+    assert "95.2%" in page
+    assert "chose to publish these figures although they depend on the data" in page
+    assert "Apart from the figures published by choice, nothing on this page was computed from the data." in page
+
+
+def test_the_page_forbids_scripts_and_requests(make_label):
+    page = label_html(make_label("x"))
+    assert page.startswith("<!DOCTYPE html>")
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=\"(?!data:,\")|https?:|url\(|@import", page)
+    assert f"tacita {tacita.__version__}" in page
+
+
+def test_an_infinite_epsilon_promises_nothing(make_label):
+    label = replace(plain(make_label("x"), epsilon=math.inf), curve=((1, math.inf), (2, math.inf)), comparisons=())
+    page = label_html(label.public())
+    assert "<strong>Nothing is promised.</strong>" in page
+    assert "width:100.0%" in page
+    assert "<svg" not in page
+    assert "Nothing is promised." in label_text(label.public())
+    worse = replace(label.readings, percentiles=((50.0, 0.4), (90.0, 0.8), (100.0, math.inf)))
+    assert "infinite" in label_html(replace(label, readings=worse))
+
+
+def test_every_figure_is_rounded_to_the_safe_side(rng):
+    for epsilon in (*rng.uniform(0.0, 12.0, 200), 0.0, 40.0):
+        success = tacita.attack_success(epsilon, 1e-5)
+        right, tries = numbers.times(success)
+        assert right / tries >= success - 1e-9
+        assert float(numbers.success_text(success)[:-1]) / 100 >= success - 1e-9
+        assert float(numbers.column_text(epsilon)) >= epsilon - 1e-9
+    for delta in 10.0 ** rng.uniform(-12, -1, 200):
+        assert 1.0 / int(numbers.chance_text(delta)[5:].replace(",", "")) >= delta * (1 - 1e-9)
+        assert float(numbers.delta_text(delta)) >= delta * (1 - 1e-9)
+
+
+def test_what_is_not_an_upper_bound_claims_no_attack_success(make_label, make_guarantee):
+    label = plain(make_label("x"))
+    comparison = make_guarantee("x", kind="bayesian", composition="independent", publishable=False)
+    attack = make_guarantee("x", kind="empirical_lower", epsilon=0.4999, publishable=False)
+    owner = replace(label, readings=Readings(typical=(comparison, attack)))
+    card = words.cards(owner)[1]
+    assert card.success is None
+    assert str(card.sentence).startswith("Not an upper bound.")
+    rows = {row.who: row for row in words.rows(owner)}
+    assert rows["Not an upper bound, for comparison only"].attack == "none"
+    assert rows["An attack that was tried (lower bound)"].attack == "none"
+    assert rows["An attack that was tried (lower bound)"].epsilon == "at least 0.4999"
+
+
+def test_the_typical_card_names_scope_panels_and_model(make_label):
+    label = plain(make_label("x"))
+    own = replace(label.readings, panels="training panel only")
+    card = words.cards(replace(label, readings=own))[1]
+    assert card.tag == "reading of this run"
+    assert "Training panel only." in card.notes
+    nobody = words.cards(replace(label, readings=Readings(panels="nobody was followed.")))[1]
+    assert str(nobody.sentence) == "No figure. Nobody was followed."
+    assert "Nobody was followed." in label_text(replace(label, readings=Readings(panels="nobody was followed.")))
+    other = replace(own, typical=own.typical[1:])
+    assert any("model-based" in note for note in words.cards(replace(label, readings=other))[1].notes)
+
+
+def test_the_attacker_is_told_what_the_unit_and_the_relation_are(make_guarantee):
+    ask = lambda **changes: words.target(make_guarantee("x", **changes))  # noqa: E731
+    assert ask(unit="record") == "whether a person's record was used"
+    assert ask(unit="client") == "whether one client was in the data"
+    assert ask(unit="record", neighbours="replace_one") == "which of two records was used"
+
+
+def test_a_bare_label_has_a_page(make_guarantee):
+    worst = Guarantee(kind="worst_case", epsilon=30.0, delta=0.0, method="pld", publishable=True)
+    for own in (None, Readings(), Readings(percentiles=((33.0, 0.5),))):
+        label = Label(title="t", purpose="", worst=worst, readings=own)
+        assert "<svg" not in label_html(label)
+        assert "100 times in 100" in label_text(label)
+        assert str(label) == label_text(label)
+        assert label.html() == label_html(label)
+    assert "99.991%" in numbers.success_text(0.99991)
+
+
+def test_odd_percentiles_are_named_by_their_share(make_label):
+    label = plain(make_label("x"))
+    label = replace(label, readings=replace(label.readings, percentiles=((33.0, 0.2), (66.0, 0.4))))
+    assert [e.who for e in words.exposures(label.readings, 1e-5)] == ["33%", "66%"]
+    assert "Against 66% of the records followed" in label_text(label)
+
+
+def test_untested_assumptions_rest_on_the_user_and_warnings_come_first(make_label):
+    found = words.checks(make_label("x"))
+    assert [check.state for check in found][:2] == ["warning", "warning"]
+    assert {check.text: check.state for check in found}["xx"] == "open"
+
+
+def test_pictures_describe_themselves_and_stay_small(make_label):
+    label = plain(make_label("x"))
+    long = replace(label, curve=tuple((step, step**0.5) for step in range(1, 100_001)))
+    picture = steps_figure(long)
+    assert len(picture.lines[0].path) < 3000
+    assert "After 100,000 steps" in picture.description
+    records = records_figure(label)
+    assert "50% stay under 0.325" in records.description
+    assert "anyone (worst case): 1.017" in records.description
+    assert records_figure(label.public()) is None
+    nothing = replace(label, curve=((1, 0.0), (2, 0.0)), worst=replace(label.worst, epsilon=math.inf))
+    zeros = replace(nothing, readings=Readings(percentiles=((50.0, 0.0), (100.0, 0.0)), curve=((0, 0.1), (0, 0.2))))
+    assert records_figure(zeros) is None
+    assert steps_figure(replace(zeros, curve=())) is None
+    for high in (1e-6, 0.3, 1.0, 7.7, 1234.0, 1e6):
+        assert 3 <= len(ticks(high, 5)) <= 6
+
+
+def test_the_text_stays_within_100_columns_and_sends_nothing_to_the_terminal(make_label):
+    for text in ("word " * 80, "W" * 500, "\x1b[31mred\x1b]0;title\x07\x9b2J", "a\u202eb\nc"):
+        for label in (make_label(text), make_label(text).public()):
+            shown = label_text(label)
+            assert max(map(len, shown.splitlines())) <= 100
+            assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
+
+
+def test_broken_characters_can_be_written(make_label):
+    page = label_html(make_label("a\ud800b\x00c\x1bd"))
+    assert "a\ufffdb\ufffdc\ufffdd" in page
+    page.encode("utf-8")
+
+
+@pytest.mark.parametrize("call", ["label.html()", "label._repr_html_()"])
+def test_a_missing_jinja2_names_the_install_command(call):
+    code = (
+        "import sys; sys.modules['jinja2'] = None\n"
+        "from tacita import Guarantee\nfrom tacita.report import Label\n"
+        "worst = Guarantee(kind='worst_case', epsilon=1.0, delta=1e-5, method='pld', publishable=True)\n"
+        "label = Label(title='t', purpose='p', worst=worst)\n"
+        "print(str(label)[:13])\n"
+        f"{call}"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.stdout == "PRIVACY LABEL\n"
+    assert result.stderr.endswith("ImportError: The label page needs jinja2: pip install 'tacita[report]'\n")
