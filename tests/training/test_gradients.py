@@ -154,14 +154,15 @@ def test_f15_another_record_changes_nothing(name):
 @pytest.mark.parametrize("name", LAYERS)
 def test_f20_one_record_moves_the_sum_by_at_most_its_bound(name):
     torch.manual_seed(3)
-    model, x, y = make(name, dtype=torch.float64)
+    exact = name != "lstm"  # which has no float64 form; there round-off of the sums is seen
+    model, x, y = make(name, dtype=torch.float64 if exact else torch.float32)
     loss, parameters = parts(model)
     for trial in range(8):
         if x.dtype != torch.long:
             x = torch.randn_like(x) * 10.0 ** (trial - 3)
         whole = flat(clipped_sum(loss, parameters, (x, y), bounds(5, 0.3)).sums)
         less = flat(clipped_sum(loss, parameters, (x[1:], y[1:]), bounds(4, 0.3)).sums)
-        assert float((whole - less).norm()) <= 0.3 * (1 + 1e-6)
+        assert float((whole - less).norm()) <= 0.3 * (1 + (1e-6 if exact else 1e-5))
 
 
 @pytest.mark.parametrize("name", ["linear", "convolution", "group norm", "lstm"])
@@ -305,6 +306,7 @@ def test_a_gradient_penalty_inside_the_loss_is_differentiated(blobs):
         (nn.InstanceNorm2d(4, track_running_stats=True), "running statistics"),
         (nn.GRU(4, 4), "Use LSTM"),
         (nn.LazyLinear(4), "no shape yet"),
+        (nn.LSTM(4, 4).double(), "float32 only"),
     ],
 )
 def test_f15_layers_that_mix_or_remember_records_are_refused_by_name(layer, words):

@@ -26,6 +26,7 @@ from tacita.training.plan import make_plan
 from tacita.training.randomness import randomness
 
 FALSE_ALARM = 1e-6
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"  # set by `make test-all`
 loss_fn = nn.functional.cross_entropy
 
 
@@ -334,10 +335,10 @@ def test_a_filter_lets_calibration_use_less_noise(blobs):
     assert held.plan.worst(100, 1e-5).epsilon <= 2.0
 
 
-def test_f3_steps_files_and_lines_do_not_depend_on_the_data(blobs, tmp_path, request):
+def test_f3_steps_files_and_lines_do_not_depend_on_the_data(blobs, tmp_path):
     x, y = blobs
     shapes = set()
-    for i in range(50 if request.config.getoption("-m") == "" else 8):
+    for i in range(50 if THOROUGH else 4):
         data = (x, y) if i == 0 else (torch.cat([x[:i], x[i + 1 :]]), torch.cat([y[:i], y[i + 1 :]]))
         if i % 3 == 2:
             data[0][0] = float("nan")
@@ -351,10 +352,10 @@ def test_f3_steps_files_and_lines_do_not_depend_on_the_data(blobs, tmp_path, req
     assert len(shapes) == 1
 
 
-def test_b1_the_public_page_is_identical_for_neighbours(blobs, tmp_path, request):
+def test_b1_the_public_page_is_identical_for_neighbours(blobs, tmp_path):
     x, y = blobs
     pages, owners = set(), set()
-    for i in range(100 if request.config.getoption("-m") == "" else 10):
+    for i in range(100 if THOROUGH else 5):
         data = (x.clone(), y) if i == 0 else (torch.cat([x[:i], x[i + 1 :]]), torch.cat([y[:i], y[i + 1 :]]))
         if i % 4 == 3:
             data[0][5] *= 1000.0
@@ -561,7 +562,7 @@ def test_a_buffer_that_remembers_records_is_refused(blobs):
 
 def test_parameters_that_stop_being_finite_stop_the_run(blobs):
     with pytest.raises(ValueError, match="not finite after step"):
-        train(blobs, lr=1e38, steps=5).run()
+        train(blobs, lr=1e37, noise_multiplier=1e5, steps=5, panel=0).run()
 
 
 # Keeping and resuming.
@@ -856,7 +857,7 @@ def test_s5_no_record_and_no_size_on_the_public_page(tmp_path):
 def test_memory_grows_with_the_chunk_and_not_with_the_batch():
     """Per-record gradients of a layer norm and convolution: peak resident memory of a subprocess."""
     code = textwrap.dedent("""
-        import sys, resource, torch
+        import sys, torch
         from torch import nn
         from tacita.training import clipped_sum
         from tacita.training.records import record_loss
@@ -866,9 +867,11 @@ def test_memory_grows_with_the_chunk_and_not_with_the_batch():
         parameters = {n: p.detach() for n, p in model.named_parameters()}
         batch, chunk = int(sys.argv[1]), int(sys.argv[2])
         x, y = torch.randn(batch, 8, 8, 8), torch.zeros(batch, dtype=torch.long)
+        open("/proc/self/clear_refs", "w").write("5")  # forget the peak of importing
         for _ in range(2):
             clipped_sum(loss, parameters, (x, y), torch.ones(batch, dtype=torch.float64), chunk=chunk)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+        print(int(status["VmHWM"].split()[0]) / 1024)
     """)
 
     def peak(batch, chunk):

@@ -187,6 +187,20 @@ class BayesianAccountant:
         worst = self._worst_curve().delta(eps)[:, 0]
         return float(min(band_mean(values, worst=worst, gamma=gamma)[0] + gamma, worst[0], 1.0))
 
+    def running(self, *, delta: float) -> float:
+        """Return the `band` epsilon so far, for progress: quick, and capped by our own worst-case curve."""
+        total = _check.probability("delta", delta)
+        self._require_steps()
+        failure = self._gamma(total, None, uses=1, share=1 / 20)
+        curves, most = self._panel_curves(), self._worst_curve()
+        largest = float(most.epsilon(total)[0])
+        epsilon = _smallest_epsilon(
+            lambda eps: band_mean(curves.delta(eps), worst=most.delta(eps)[:, 0], gamma=failure),
+            total - failure,
+            largest,
+        )
+        return max(min(epsilon, largest), SMALLEST_EPSILON)
+
     def epsilons(self, *, delta: float) -> Floats:
         """Return each followed record's own epsilon, by PLD. Sensitive: never publish the list."""
         total = _check.probability("delta", delta)

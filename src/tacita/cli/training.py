@@ -156,7 +156,7 @@ class _Progress:
 
         name, value = job.score()
         parts = [f"{name} {value:.1%}" if name == "accuracy" else f"{name} {value:.3g}"]
-        parts.append(f"epsilon: anyone {round_up_text(step.spent.epsilon)}")
+        parts.append(f"epsilon: anyone {round_up_text(job.private.plan.running(step.number, job.recipe.delta))}")
         if job.private.readings:
             parts.append(f"typical {round_up_text(job.private.readings[-1][1])}")
         return ", ".join(parts)

@@ -9,6 +9,7 @@ parameters, and weights used in any other way, are differentiated directly.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -164,7 +165,8 @@ def _one_chunk(loss: Loss, parameters: Parameters, part: Any, sites: tuple[_Site
         return out, (out.detach(), tapping.inputs)
 
     differentiate = vmap(grad(value, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0), randomness="different")
-    with sdpa_kernel(SDPBackend.MATH):  # the fused attention has no per-record form
+    with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():  # the fused attention has no per-record form
+        warnings.filterwarnings("ignore", message="There is a performance drop")  # an LSTM runs record by record
         (direct, outputs), (losses, inputs) = differentiate(ordinary, taps, part)
     chunk = _Chunk(losses.double(), {name: _flat(g) for name, g in direct.items()}, [])
     for site in sites:

@@ -79,7 +79,7 @@ def reading(panel: Panel, delta: float) -> float:
     """Return the typical epsilon so far, from at most 1000 followed records, evenly spread."""
     panel.settle()
     some = np.unique(np.linspace(0, len(panel.indices) - 1, _SMALL).astype(int))
-    return panel.accountant.subset(some).guarantee(delta=delta).epsilon
+    return panel.accountant.subset(some).running(delta=delta)
 
 
 def build_label(
@@ -93,7 +93,7 @@ def build_label(
         purpose=facts.purpose,
         worst=worst,
         comparisons=_comparisons(plan, taken, delta, worst),
-        curve=tuple((t, plan.worst(t, delta).epsilon) for t in _times(plan, taken)),
+        curve=(*((t, plan.running(t, delta)) for t in _times(plan, taken)), (taken, worst.epsilon)),
         mechanism=_mechanism(plan, taken, facts),
         declared=_declared(plan, delta),
         checks=checks,
@@ -116,7 +116,7 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
             for name, part in state["panels"].items()
         }
         groups = {n: (t.numpy(), list(saved["groups"][n])) for n, t in state["groups"].items()}
-        where_ledger = where / "ledger.sqlite" if document["ledger"] is None else Path(document["ledger"])
+        where_ledger = where / "ledger.sqlite" if document["ledger_file"] is None else Path(document["ledger_file"])
         with Ledger.open(where_ledger) as ledger:
             taken = int(saved["step"]) if saved["clean"] else ledger.charged(str(document["id"]))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -135,10 +135,13 @@ def write_label(folder: Path, label: Label, *, include: Iterable[str] = ()) -> N
     runs.write_text(folder, "label-owner.html", label_html(label))
 
 
+def reading_times(plan: Plan) -> range:
+    """Return the steps at which running figures are given."""
+    return range(max(5, plan.steps // 10), plan.steps + 1, max(5, plan.steps // 10))
+
+
 def _times(plan: Plan, taken: int) -> list[int]:
-    """Return the steps at which running figures were given, and the last one."""
-    tenth = max(1, plan.steps // 10)
-    return [*range(tenth, taken, tenth), taken]
+    return [step for step in reading_times(plan) if step < taken]
 
 
 def _comparisons(plan: Plan, taken: int, delta: float, worst: Guarantee) -> tuple[Guarantee, ...]:
@@ -228,6 +231,8 @@ def _readings(
     metrics = facts.metrics
     rows = (("Training records", str(facts.trained)), ("Held-out records", str(facts.held_out)))
     own = (*rows, ("Started", facts.started), ("Status", facts.status))
+    for panel in panels.values():
+        panel.settle()
     if not panels:
         return Readings(metrics=metrics, facts=own, panels="Nobody was followed, so there is no typical case.")
     statements = {name: panel.accountant.guarantee(delta=delta) for name, panel in panels.items()}

@@ -24,7 +24,7 @@ from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 from tacita.report.label import Label
 from tacita.training.followed import Panel
 from tacita.training.gradients import Clipped, clipped_sum, record_norms
-from tacita.training.labels import RunFacts, build_label, reading, write_label
+from tacita.training.labels import RunFacts, build_label, reading, reading_times, write_label
 from tacita.training.plan import Pair, Plan, make_plan
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
@@ -32,7 +32,6 @@ from tacita.training.step import noisy_mean, poisson_sample
 from tacita.training.team import Team
 
 _SLICE = 4096  # records measured at once
-_READINGS = 10  # running figures over a run
 
 
 @dataclass(frozen=True)
@@ -430,7 +429,7 @@ class PrivateTraining:
     def _note(self, step: Step) -> None:
         if not self._team.leads:
             return
-        if self._panels and self.taken % max(1, self.plan.steps // _READINGS) == 0:
+        if self._panels and self.taken in reading_times(self.plan):
             worst = max(reading(panel, self.plan.delta) for panel in self._panels.values())
             self._facts = self._facts.with_reading(self.taken, worst)
         if self.run_dir is None:
@@ -473,7 +472,7 @@ class PrivateTraining:
             "tacita": __version__,
             "torch": torch.__version__,
             "plan": self.plan.to_dict(),
-            "ledger": None if self._book.path.parent == self.run_dir else str(self._book.path.resolve()),
+            "ledger_file": None if self._book.path.parent == self.run_dir else str(self._book.path.resolve()),
             "seed_fingerprint": self._random.fingerprint,
             **self._facts.to_dict(),
         }
@@ -509,7 +508,7 @@ class PrivateTraining:
             self._identity = str(document["id"])
             self._facts = RunFacts.from_dict(saved["facts"])
             state = runs.unflatten(saved["skeleton"], tensors)
-            where = folder / "ledger.sqlite" if document["ledger"] is None else Path(document["ledger"])
+            where = folder / "ledger.sqlite" if document["ledger_file"] is None else Path(document["ledger_file"])
             head, clean = str(saved["head"]), saved["clean"] is True
             if saved["id"] != self._identity:
                 raise PrivacyError("The checkpoint belongs to another run.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.accounting import MomentsBudget, TokenBudget, calibrate, worst_case
+from tacita.accounting import MomentsBudget, TokenBudget, calibrate, worst_case, worst_curve
 from tacita.accounting.filters import Budget
 from tacita.accounting.state import budget_from, budget_state
 from tacita.guarantee import Guarantee
@@ -83,6 +83,15 @@ class Plan:
                 "publishable": True,
             }
         )
+
+
+    def running(self, steps: int, delta: float) -> float:
+        """Return the worst-case epsilon so far by our own curves: for progress, a hundred times quicker."""
+        curve = worst_curve(steps, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
+        epsilon = float(curve.epsilon(delta)[0])
+        if self.record_budget is None:
+            return epsilon
+        return min(epsilon, filter_epsilon(self.record_budget, self.sample_rate, self.noise_multiplier, delta))
 
 
 def make_plan(
@@ -171,12 +180,16 @@ def _within(budget: Pair, rate: float, noise: float, steps: int) -> int:
         spent = worst_case(sample_rate=rate, noise_multiplier=noise, steps=count, delta=budget[1])
         return spent.epsilon <= budget[0]
 
-    if fits(steps):
-        return steps
-    low, high = 0, steps
+    def surely_fits(count: int) -> bool:
+        curve = worst_curve(count, sample_rate=rate, noise_multiplier=noise)
+        return float(curve.epsilon(budget[1])[0]) <= budget[0]
+
+    low, high = 0, steps + 1  # our own curves are quick and a hair above; the last few steps are settled by PLD
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        low, high = (middle, high) if surely_fits(middle) else (low, middle)
+    while low < steps and fits(low + 1):
+        low += 1
     if low == 0:
         raise PrivacyError(
             f"The budget of epsilon {budget[0]:g} at delta {budget[1]:g} does not pay for a single step; raise "

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -69,25 +68,12 @@ def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor]) -> Loss
     (the first of labels, label, targets, target, y). The loss may reduce by mean or sum, or not at all.
     """
 
-    recurrent = any(isinstance(layer, nn.LSTM) for layer in model.modules())  # oneDNN's has no per-record form
-
     def loss(parameters: Parameters, record: Any) -> Tensor:
         batch = tree_map(lambda t: t.unsqueeze(0), record)
         args, kwargs, target = _split(batch)
-        with _without_onednn() if recurrent else nullcontext():
-            return loss_fn(functional_call(model, parameters, args, kwargs), target).sum()
+        return loss_fn(functional_call(model, parameters, args, kwargs), target).sum()
 
     return loss
-
-
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 def _split(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
@@ -130,6 +116,8 @@ def check_model(model: nn.Module) -> None:
             raise PrivacyError(f"{where} keeps running statistics of records. Set track_running_stats=False.")
         if isinstance(layer, nn.GRU | nn.RNN | nn.GRUCell | nn.RNNCell):
             raise ValueError(f"{where} has no per-record form in torch.func. Use LSTM, which does the same job.")
+        if isinstance(layer, nn.LSTM) and layer.weight_ih_l0.dtype != torch.float32:
+            raise ValueError(f"{where} has a per-record form in float32 only. Call model.float().")
         if isinstance(layer, nn.modules.lazy.LazyModuleMixin) and layer.has_uninitialized_params():
             raise ValueError(f"{where} has no shape yet. Run the model once on a record before training.")
         if layer is not model and hasattr(layer, "_forward_hooks") and "SpectralNorm" in type(layer).__name__:
@@ -141,7 +129,7 @@ def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Recor
 
     Messages give shapes, never values.
     """
-    before = {name: b.clone() for name, b in model.named_buffers()}
+    before = {name: (b, b.clone()) for name, b in model.named_buffers()}
     try:
         one = records.take(np.zeros(1, dtype=np.int64))
     except Exception as error:
@@ -152,7 +140,7 @@ def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Recor
     except Exception as error:
         if isinstance(error, ValueError) and "record" in str(error):
             raise
-        if "vmap" in str(error) and "in-place" in str(error).replace("inplace", "in-place"):
+        if "in-place" in str(error).replace("inplace", "in-place"):
             raise PrivacyError(
                 "The model changes a buffer or its input in place as it runs. Buffers that change remember records; "
                 "remove them, or write the operation out of place."
@@ -162,7 +150,8 @@ def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Recor
             "loss_fn(model(x[None]), y[None]) on one of your records."
         ) from None
     for name, buffer in model.named_buffers():
-        if not torch.equal(buffer, before[name]):
+        original, value = before[name]
+        if buffer is not original or not torch.equal(buffer, value):
             raise PrivacyError(
                 f"Buffer {name!r} changes as the model runs, so it remembers records. Remove it or freeze it."
             )
