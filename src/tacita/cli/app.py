@@ -31,16 +31,12 @@ def main() -> None:
         code = app(standalone_mode=False)
     except click.ClickException as error:
         code = _complain(error.format_message())
-    except (click.Abort, KeyboardInterrupt) as error:
-        print(f"tacita: interrupted{_detail(error)}", file=sys.stderr)
+    except click.Abort:
+        print("tacita: interrupted", file=sys.stderr)
         code = 130
     except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
         code = _complain(str(error) or type(error).__name__)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _detail(error: BaseException) -> str:
-    return f"; {error}" if str(error) else ""
 
 
 def _show_version(wanted: bool) -> None:

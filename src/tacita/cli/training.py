@@ -103,9 +103,9 @@ def _finish(job: Job, folder: Path, as_json: bool) -> None:
             made = job.run(progress)
     except KeyboardInterrupt:
         taken, planned = job.private.taken, job.private.plan.steps
-        raise KeyboardInterrupt(
-            f"step {taken} of {planned} is kept. Go on with: tacita train --resume {folder}"
-        ) from None
+        where = f"step {taken} of {planned} is kept. Go on with: tacita train --resume {folder}"
+        print(f"tacita: interrupted; {where}", file=sys.stderr)
+        raise typer.Exit(130) from None
     _show(made, folder, as_json)
 
 

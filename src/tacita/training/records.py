@@ -56,7 +56,9 @@ class Records:
         if len(indices) == 0:
             return None
         if self._tensors is not None:
-            where = torch.as_tensor(np.asarray(indices))
+            places = np.asarray(indices)
+            ordered = len(places) > 1 and bool((np.diff(places) == 1).all())
+            where = slice(int(places[0]), int(places[-1]) + 1) if ordered else torch.as_tensor(places)  # a view, no copy
             return tree_map(lambda t: t[where], self._tensors)
         return default_collate([self._source[int(i)] for i in indices])
 

@@ -1,0 +1,213 @@
+"""Recipes, and the commands demo, train, label and ledger, as a user types them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from tacita.cli import main
+from tacita.training.recipes import DEMOS, Recipe, default_model
+
+CSV = "age,job,smoker\n" + "\n".join(
+    f"{20 + i % 60},{['clerk', 'nurse', 'other'][i % 3]},{'yes' if i % 60 > 25 else 'no'}" for i in range(400)
+)
+TOML = textwrap.dedent("""
+    name = "Smokers"
+    purpose = "A logistic regression that guesses who smokes."
+    epsilon = 3.0
+    batch_size = 40
+    nominal_size = 400
+    steps = 12
+    individual_every = 4
+
+    [data]
+    file = "people.csv"
+    target = "smoker"
+    groups = ["job"]
+    [data.columns.age]
+    type = "real"
+    low = 0
+    high = 100
+    [data.columns.job]
+    type = "category"
+    values = ["clerk", "nurse", "other"]
+    [data.columns.smoker]
+    type = "bool"
+""")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "people.csv").write_text(CSV)
+    (tmp_path / "run.toml").write_text(TOML)
+    return tmp_path
+
+
+def tacita(folder, *arguments, code=0, **environment):
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    command = [sys.executable, "-c", "from tacita.cli import main; main()", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=settings, check=False)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture
+def refused(folder, monkeypatch, capsys):
+    """Run a command in this process; it must end with one line and exit code 2. Returns the line."""
+
+    def run(*arguments):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["tacita", *arguments])
+        with pytest.raises(SystemExit) as error:
+            main()
+        assert error.value.code == 2
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.startswith("tacita: ")
+        assert output.err.strip().count("\n") == 0
+        return output.err
+
+    return run
+
+
+def test_train_from_a_table_label_it_and_share_a_ledger(folder):
+    tacita(folder, "ledger", "create", "budget.sqlite", "--epsilon", "20", "--delta", "1e-5", "--dataset", "people")
+    (folder / "run.toml").write_text(TOML.replace("[data]", 'ledger = "budget.sqlite"\n[data]', 1))
+    done = tacita(folder, "train", "--config", "run.toml", "--json")
+    document = json.loads(done.stdout)
+    assert document["label"]["title"] == "Smokers"
+    assert document["label"]["worst"]["epsilon"] <= 3.0
+    groups = {(g["column"], g["value"]) for g in document["label"]["readings"]["groups"]}
+    assert ("job", "nurse") in groups
+    assert ("class", "true") in groups
+    run = folder / document["run"]
+    public = (run / "label.html").read_text()
+    assert "accuracy" not in public
+    again = json.loads(tacita(folder, "label", str(run), "--delta", "1e-6", "--include", "accuracy", "--json").stdout)
+    assert again["label"]["worst"]["delta"] == 1e-6
+    assert again["label"]["worst"]["epsilon"] > document["label"]["worst"]["epsilon"]
+    assert "accuracy" in (run / "label.html").read_text()
+    shown = json.loads(tacita(folder, "ledger", "show", "budget.sqlite", "--json").stdout)
+    assert [r["charged"] for r in shown["runs"].values()] == [12]
+    assert shown["spent"]["epsilon"] < 20
+    text = tacita(folder, "ledger", "budget", "budget.sqlite", "--epsilon", "4", "--delta", "1e-5").stdout
+    assert "epsilon 4 at delta 1e-05" in text
+    wrong = tacita(folder, "ledger", "budget", "budget.sqlite", "--epsilon", "40", "--delta", "1e-5", code=2)
+    assert wrong.stderr.count("\n") == 1
+    wrong = tacita(folder, "label", str(run), "--include", "shoe size", code=2)
+    assert "shoe size" in wrong.stderr
+
+
+def test_a_model_of_ones_own_and_a_resumed_command(folder):
+    (folder / "mine.py").write_text("from torch import nn\ndef net():\n    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))\n")
+    (folder / "run.toml").write_text(TOML.replace("steps = 12", 'steps = 3000\nmodel = "mine:net"'))
+    command = [sys.executable, "-c", "from tacita.cli import main; main()", "train", "--config", "run.toml"]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if line.startswith("step"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    where = re.search(r"tacita train --resume (\S+)", errors).group(1)
+    saved = json.loads((folder / where / "run.json").read_text())
+    assert saved["status"] == "interrupted"
+    taken = int(re.search(r"step (\d+) of", errors).group(1))
+    process = subprocess.Popen([*command[:-2], "--resume", where], cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if line.startswith("step"):
+            break
+    process.kill()
+    process.communicate()
+    assert int(re.search(r"step (\d+)", line).group(1)) > taken
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("epsilon = 3.0", "epsilom = 3.0"), "did you mean 'epsilon'"),
+        (("epsilon = 3.0", ""), "either epsilon or noise_multiplier"),
+        (("nominal_size = 400", ""), "nominal_size"),
+        (('file = "people.csv"', 'file = "nobody.csv"'), "nobody.csv"),
+        (('target = "smoker"', 'target = "smokes"'), "smokes"),
+        (("steps = 12", 'model = "no.where:net"'), "cannot be loaded"),
+        (("steps = 12", "steps = -1"), "steps must be"),
+        (("[data]", "[date]"), "did you mean 'data'"),
+        (("name", "name ="), "is not TOML"),
+        (("steps = 12", 'optimizer = "sdg"'), "optimizer must be one of"),
+    ],
+)
+def test_a_wrong_recipe_gets_one_clear_line(folder, refused, change, words):
+    (folder / "run.toml").write_text(TOML.replace(*change, 1))
+    assert words in refused("train", "--config", "run.toml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train"], "either --config"),
+        (["train", "--config", "nothing.toml"], "no file"),
+        (["train", "--resume", "nothing"], "no such folder"),
+        (["label", "nothing"], "no such folder"),
+        (["ledger", "show", "nothing.sqlite"], "nothing.sqlite"),
+        (["ledger", "show", "people.csv"], "people.csv"),
+        (["demo", "--dataset", "cats"], "must be one of digits"),
+    ],
+)
+def test_wrong_commands_get_one_clear_line(refused, arguments, words):
+    assert words in refused(*arguments)
+
+
+def test_the_demo_trains_on_digits_and_writes_its_label(tmp_path):
+    done = tacita(tmp_path, "demo", "--steps", "20")
+    assert "accuracy" in done.stderr
+    assert "ANYONE" in done.stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "label.html").exists()
+    assert (run / "label-owner.html").exists()
+
+
+def test_demo_data_that_cannot_be_had_give_one_line(tmp_path):
+    offline = {"TACITA_DATA": "", "XDG_CACHE_HOME": str(tmp_path), "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    done = tacita(tmp_path, "demo", "--dataset", "abalone", code=2, **offline)
+    assert "TACITA_DATA" in done.stderr
+
+
+@pytest.mark.skipif(not os.environ.get("TACITA_DATA"), reason="needs TACITA_DATA, a folder with the datasets")
+@pytest.mark.parametrize("name", ["adult", "abalone", "mnist"])
+def test_the_other_demos_run(tmp_path, name):
+    document = json.loads(tacita(tmp_path, "demo", "--dataset", name, "--steps", "3", "--json").stdout)
+    assert document["label"]["worst"]["epsilon"] <= DEMOS[name].epsilon
+
+
+def test_default_models_fit_their_data():
+    import torch
+
+    for shape in ((10,), (1, 8, 8), (1, 28, 28), (3, 28, 28), (1, 64, 64)):
+        assert default_model(shape, 5)(torch.zeros(2, *shape)).shape == (2, 5)
+    assert sum(p.numel() for p in default_model((1, 28, 28), 10).parameters()) == 26010
+
+
+def test_records_are_held_out_one_by_one():
+    """Without a test part, a record's being there or not moves no other between the parts."""
+    from tacita.data import Dataset
+    from tacita.training.recipes import _parts
+
+    x = np.arange(500, dtype=np.float32)[:, None]
+    parts = {}
+    for size in (499, 500):
+        empty = np.zeros(0, dtype=np.int64)
+        data = Dataset(
+            name="x", inputs=x[:size], targets=np.zeros(size, dtype=np.int64), test_inputs=x[:0], test_targets=empty,
+            classes=("a", "b"), source="here",
+        )  # fmt: skip
+        (train, _), (held, _), _ = _parts(data, Recipe(data={}))
+        parts[size] = set(train[:, 0].tolist()), set(held[:, 0].tolist())
+    assert parts[499][0] <= parts[500][0]
+    assert parts[499][1] <= parts[500][1]
