@@ -199,8 +199,8 @@ class Guarantee:
         """Rebuild what `to_dict` wrote. The sentence and the attack success are computed again, not read."""
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             raise ValueError(f"Not a guarantee of schema {SCHEMA}.")
-        names = ("kind", "delta", "method", "neighbours", "unit", "sampling", "scope", "notion", "estimator")
-        names += ("composition", "model", "publishable")
+        names = ["kind", "delta", "method", "neighbours", "unit", "sampling", "scope", "notion", "estimator"]
+        names += ["composition", "model", "publishable"]
         try:
             return cls(
                 **{name: data[name] for name in names},

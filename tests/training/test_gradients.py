@@ -61,9 +61,14 @@ class Tied(nn.Module):
 IMAGE, TOKENS, SEQUENCE = (3, 8, 8), "tokens", (7, 8)
 LAYERS = {
     "linear": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(56, 3)), SEQUENCE),
-    "linear over positions": (lambda: nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Flatten(), nn.Linear(42, 3)), SEQUENCE),
+    "linear over positions": (
+        lambda: nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Flatten(), nn.Linear(42, 3)),
+        SEQUENCE,
+    ),
     "convolution": (
-        lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)),
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)
+        ),
         IMAGE,
     ),
     "odd convolution": (
@@ -71,19 +76,27 @@ LAYERS = {
         IMAGE,
     ),
     "grouped, same": (
-        lambda: nn.Sequential(nn.Conv2d(3, 6, 3, groups=3, padding="same", bias=False), nn.Flatten(), nn.Linear(384, 3)),
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 6, 3, groups=3, padding="same", bias=False), nn.Flatten(), nn.Linear(384, 3)
+        ),
         IMAGE,
     ),
     "group norm": (
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(36, 3)),
         IMAGE,
     ),
-    "layer norm": (lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Flatten(), nn.Linear(56, 3)), SEQUENCE),
+    "layer norm": (
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Flatten(), nn.Linear(56, 3)),
+        SEQUENCE,
+    ),
     "instance norm": (
         lambda: nn.Sequential(nn.Conv1d(7, 4, 3), nn.InstanceNorm1d(4, affine=True), nn.Flatten(), nn.Linear(24, 3)),
         SEQUENCE,
     ),
-    "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(3, 2, 3), nn.PReLU(), nn.Flatten(), nn.Linear(200, 3)), IMAGE),
+    "transposed": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(3, 2, 3), nn.PReLU(), nn.Flatten(), nn.Linear(200, 3)),
+        IMAGE,
+    ),
     "transformer": (Transformer, TOKENS),
     "lstm": (Recurrent, TOKENS),
     "attention": (Attention, SEQUENCE),

@@ -224,7 +224,10 @@ def test_a_step_is_on_disk_before_the_parameters_change(blobs, tmp_path):
     private = train(blobs, ledger=tmp_path / "b.sqlite", steps=7)
     observed = []
     original = private._update
-    private._update = lambda clipped: (observed.append(Ledger.open(tmp_path / "b.sqlite").charged(private._identity)), original(clipped))
+    private._update = lambda clipped: (
+        observed.append(Ledger.open(tmp_path / "b.sqlite").charged(private._identity)),
+        original(clipped),
+    )
     private.run()
     assert all(charged >= number for number, charged in enumerate(observed, 1))
 
@@ -234,7 +237,11 @@ def test_target_budget_and_noise(blobs):
     assert 1.9 < calibrated.plan.worst(50, 1e-5).epsilon <= 2.0
     capped = train(blobs, budget=(2.0, 1e-5), steps=500, panel=0)
     assert 0 < capped.plan.steps < 500
-    assert capped.plan.worst(capped.plan.steps, 1e-5).epsilon <= 2.0 < capped.plan.worst(capped.plan.steps + 1, 1e-5).epsilon
+    assert (
+        capped.plan.worst(capped.plan.steps, 1e-5).epsilon
+        <= 2.0
+        < capped.plan.worst(capped.plan.steps + 1, 1e-5).epsilon
+    )
     assert sum(1 for _ in capped) == capped.plan.steps
     with pytest.raises(PrivacyError, match="does not pay for a single step"):
         train(blobs, budget=(0.01, 1e-5))
@@ -361,7 +368,9 @@ def test_b1_the_public_page_is_identical_for_neighbours(blobs, tmp_path):
             data[0][5] *= 1000.0
         where = tmp_path / str(i)
         profile = token_profile({1.0: 0.5, 0.25: 0.5}, steps=6)
-        private = train(data, run_dir=where, name="a run", steps=6, individual_every=2, certificate=profile, batch_size=30)
+        private = train(
+            data, run_dir=where, name="a run", steps=6, individual_every=2, certificate=profile, batch_size=30
+        )
         private.run().label(metrics={"accuracy": f"{i}%"})
         pages.add((where / "label.html").read_bytes())
         owners.add((where / "label-owner.html").read_bytes())
@@ -556,7 +565,7 @@ def test_a_buffer_that_remembers_records_is_refused(blobs):
             return self.layer(x)
 
     for kind in (Remembers, InPlace):
-        with pytest.raises(PrivacyError, match="[Bb]uffer"):
+        with pytest.raises(PrivacyError, match=r"[Bb]uffer"):
             train(blobs, kind())
 
 
@@ -783,7 +792,8 @@ TEAM = textwrap.dedent("""
     model = Still()
     data = torch.randn(100, 3), torch.zeros(100, dtype=torch.long)
     private = PrivateTraining(model, nn.functional.cross_entropy, data, sample_rate=0.1, steps=4, noise_multiplier=2.0,
-                              optimizer=torch.optim.SGD(model.parameters(), lr=1.0), panel=8, ledger=f"{where}/b.sqlite" if rank == 0 else None)
+                              optimizer=torch.optim.SGD(model.parameters(), lr=1.0), panel=8,
+                              ledger=f"{where}/b.sqlite" if rank == 0 else None)
     start = model.w.detach().clone()
     for step in private:
         pass
@@ -800,7 +810,13 @@ def test_f14_two_processes_make_one_noise_and_one_charge(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-c", TEAM]
     pair = [
-        subprocess.Popen([*command, str(rank), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
         for rank in (0, 1)
     ]
     outputs = [process.communicate(timeout=120) for process in pair]
@@ -813,7 +829,15 @@ def test_f14_two_processes_make_one_noise_and_one_charge(tmp_path):
 
 def test_s1_nothing_unpickles():
     source = "".join(p.read_text() for p in Path(tacita.__file__).parent.rglob("*.py"))
-    for word in ("import pickle", "torch.load", "weights_only=False", "allow_pickle=True", "joblib", " eval(", " exec("):
+    for word in (
+        "import pickle",
+        "torch.load",
+        "weights_only=False",
+        "allow_pickle=True",
+        "joblib",
+        " eval(",
+        " exec(",
+    ):
         assert word not in source
 
 
@@ -875,7 +899,9 @@ def test_memory_grows_with_the_chunk_and_not_with_the_batch():
     """)
 
     def peak(batch, chunk):
-        run = subprocess.run([sys.executable, "-c", code, str(batch), str(chunk)], capture_output=True, text=True, check=True)
+        run = subprocess.run(
+            [sys.executable, "-c", code, str(batch), str(chunk)], capture_output=True, text=True, check=True
+        )
         return float(run.stdout)
 
     small, large_batch, large_chunk = peak(64, 64), peak(2048, 64), peak(2048, 2048)

@@ -41,7 +41,7 @@ def test_norms_are_those_of_single_records(engine, blobs):
         expected.append(torch.cat([p.grad.flatten() for p in plain.parameters()]).norm().item() / 0.5)
     np.testing.assert_allclose(batch_norms(optimizer), np.minimum(expected, 1.0), rtol=1e-5)
     optimizer.zero_grad()
-    with pytest.raises(PrivacyError, match="after loss.backward"):
+    with pytest.raises(PrivacyError, match=r"after loss\.backward"):
         batch_norms(optimizer)
 
 

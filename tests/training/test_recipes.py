@@ -105,7 +105,9 @@ def test_train_from_a_table_label_it_and_share_a_ledger(folder):
 
 
 def test_a_model_of_ones_own_and_a_resumed_command(folder):
-    (folder / "mine.py").write_text("from torch import nn\ndef net():\n    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))\n")
+    (folder / "mine.py").write_text(
+        "from torch import nn\ndef net():\n    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))\n"
+    )
     (folder / "run.toml").write_text(TOML.replace("steps = 12", 'steps = 3000\nmodel = "mine:net"'))
     command = [sys.executable, "-c", "from tacita.cli import main; main()", "train", "--config", "run.toml"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -119,7 +121,9 @@ def test_a_model_of_ones_own_and_a_resumed_command(folder):
     saved = json.loads((folder / where / "run.json").read_text())
     assert saved["status"] == "interrupted"
     taken = int(re.search(r"step (\d+) of", errors).group(1))
-    process = subprocess.Popen([*command[:-2], "--resume", where], cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command[:-2], "--resume", where], cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     for line in process.stderr:
         if line.startswith("step"):
             break
@@ -174,7 +178,12 @@ def test_the_demo_trains_on_digits_and_writes_its_label(tmp_path):
 
 
 def test_demo_data_that_cannot_be_had_give_one_line(tmp_path):
-    offline = {"TACITA_DATA": "", "XDG_CACHE_HOME": str(tmp_path), "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    offline = {
+        "TACITA_DATA": "",
+        "XDG_CACHE_HOME": str(tmp_path),
+        "http_proxy": "http://127.0.0.1:9",
+        "https_proxy": "http://127.0.0.1:9",
+    }
     done = tacita(tmp_path, "demo", "--dataset", "abalone", code=2, **offline)
     assert "TACITA_DATA" in done.stderr
 

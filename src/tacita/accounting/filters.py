@@ -153,7 +153,7 @@ def affordable(
     if isinstance(budget, TokenBudget):
         above = np.cumsum(np.array(budget.tokens)[::-1])[::-1] - np.cumsum(counts[:, ::-1], axis=1)[:, ::-1]
         free = np.minimum.accumulate(above[:, 1:], axis=1)  # tokens free for a step at each level
-        return np.minimum(wanted, np.count_nonzero(free >= steps, axis=1))
+        return np.asarray(np.minimum(wanted, np.count_nonzero(free >= steps, axis=1)))
     table = cost_table(sample_rate, noise_multiplier, budget.orders).T
     spare = np.array(budget.costs) * (1.0 + 1e-12) - counts @ table
     low, high = np.zeros_like(wanted), np.array(wanted)
@@ -169,11 +169,11 @@ def most_spent(
 ) -> Floats:
     """Return the largest log moments any record can have after `steps` steps, whatever its gradients did."""
     table = cost_table(sample_rate, noise_multiplier, orders)
-    plain = steps * table[:, TOP]
+    plain: Floats = steps * table[:, TOP]
     if isinstance(budget, TokenBudget):
         tokens = np.array(budget.tokens)[::-1]
         used = np.diff(np.minimum(np.cumsum(tokens), steps), prepend=0)[::-1]
-        return np.minimum(plain, table @ used)
+        return np.asarray(np.minimum(plain, table @ used))
     if budget is not None:
         caps = dict(zip(budget.orders, budget.costs, strict=True))
         return np.minimum(plain, [caps.get(order, np.inf) for order in orders])

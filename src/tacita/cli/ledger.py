@@ -31,9 +31,7 @@ def create(
     """Make a ledger. Its unit and its neighbouring relation can not be changed later."""
     from tacita.ledger import Ledger
 
-    with Ledger.create(
-        file, unit=unit, neighbours=neighbours, dataset=dataset, epsilon=epsilon, delta=delta
-    ) as made:
+    with Ledger.create(file, unit=unit, neighbours=neighbours, dataset=dataset, epsilon=epsilon, delta=delta) as made:
         _print(made, as_json)
 
 

@@ -24,9 +24,7 @@ _INCLUDE = Annotated[
 
 @app.command(epilog="Example: tacita demo --dataset digits --epsilon 2")
 def demo(
-    dataset: Annotated[
-        str, typer.Option(help="digits (built in), mnist, fashion-mnist, adult or abalone.")
-    ] = "digits",
+    dataset: Annotated[str, typer.Option(help="digits (built in), mnist, fashion-mnist, adult or abalone.")] = "digits",
     epsilon: Annotated[float | None, typer.Option(help="The worst-case epsilon to stay within.")] = None,
     steps: Annotated[int | None, typer.Option(help="Number of steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; marked as not secure.")] = None,

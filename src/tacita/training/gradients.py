@@ -57,7 +57,9 @@ class _Site:
     convolution: tuple[tuple[int, int], ...] | None  # stride, padding, dilation
 
 
-def clipped_sum(loss: Loss, parameters: Parameters, records: Any, bounds: Tensor, *, chunk: int | None = None) -> Clipped:
+def clipped_sum(
+    loss: Loss, parameters: Parameters, records: Any, bounds: Tensor, *, chunk: int | None = None
+) -> Clipped:
     """Return the sum over records of per-record gradients, each scaled down to its own bound.
 
     Args:
@@ -209,7 +211,7 @@ def _convolution_gradients(site: _Site, output: Tensor, given: Tensor, shape: to
         torch.bmm(output[i : i + _BLOCK], block.reshape(len(block), high * wide, -1), out=weight[i : i + _BLOCK])
     bias = output.sum(2)
     if batch > 1:
-        weight, bias = (g.unflatten(0, (records, batch)).sum(1) for g in (weight, bias))
+        weight, bias = (g.view(records, batch, *g.shape[1:]).sum(1) for g in (weight, bias))
     return weight, bias
 
 
@@ -256,14 +258,15 @@ class _Tap(TorchFunctionMode):
         return out + self.taps[name]
 
 
-def _read_call(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None, Any] | None:
+def _read_call(func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None, Any] | None:
     """Return input, weight, bias and geometry if this is a linear or plain 2-D convolution call."""
     if kwargs or len(args) < 2:
         return None
     if func is functional.linear:
         return args[0], args[1], args[2] if len(args) > 2 else None, None
     if func is functional.conv2d:
-        given, weight, bias, stride, padding, dilation, groups = (*args, *(None, 1, 0, 1, 1)[len(args) - 2 :])
+        defaults: tuple[Any, ...] = (None, 1, 0, 1, 1)
+        given, weight, bias, stride, padding, dilation, groups = (*args, *defaults[len(args) - 2 :])
         if groups == 1 and not isinstance(padding, str) and given.dim() == 4:
             return given, weight, bias, tuple(_pair(v) for v in (stride, padding, dilation))
     return None
@@ -290,10 +293,11 @@ def _flat(tensor: Tensor) -> Tensor:
 def _norm(tensor: Tensor) -> Tensor:
     """Return the rows' norms, summed in float64 over pieces short enough that float32 loses nothing that matters."""
     whole = tensor.shape[1] // _PIECE * _PIECE
-    pieces = [torch.linalg.vector_norm(tensor[:, :whole].unflatten(1, (-1, _PIECE)), dim=2)] if whole else []
+    pieces = [torch.linalg.vector_norm(tensor[:, :whole].reshape(len(tensor), -1, _PIECE), dim=2)] if whole else []
     if whole < tensor.shape[1]:
         pieces.append(torch.linalg.vector_norm(tensor[:, whole:], dim=1, keepdim=True))
-    return torch.linalg.vector_norm(torch.cat(pieces, dim=1).double(), dim=1)
+    norms: Tensor = torch.linalg.vector_norm(torch.cat(pieces, dim=1).double(), dim=1)
+    return norms
 
 
 def length(records: Any) -> int:

@@ -177,8 +177,8 @@ def _declared(plan: Plan, delta: float) -> tuple[str, ...]:
     if plan.certificate is not None:
         lines.append(
             f"A conformal certificate was declared before the first step: {_budget_text(plan.certificate)}, with "
-            f"{plan.tolerated} followed records tolerated above it. Whether it was issued depends on the data and is on "
-            "the owner's label."
+            f"{plan.tolerated} followed records tolerated above it. Whether it was issued depends on the data and is "
+            "on the owner's label."
         )
     return tuple(lines)
 
@@ -204,7 +204,9 @@ def _checks(plan: Plan, facts: RunFacts) -> tuple[Check, ...]:
     if plan.record_budget is not None:
         checks.append(holds("Every record is held to its declared budget"))
     if facts.seeded:
-        text = "The noise comes from a chosen seed: reproducible, not secure. Whoever knows the seed can remove the noise"
+        text = (
+            "The noise comes from a chosen seed: reproducible, not secure. Whoever knows the seed can remove the noise"
+        )
         checks.append(Check(text=text, state="warning"))
     else:
         checks.append(holds("The noise is seeded by the operating system and used once"))
@@ -289,8 +291,8 @@ def _panel_text(panels: Mapping[str, Panel], larger: str) -> str:
     if "held-out" not in sizes:
         return f"training panel only ({sizes['training']} records followed)"
     return (
-        f"{sizes['training']} training and {sizes['held-out']} held-out records were followed; the {larger} ones gave the "
-        "larger figure, which is shown"
+        f"{sizes['training']} training and {sizes['held-out']} held-out records were followed; the {larger} ones gave "
+        "the larger figure, which is shown"
     )
 
 
@@ -313,7 +315,7 @@ def _group_rows(panel: Panel, groups: Mapping[str, Any], epsilons: Floats) -> It
 def _drift_checks(panels: Mapping[str, Panel]) -> Iterable[Check]:
     for name, panel in panels.items():
         if panel.drift() < _DRIFT:
-            text = f"The {name} records' norms follow their order in the data: they are not exchangeable. Shuffle them once"
+            text = f"The {name} records' norms follow their order in the data: not exchangeable. Shuffle them once"
             yield Check(text=text, state="warning")
         else:
             yield Check(text=f"No trend of the {name} records' norms with their order was found", state="holds")

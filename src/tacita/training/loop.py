@@ -26,7 +26,7 @@ from tacita.training.followed import Panel
 from tacita.training.gradients import Clipped, clipped_sum, record_norms
 from tacita.training.labels import RunFacts, build_label, reading, reading_times, write_label
 from tacita.training.plan import Pair, Plan, make_plan
-from tacita.training.randomness import Randomness, randomness
+from tacita.training.randomness import randomness
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
 from tacita.training.step import noisy_mean, poisson_sample
 from tacita.training.team import Team
@@ -436,7 +436,10 @@ class PrivateTraining:
             return
         row = {"step": step.number, "loss": step.loss if np.isfinite(step.loss) else None, "norms": step.norms}
         runs.append_metrics(self.run_dir, row)
-        if self.taken == self._charged and self.taken // self._save_every > (self.taken - self._block) // self._save_every:
+        if (
+            self.taken == self._charged
+            and self.taken // self._save_every > (self.taken - self._block) // self._save_every
+        ):
             self._save(clean=False)
 
     def _pause(self) -> None:

@@ -28,7 +28,7 @@ def batch_norms(optimizer: Any) -> Any:
         sample = getattr(parameter, "grad_sample", None)
         if sample is None:
             raise PrivacyError(
-                "There is no grad_sample: call this after loss.backward(), before optimizer.step(), with Opacus's hooks."
+                "There is no grad_sample: call this after loss.backward() and before optimizer.step(), with hooks."
             )
         parts = sample if isinstance(sample, list) else [sample]
         own = torch.cat([p.detach().double().flatten(1).square().sum(1) for p in parts])

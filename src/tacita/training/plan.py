@@ -84,7 +84,6 @@ class Plan:
             }
         )
 
-
     def running(self, steps: int, delta: float) -> float:
         """Return the worst-case epsilon so far by our own curves: for progress, a hundred times quicker."""
         curve = worst_curve(steps, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)

@@ -58,7 +58,9 @@ class Records:
         if self._tensors is not None:
             places = np.asarray(indices)
             ordered = len(places) > 1 and bool((np.diff(places) == 1).all())
-            where = slice(int(places[0]), int(places[-1]) + 1) if ordered else torch.as_tensor(places)  # a view, no copy
+            where = (
+                slice(int(places[0]), int(places[-1]) + 1) if ordered else torch.as_tensor(places)
+            )  # a view, no copy
             return tree_map(lambda t: t[where], self._tensors)
         return default_collate([self._source[int(i)] for i in indices])
 
@@ -120,7 +122,7 @@ def check_model(model: nn.Module) -> None:
             raise ValueError(f"{where} has no per-record form in torch.func. Use LSTM, which does the same job.")
         if isinstance(layer, nn.LSTM) and layer.weight_ih_l0.dtype != torch.float32:
             raise ValueError(f"{where} has a per-record form in float32 only. Call model.float().")
-        if isinstance(layer, nn.modules.lazy.LazyModuleMixin) and layer.has_uninitialized_params():
+        if any(isinstance(p, nn.parameter.UninitializedParameter) for p in layer.parameters(recurse=False)):
             raise ValueError(f"{where} has no shape yet. Run the model once on a record before training.")
         if layer is not model and hasattr(layer, "_forward_hooks") and "SpectralNorm" in type(layer).__name__:
             raise PrivacyError(f"{where} changes buffers as it runs. Remove it.")

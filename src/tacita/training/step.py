@@ -63,7 +63,7 @@ def private_gradient(
     positive("divisor", divisor)
     count = length(records)
     limits = torch.full((count,), c, dtype=torch.float64) if bounds is None else bounds.double()
-    if len(limits) != count or (count and not (0.0 <= float(limits.min()) and float(limits.max()) <= c)):
+    if len(limits) != count or (count and not (float(limits.min()) >= 0.0 and float(limits.max()) <= c)):
         raise PrivacyError(f"bounds must hold one value in [0, clip_norm] for each of {count} records.")
     clipped = clipped_sum(loss, parameters, records, limits, chunk=chunk)
     noisy = noisy_mean(clipped.sums, clip_norm=c, noise_multiplier=noise_multiplier, divisor=divisor, rng=rng)
