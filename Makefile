@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo test test-all lint docs bench clean
+.PHONY: demo test test-all lint browser docs bench experiments clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tacita needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
@@ -13,8 +13,8 @@ $(READY): pyproject.toml constraints.txt
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)   ## account for built-in example norms; writes demo.svg
-	$(BIN)/tacita account --example --noise-multiplier 1 --sample-rate 0.01 --steps 2000 --delta 1e-5 --figure demo.svg
+demo: $(READY)   ## train on built-in digits; writes runs/demo-digits-1/label.html
+	$(BIN)/tacita demo
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -22,11 +22,17 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(READY) lint   ## everything CI runs; under ten minutes on two cores
+# The label's pages are tested in a real browser. Without root, and without Chromium, those tests are skipped with a reason.
+browser:
+	@command -v chromium >/dev/null || [ -n "$$TACITA_CHROMIUM" ] || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  { apt-get install -y -qq chromium >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1; }; } || \
+	  echo "no Chromium, and no root to install it: browser tests are skipped"
+
+test: $(READY) lint browser   ## everything CI runs; under ten minutes on two cores
 	$(PYTEST) -m "not slow" --cov --cov-report=term
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
 
-test-all: $(READY) lint   ## also the long counts (about half an hour)
+test-all: $(READY) lint browser   ## also the long counts (about half an hour)
 	HYPOTHESIS_PROFILE=thorough $(PYTEST)
 
 docs: $(READY)
@@ -34,6 +40,10 @@ docs: $(READY)
 
 bench: $(READY)   ## speed as ratios against direct evaluation and against dp-accounting
 	$(BIN)/python benchmarks/accounting.py
+	$(BIN)/python benchmarks/training.py
+
+experiments: $(READY)   ## the MNIST table of the documentation; needs MNIST, about half an hour
+	for name in cnn linear-0.75 filter linear-2; do $(BIN)/python experiments/mnist_dpsgd/run.py $$name || exit 1; done
 
 clean:
-	rm -rf $(VENV) site demo.svg build dist
+	rm -rf $(VENV) site build dist

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -31,21 +32,26 @@ def commands(page):
     return [line for line in cleaned if line.startswith("tacita ")]
 
 
-@pytest.mark.parametrize("command", sorted({c for p in PAGES for c in commands(p)}))
-def test_commands_run(command, tmp_path):
-    make = "import numpy as np; rng = np.random.default_rng(0); np.save('norms.npy', rng.random((50, 100)) * 0.4)"
-    subprocess.run([sys.executable, "-c", make], cwd=tmp_path, check=True)
+def write_files(page, folder):
+    """Write the files that a page shows, as in ```toml title="run.toml"; repeat="100" repeats all lines but the first."""
+    shown = re.findall(r'^```\w+ title="([^"]+)"(?: repeat="(\d+)")?\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE)
+    for name, repeat, text in shown:
+        first, rest = text.split("\n", 1)
+        (folder / name).write_text(first + "\n" + rest * int(repeat or 1))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.name)
+def test_commands_run(page, tmp_path):
+    """The commands of one page, in order, in one folder."""
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "norms.npy", rng.random((50, 100)) * 0.4)
+    write_files(page, tmp_path)
     program = [sys.executable, "-c", "from tacita.cli import main; main()"]
-    environment = {**os.environ, "COLUMNS": "100"}
-    result = subprocess.run(
-        [*program, *shlex.split(command)[1:]],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
-    assert result.returncode == 0, result.stderr
+    environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    for command in commands(page):
+        arguments = [*program, *shlex.split(command)[1:]]
+        result = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
+        assert result.returncode == 0, f"{command}: {result.stderr}"
 
 
 def test_pages_name_no_machine_paths():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tacita.accounting import calibrate as calibrate
     from tacita.accounting import moments_budget as moments_budget
     from tacita.accounting import token_budget as token_budget
+    from tacita.accounting import token_profile as token_profile
     from tacita.accounting import worst_case as worst_case
     from tacita.guarantee import Guarantee as Guarantee
     from tacita.guarantee import attack_success as attack_success
@@ -29,6 +30,7 @@ _HOMES = {
     "calibrate": "tacita.accounting",
     "moments_budget": "tacita.accounting",
     "token_budget": "tacita.accounting",
+    "token_profile": "tacita.accounting",
     "worst_case": "tacita.accounting",
     "Guarantee": "tacita.guarantee",
     "attack_success": "tacita.guarantee",
@@ -36,10 +38,13 @@ _HOMES = {
     "outlier_probability": "tacita.guarantee",
     "share_above": "tacita.guarantee",
 }
+_LAYERS = ("accounting", "data", "ledger", "report", "training")  # so that `import tacita` is enough
 __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> object:
+    if name in _LAYERS:
+        return import_module(f"tacita.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'tacita' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -574,6 +574,27 @@ def test_parameters_that_stop_being_finite_stop_the_run(blobs):
         train(blobs, lr=1e37, noise_multiplier=1e5, steps=5, panel=0).run()
 
 
+def test_a_step_that_fails_halfway_is_counted_and_its_parameters_are_not_kept(blobs, tmp_path):
+    """The noisy gradient may have reached the parameters: it must not be released under an unused step's charge."""
+    private, model = start(tmp_path / "run", blobs)
+    original = private.optimizer.step
+
+    def failing(*args):
+        original(*args)
+        if private.taken == 13:
+            raise RuntimeError("out of memory")
+
+    private.optimizer.step = failing
+    with pytest.raises(RuntimeError, match="out of memory"):
+        private.run()
+    assert private.taken == 14
+    assert private.label().worst.mechanism[-1] == ("steps", 14.0)
+    resumed, copy = again(tmp_path / "run", blobs)
+    assert resumed.taken >= 14
+    assert not torch.equal(copy.weight, model.weight)
+    assert resumed.accountants["training"].taken == resumed.taken
+
+
 # Keeping and resuming.
 
 

@@ -24,7 +24,7 @@ from tacita.training.plan import Plan, filter_epsilon
 if TYPE_CHECKING:
     from tacita._check import Floats
 
-_PERCENTS = (0.5, 1, 2.5, *range(5, 96, 5), 97.5, 99, 99.5, 99.9, 100)
+_PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)
 _DRIFT = 0.01  # false alarms of the test for ordered data
 _SMALL = 1000  # records in a running figure
 

@@ -182,7 +182,10 @@ class PrivateTraining:
                     if interrupts.seen:
                         raise KeyboardInterrupt
             finally:
-                self._pause()
+                if self._in_step:
+                    self._count_failed()
+                else:
+                    self._pause()
 
     def run(self) -> PrivateTraining:
         """Take all remaining steps."""
@@ -271,6 +274,7 @@ class PrivateTraining:
         self._charged = step
         self._measure_now = True
         self._paused_at: str | None = None
+        self._in_step = False
         self._block = max(1, min(50, self.plan.steps // 100))
         self._save_every = max(10, self.plan.steps // 20)
 
@@ -351,6 +355,7 @@ class PrivateTraining:
         )
 
     def _step(self) -> Step:
+        self._in_step = True
         self._measure()
         drawn = None
         if self._team.leads:
@@ -364,6 +369,7 @@ class PrivateTraining:
             panel.tick()
         self.taken += 1
         step = Step(self.taken, _mean(clipped.losses), _quantiles(clipped.norms / self.plan.clip_norm), self.plan)
+        self._in_step = False
         self._note(step)
         return step
 
@@ -454,6 +460,16 @@ class PrivateTraining:
             self._save(clean=True)
             self._write_run()
             self._paused_at = self._book.head
+
+    def _count_failed(self) -> None:
+        """Count a step that failed halfway, since its noisy result may be in the parameters; do not keep them."""
+        self._in_step = False
+        self.taken += 1
+        for panel in self._panels.values():
+            panel.lose(1)
+        self._facts = self._facts.with_status("failed")
+        if self._team.leads:
+            self._write_run()
 
     def _continue(self) -> None:
         """Go on after a pause in the same process: claim the checkpoint, so that nobody else resumes it too."""
