@@ -46,13 +46,22 @@ def test_every_public_name_resolves():
         _ = tacita.nothing
 
 
-def test_a_missing_extra_names_the_install_command():
+@pytest.mark.parametrize(
+    ("missing", "command", "extra"),
+    [
+        ("matplotlib", "account --noise-multiplier 1 --sample-rate 0.1 --steps 3 --example --figure x.svg", "report"),
+        ("torch", "demo", "torch"),
+        ("safetensors", "label runs/x", "torch"),
+        ("sklearn", "demo", "torch"),
+        ("jinja2", "demo --steps 1", "report"),
+    ],
+)
+def test_a_missing_extra_names_the_install_command(missing, command, extra, tmp_path):
     code = (
-        "import sys; sys.modules['matplotlib'] = None\n"
-        "sys.argv = 'tacita account --noise-multiplier 1 --sample-rate 0.1 --steps 3 --example'.split()\n"
-        "sys.argv += ['--figure', 'x.svg']\n"
+        f"import sys; sys.modules[{missing!r}] = None; sys.argv = 'tacita {command}'.split()\n"
         "from tacita.cli import main; main()"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode == 2
-    assert "pip install 'tacita[report]'" in result.stderr
+    assert f"pip install 'tacita[{extra}]'" in result.stderr
+    assert result.stderr.strip().count("\n") == 0

@@ -4,6 +4,7 @@
     python experiments/mnist_dpsgd/run.py linear-0.75    # linear on wavelet scattering at epsilon 0.75
     python experiments/mnist_dpsgd/run.py linear-2       # the same at epsilon 2
     python experiments/mnist_dpsgd/run.py filter         # linear-0.75 with a record budget instead of plain DP
+    python experiments/mnist_dpsgd/run.py filter-longer  # the same budget spent on more steps
 
 Every record is followed and held to its own bound. Each run writes a run directory under `runs/` and one line of
 results to `experiments/mnist_dpsgd/results.jsonl`. The settings were chosen on 10,000 training images held out for
@@ -50,6 +51,7 @@ SETTINGS = {
     "linear-0.75": Setting(0.75, 4096, 300, 0.1, 90.0, 1),
     "linear-2": Setting(2.0, 4096, 400, 0.1, 100.0, 1),
     "filter": Setting(0.75, 4096, 300, 0.1, 90.0, 5, ((1.0, 0.5), (0.5, 0.2), (0.1, 0.3))),
+    "filter-longer": Setting(0.75, 4096, 500, 0.1, 90.0, 5, ((1.0, 0.3), (0.5, 0.2), (0.1, 0.5))),
 }
 
 

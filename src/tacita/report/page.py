@@ -37,7 +37,7 @@ def label_html(label: Label) -> str:
         The public page is a function of the label's public part alone: labels with equal `public()` give the
         same bytes, whatever was read from the data.
     """
-    return _template().render(_view(label))
+    return page_template().render(_view(label))
 
 
 def label_frame(label: Label) -> str:
@@ -51,7 +51,8 @@ def label_frame(label: Label) -> str:
 
 
 @cache
-def _template() -> Template:
+def page_template() -> Template:
+    """Return the page's template; call it early to learn that jinja2 is missing before the work, not after."""
     try:
         import jinja2
     except ImportError as error:

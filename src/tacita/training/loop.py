@@ -22,6 +22,7 @@ from tacita.accounting.filters import Budget
 from tacita.guarantee import Guarantee
 from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 from tacita.report.label import Label
+from tacita.report.page import page_template
 from tacita.training.followed import Panel
 from tacita.training.gradients import Clipped, clipped_sum, record_norms
 from tacita.training.labels import RunFacts, build_label, reading, reading_times, write_label
@@ -302,6 +303,7 @@ class PrivateTraining:
 
     def _open(self, run_dir: str | Path | None, ledger: Ledger | str | Path | None) -> None:
         if run_dir is not None:
+            page_template()
             self.run_dir = runs.create(run_dir)
         own = self.run_dir / "ledger.sqlite" if self.run_dir is not None else ":memory:"
         self._ledger = _ledger_at(own if ledger is None else ledger)
