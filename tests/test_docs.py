@@ -34,7 +34,9 @@ def commands(page):
 
 def write_files(page, folder):
     """Write the files that a page shows, as in ```toml title="run.toml"; repeat="100" repeats all lines but the first."""
-    shown = re.findall(r'^```\w+ title="([^"]+)"(?: repeat="(\d+)")?\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE)
+    shown = re.findall(
+        r'^```\w+ title="([^"]+)"(?: repeat="(\d+)")?\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE
+    )
     for name, repeat, text in shown:
         first, rest = text.split("\n", 1)
         (folder / name).write_text(first + "\n" + rest * int(repeat or 1))

@@ -275,6 +275,37 @@ def test_no_records_give_noise_alone():
     assert 0.2 < float(flat(noisy).std()) < 1.0
 
 
+def test_a_model_that_changes_its_mind_is_still_right():
+    """Layers skipped, repeated or used otherwise after the first call: gradients as by a loop."""
+
+    class Moody(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two, self.out, self.mood = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3), "calm"
+
+        def forward(self, x):
+            x = self.one(x.mean(1))
+            x = x if self.mood == "skips" else self.two(torch.tanh(x))
+            x = self.two(torch.tanh(x)) if self.mood == "repeats" else x
+            return self.out(x) + (self.two.weight.square().sum() if self.mood == "weighs" else 0.0)
+
+    torch.manual_seed(2)
+    model = Moody()
+    x, y = torch.randn(5, 7, 8), torch.arange(5) % 3
+    loss, parameters = parts(model)
+    for mood in ("calm", "skips", "repeats", "weighs", "calm"):
+        model.mood = mood
+        got = clipped_sum(loss, parameters, (x, y), bounds(5))
+        rows = []
+        for i in range(5):
+            model.zero_grad(set_to_none=False)
+            for p in model.parameters():
+                p.grad = torch.zeros_like(p)
+            nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
+            rows.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        torch.testing.assert_close(flat(got.sums), torch.stack(rows).sum(0), rtol=1e-4, atol=2e-6)
+
+
 def test_weights_used_once_are_tapped_and_others_are_not():
     tapped = {name: len(sites_of(*_site_args(name))[0]) for name in ("convolution", "tied weights", "grouped, same")}
     assert tapped == {"convolution": 2, "tied weights": 1, "grouped, same": 1}

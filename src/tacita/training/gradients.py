@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -30,6 +31,9 @@ _CHUNK_BYTES = 256 * 2**20  # what the per-record tensors of one chunk may take
 _BLOCK = 32  # records whose patches are copied at once
 _PIECE = 128
 _SAFE = 1.0 - 1e-6  # round-off in a norm stays below this: 16 additions a lane, half of it after the root
+
+
+_SEEN: WeakKeyDictionary[Loss, dict[Any, Any]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -114,11 +118,20 @@ def _chunks(
     count = length(records)
     if count == 0:
         return
-    sites, size = sites_of(loss, parameters, tree_map(lambda t: t[0], records))
+    sites, size = _remembered_sites(loss, parameters, records)
     chunk = chunk or max(1, min(1024, _CHUNK_BYTES // max(size, 1)))
     for start in range(0, count, chunk):
         rows = slice(start, start + chunk)
         yield tree_map(lambda t, rows=rows: t[rows], records), bounds[rows], sites
+
+
+def _remembered_sites(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int]:
+    """Return `sites_of` the first record, run once for each loss, set of parameters and shape of record."""
+    known = _SEEN.setdefault(loss, {})
+    key = (tuple(parameters), *((leaf.shape[1:], leaf.dtype) for leaf in tree_leaves(records)))
+    if key not in known:
+        known[key] = sites_of(loss, parameters, tree_map(lambda t: t[0], records))
+    return known[key]
 
 
 @dataclass
@@ -153,6 +166,13 @@ class _Chunk:
 
 
 def _one_chunk(loss: Loss, parameters: Parameters, part: Any, sites: tuple[_Site, ...]) -> _Chunk:
+    try:
+        return _differentiated(loss, parameters, part, sites)
+    except _OtherwiseUsedError:  # a model that runs its layers differently from call to call
+        return _differentiated(loss, parameters, part, ())
+
+
+def _differentiated(loss: Loss, parameters: Parameters, part: Any, sites: tuple[_Site, ...]) -> _Chunk:
     tapped = {name for s in sites for name in (s.weight, s.bias) if name is not None}
     fixed = {name: parameters[name] for name in tapped}
     ordinary = {name: p for name, p in parameters.items() if name not in tapped}
@@ -164,6 +184,8 @@ def _one_chunk(loss: Loss, parameters: Parameters, part: Any, sites: tuple[_Site
         tapping = _Tap(names, taps)
         with tapping:
             out = loss({**fixed, **ordinary}, record)
+        if len(tapping.inputs) < len(taps):
+            raise _OtherwiseUsedError
         return out, (out.detach(), tapping.inputs)
 
     differentiate = vmap(grad(value, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0), randomness="different")
@@ -215,6 +237,10 @@ def _convolution_gradients(site: _Site, output: Tensor, given: Tensor, shape: to
     return weight, bias
 
 
+class _OtherwiseUsedError(Exception):
+    """A tapped weight is not used as it was when the loss was watched."""
+
+
 class _Watch(TorchFunctionMode):
     """Note where each parameter is used, and how much the loss computes."""
 
@@ -252,8 +278,12 @@ class _Tap(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         call = _read_call(func, args, kwargs)
         if call is None or id(call[1]) not in self.names:
+            if any(id(argument) in self.names for argument in args):
+                raise _OtherwiseUsedError
             return out
         name = self.names[id(call[1])]
+        if name in self.inputs:
+            raise _OtherwiseUsedError
         self.inputs[name] = call[0].detach()
         return out + self.taps[name]
 
