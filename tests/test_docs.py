@@ -33,7 +33,7 @@ def commands(page):
 
 
 def write_files(page, folder):
-    """Write the files that a page shows, as in ```toml title="run.toml"; repeat="100" repeats all lines but the first."""
+    """Write the files that a page shows under a title; repeat="100" repeats all lines but the first."""
     shown = re.findall(
         r'^```\w+ title="([^"]+)"(?: repeat="(\d+)")?\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE
     )

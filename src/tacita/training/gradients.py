@@ -9,6 +9,7 @@ parameters, and weights used in any other way, are differentiated directly.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +34,7 @@ _PIECE = 128
 _SAFE = 1.0 - 1e-6  # round-off in a norm stays below this: 16 additions a lane, half of it after the root
 
 
-_SEEN: WeakKeyDictionary[Loss, dict[Any, Any]] = WeakKeyDictionary()
+_SEEN: WeakKeyDictionary[Loss, dict[Any, tuple[tuple[_Site, ...], int]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -80,25 +81,22 @@ def clipped_sum(
         influence each other's contributions, and the chunk changes nothing but round-off.
     """
     sums = {name: torch.zeros_like(p, dtype=_wide(p.dtype)) for name, p in parameters.items()}
-    norms, losses = [], []
-    for part, limit, sites in _chunks(loss, parameters, records, bounds, chunk):
-        one = _one_chunk(loss, parameters, part, sites)
-        norm = one.norms()
-        factors = torch.where(torch.isfinite(norm), (limit * _SAFE / norm.clamp_min(1e-300)).clamp_max(1.0), 0.0)
-        one.add_to(sums, factors, ~torch.isfinite(norm))
-        norms.append(torch.nan_to_num(norm, nan=0.0, posinf=0.0) * factors)
-        losses.append(one.losses)
-    empty = torch.zeros(0, dtype=torch.float64)
-    return Clipped(sums, torch.cat(norms or [empty]), torch.cat(losses or [empty]))
+    norms, losses = torch.zeros(2, length(records), dtype=torch.float64)
+    for one, norm, rows in _chunks(loss, parameters, records, chunk):
+        finite = torch.isfinite(norm)
+        factors = torch.where(finite, (bounds[rows].to(norm.device) * _SAFE / norm.clamp_min(1e-300)).clamp_max(1.0), 0.0)
+        one.add_to(sums, factors, ~finite)
+        norms[rows] = torch.where(finite, norm, 0.0) * factors
+        losses[rows] = one.losses
+    return Clipped(sums, norms, losses)
 
 
 def record_norms(loss: Loss, parameters: Parameters, records: Any, *, chunk: int | None = None) -> Tensor:
     """Return every record's gradient norm before clipping, float64; zero for one that is not finite."""
-    bounds = torch.zeros(length(records), dtype=torch.float64)
-    parts = _chunks(loss, parameters, records, bounds, chunk)
-    norms = [_one_chunk(loss, parameters, part, sites).norms() for part, _, sites in parts]
-    joined = torch.cat(norms or [bounds])
-    return torch.where(torch.isfinite(joined), joined, 0.0)
+    norms = torch.zeros(length(records), dtype=torch.float64)
+    for _, norm, rows in _chunks(loss, parameters, records, chunk):
+        norms[rows] = torch.where(torch.isfinite(norm), norm, 0.0)
+    return norms
 
 
 def sites_of(loss: Loss, parameters: Parameters, record: Any) -> tuple[tuple[_Site, ...], int]:
@@ -113,16 +111,32 @@ def sites_of(loss: Loss, parameters: Parameters, record: Any) -> tuple[tuple[_Si
 
 
 def _chunks(
-    loss: Loss, parameters: Parameters, records: Any, bounds: Tensor, chunk: int | None
-) -> Iterator[tuple[Any, Tensor, tuple[_Site, ...]]]:
+    loss: Loss, parameters: Parameters, records: Any, chunk: int | None
+) -> Iterator[tuple[_Chunk, Tensor, slice]]:
+    """Yield per-record gradients, their norms and where they belong, chunk by chunk; smaller ones once memory runs out."""
     count = length(records)
     if count == 0:
         return
     sites, size = _remembered_sites(loss, parameters, records)
     chunk = chunk or max(1, min(1024, _CHUNK_BYTES // max(size, 1)))
-    for start in range(0, count, chunk):
+    start = 0
+    while start < count:
         rows = slice(start, start + chunk)
-        yield tree_map(lambda t, rows=rows: t[rows], records), bounds[rows], sites
+        part = tree_map(lambda t, rows=rows: t[rows], records)
+        try:
+            one = _one_chunk(loss, parameters, part, sites)
+            norm = one.norms()
+        except (RuntimeError, MemoryError) as error:
+            if chunk == 1 or not _out_of_memory(error):
+                raise
+            one = None
+        if one is None:
+            gc.collect()  # what was made before memory ran out hangs on the error's traceback
+            chunk = (min(chunk, count) + 1) // 2
+            continue
+        yield one, norm, rows
+        start += chunk
+        del one
 
 
 def _remembered_sites(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int]:
@@ -235,6 +249,10 @@ def _convolution_gradients(site: _Site, output: Tensor, given: Tensor, shape: to
     if batch > 1:
         weight, bias = (g.view(records, batch, *g.shape[1:]).sum(1) for g in (weight, bias))
     return weight, bias
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 class _OtherwiseUsedError(Exception):

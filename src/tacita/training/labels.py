@@ -238,7 +238,7 @@ def _readings(
     if not panels:
         return Readings(metrics=metrics, facts=own, panels="Nobody was followed, so there is no typical case.")
     statements = {name: panel.accountant.guarantee(delta=delta) for name, panel in panels.items()}
-    statements = {name: _own_assumptions(name, g) for name, g in statements.items()}
+    statements = {name: _own_assumptions(name, g, alone=len(panels) == 1) for name, g in statements.items()}
     larger = max(statements, key=lambda name: statements[name].epsilon)
     headline = statements[larger]
     if worst.method.endswith("filter") and headline.epsilon > worst.epsilon:
@@ -257,14 +257,12 @@ def _readings(
     )
 
 
-def _own_assumptions(panel: str, statement: Guarantee) -> Guarantee:
+def _own_assumptions(panel: str, statement: Guarantee, *, alone: bool) -> Guarantee:
     """Leave out what training enforces, and say what following training records means."""
     own = [a for a in statement.assumptions if a.startswith("the followed records") or a.startswith("the norms")]
     if panel == "training":
-        own[0] = (
-            "training panel only: the followed records were trained on, so the figure describes them rather than the "
-            "population"
-        )
+        own[0] = "training panel only: " if alone else "of the training panel: "
+        own[0] += "the followed records were trained on, so the figure describes them rather than the population"
     return replace(statement, assumptions=tuple(own))
 
 
@@ -282,7 +280,8 @@ def _other_figures(
 ) -> list[Guarantee]:
     others = [g for name, g in statements.items() if name != larger]
     if len(panels[larger].indices) > 1:
-        others.append(panels[larger].accountant.guarantee(delta=delta, estimator="student"))
+        papers = panels[larger].accountant.guarantee(delta=delta, estimator="student")
+        others.append(_own_assumptions(larger, papers, alone=len(panels) == 1))
     return others
 
 

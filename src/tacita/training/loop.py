@@ -257,8 +257,9 @@ class PrivateTraining:
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self._team = Team()
-        self._records = Records(dataset)
-        self._held = None if holdout is None else Records(holdout)
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self._records = Records(dataset, device)
+        self._held = None if holdout is None else Records(holdout, device)
         self._chunk = None if chunk is None else _check.count("chunk", chunk)
         check_model(model)
         self._loss = record_loss(model, loss_fn)

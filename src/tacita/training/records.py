@@ -26,8 +26,8 @@ class Records:
     batch.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self._source = dataset
+    def __init__(self, dataset: Any, device: torch.device | str = "cpu") -> None:
+        self._source, self._device = dataset, device
         self._tensors: Any = None
         if isinstance(dataset, TensorDataset):
             self._tensors = dataset.tensors
@@ -61,8 +61,10 @@ class Records:
             where = (
                 slice(int(places[0]), int(places[-1]) + 1) if ordered else torch.as_tensor(places)
             )  # a view, no copy
-            return tree_map(lambda t: t[where], self._tensors)
-        return default_collate([self._source[int(i)] for i in indices])
+            batch = tree_map(lambda t: t[where], self._tensors)
+        else:
+            batch = default_collate([self._source[int(i)] for i in indices])
+        return tree_map(lambda t: t.to(self._device), batch)
 
 
 def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor]) -> Loss:
