@@ -236,6 +236,70 @@ def test_f9_a_record_that_is_not_finite_contributes_exactly_zero(name, poison):
     assert torch.isfinite(flat(noisy)).all()
 
 
+@pytest.mark.parametrize(
+    ("size", "clip", "scale"), [(784, 0.001, 1e-24), (3072, 0.01, 1e-24), (1000, 1.0, 1e-22), (784, 1e-5, 1e10)]
+)
+def test_f2_tiny_inputs_with_huge_errors_are_clipped_too(size, clip, scale):
+    """A linear layer without bias: squares of the input underflow in float32 while the output's gradient is enormous."""
+    x, y = torch.full((1, size), scale), torch.full((1, 1), 9e17)
+    model = nn.Linear(size, 1, bias=False)
+    loss = record_loss(model, nn.functional.mse_loss)
+    parameters = {"weight": model.weight.detach()}
+    got = clipped_sum(loss, parameters, (x, y), bounds(1, clip))
+    assert float(got.sums["weight"].double().norm()) <= clip * (1 + 1e-6)
+    assert float(got.norms[0]) <= clip
+
+
+@pytest.mark.parametrize("use", ["keyword", "nested"])
+def test_a_second_use_of_a_tapped_weight_is_noticed_wherever_it_hides(use):
+    parameters = {"w": torch.randn(4, 4, dtype=torch.float64)}
+    x = torch.randn(5, 1, 4, dtype=torch.float64)
+    mood = {"extra": False}
+
+    def loss(p, r):
+        out = nn.functional.linear(r, p["w"]).square().sum()
+        if mood["extra"] and use == "keyword":
+            out = out + nn.functional.linear(r, weight=p["w"]).sum()
+        elif mood["extra"]:
+            out = out + torch.cat([p["w"], p["w"]]).sum()
+        return out
+
+    clipped_sum(loss, parameters, x, bounds(5))
+    mood["extra"] = True
+    got = clipped_sum(loss, parameters, x, bounds(5))
+    w = parameters["w"].clone().requires_grad_()
+    sum(loss({"w": w}, r) for r in x).backward()
+    torch.testing.assert_close(got.sums["w"], w.grad)
+
+
+def test_mixed_precision_vectors_and_derivatives_inside_the_loss():
+    mixed = nn.Sequential(nn.Linear(4, 8).double(), nn.Linear(8, 2))
+    model = nn.Sequential(mixed[0], nn.Tanh(), mixed[1])
+
+    def loss(p, r):
+        hidden = functional_call(model[0], {"weight": p["0.weight"], "bias": p["0.bias"]}, (r.double(),))
+        return (
+            functional_call(model[2], {"weight": p["2.weight"], "bias": p["2.bias"]}, (hidden.float(),)).square().sum()
+        )
+
+    parameters = {n: p.detach() for n, p in model.named_parameters()}
+    x = torch.randn(5, 4)  # records without a batch dimension
+    got = clipped_sum(loss, parameters, x, bounds(5))
+    sum(loss(dict(model.named_parameters()), r) for r in x).backward()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(got.sums[name], p.grad, rtol=1e-5, atol=1e-5)
+
+    def slope(p, r):
+        return torch.func.grad(lambda z: nn.functional.linear(z[None], p["w"]).square().sum())(r).square().sum()
+
+    w = {"w": torch.randn(3, 4, dtype=torch.float64)}
+    z = torch.randn(5, 4, dtype=torch.float64)
+    got = clipped_sum(slope, w, z, bounds(5))
+    leaf = w["w"].clone().requires_grad_()
+    sum((2 * leaf.T @ (leaf @ r)).square().sum() for r in z).backward()
+    torch.testing.assert_close(got.sums["w"], leaf.grad)
+
+
 @pytest.mark.parametrize("scale", [0.0, 1e-45, 1e-38, 1e-30])
 def test_f10_zero_and_subnormal_gradients_do_not_divide_by_zero(scale):
     x = torch.full((3, 4), scale)

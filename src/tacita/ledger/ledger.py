@@ -298,23 +298,30 @@ class Ledger:
         Raises:
             PrivacyError: If the ledger does not contain `head`, or knows fewer steps than the checkpoint.
         """
-        done = _check.count("step", step, low=0)
-        with self._writing() as state:
-            run = self._run(run_id)
-            if head not in state.heads:
-                raise PrivacyError(
-                    f"The ledger {self._chain.path} does not contain the head kept in the checkpoint: it was rolled "
-                    "back or is a foreign one. Use the ledger that the run was charged to."
-                )
-            if done > run.charged:
-                raise PrivacyError(
-                    f"The checkpoint is at step {done} of run {run_id!r}, but only {run.charged} were charged: it is "
-                    "newer than the ledger. Use the ledger that the run was charged to."
-                )
-            start = done if clean and run.touched <= state.heads[head] else run.charged
-            detail = {"step": done, "head": head, "clean": bool(clean), "from": start}
+        with self._writing():
+            start = self._standing(run_id, step, head, clean)
+            detail = {"step": int(step), "head": head, "clean": bool(clean), "from": start}
             self._append("event", run_id, {"event": "resume", "detail": detail})
         return start
+
+    def standing(self, run_id: str, *, step: int, head: Head, clean: bool) -> int:
+        """Return how many steps of a run may have been released, as `resume` would, without recording anything."""
+        self._fresh()
+        return self._standing(run_id, step, head, clean)
+
+    def _standing(self, run_id: str, step: int, head: Head, clean: bool) -> int:
+        done, state, run = _check.count("step", step, low=0), self._state, self._run(run_id)
+        if head not in state.heads:
+            raise PrivacyError(
+                f"The ledger {self._chain.path} does not contain the head kept in the checkpoint: it was rolled "
+                "back or is a foreign one. Use the ledger that the run was charged to."
+            )
+        if done > run.charged:
+            raise PrivacyError(
+                f"The checkpoint is at step {done} of run {run_id!r}, but only {run.charged} were charged: it is "
+                "newer than the ledger. Use the ledger that the run was charged to."
+            )
+        return done if clean and run.touched <= state.heads[head] else run.charged
 
     def spent(self, delta: float | None = None) -> Guarantee | None:
         """Return the worst-case total of all rows at the budget's delta or a given one; None if nothing was charged.

@@ -31,6 +31,7 @@ Loss = Callable[[Parameters, Any], Tensor]  # (parameters, one record) -> a scal
 _CHUNK_BYTES = 256 * 2**20  # what the per-record tensors of one chunk may take
 _BLOCK = 32  # records whose patches are copied at once
 _PIECE = 128
+_LARGEST, _SMALLEST = 1e18, 1e-12  # norms outside are beyond, or need more than, float32's squares
 _SAFE = 1.0 - 1e-6  # round-off in a norm stays below this: 16 additions a lane, half of it after the root
 
 
@@ -59,6 +60,7 @@ class _Site:
     weight: str
     bias: str | None
     shape: tuple[int, ...]  # of the layer's output for one record
+    dtype: torch.dtype  # of that output
     convolution: tuple[tuple[int, int], ...] | None  # stride, padding, dilation
 
 
@@ -83,8 +85,10 @@ def clipped_sum(
     sums = {name: torch.zeros_like(p, dtype=_wide(p.dtype)) for name, p in parameters.items()}
     norms, losses = torch.zeros(2, length(records), dtype=torch.float64)
     for one, norm, rows in _chunks(loss, parameters, records, chunk):
-        finite = torch.isfinite(norm)
-        factors = torch.where(finite, (bounds[rows].to(norm.device) * _SAFE / norm.clamp_min(1e-300)).clamp_max(1.0), 0.0)
+        finite = norm < _LARGEST
+        factors = torch.where(
+            finite, (bounds[rows].to(norm.device) * _SAFE / norm.clamp_min(1e-300)).clamp_max(1.0), 0.0
+        )
         one.add_to(sums, factors, ~finite)
         norms[rows] = torch.where(finite, norm, 0.0) * factors
         losses[rows] = one.losses
@@ -95,7 +99,7 @@ def record_norms(loss: Loss, parameters: Parameters, records: Any, *, chunk: int
     """Return every record's gradient norm before clipping, float64; zero for one that is not finite."""
     norms = torch.zeros(length(records), dtype=torch.float64)
     for _, norm, rows in _chunks(loss, parameters, records, chunk):
-        norms[rows] = torch.where(torch.isfinite(norm), norm, 0.0)
+        norms[rows] = torch.where(norm < _LARGEST, norm, 0.0)
     return norms
 
 
@@ -104,7 +108,8 @@ def sites_of(loss: Loss, parameters: Parameters, record: Any) -> tuple[tuple[_Si
     watch = _Watch({id(p): name for name, p in parameters.items()})
     with torch.no_grad(), watch:
         loss(parameters, record)
-    sites = tuple(s for s in watch.sites if watch.uses[s.weight] == 1 and (s.bias is None or watch.uses[s.bias] == 1))
+    once = [s for s in watch.sites if watch.uses[s.weight] == 1 and (s.bias is None or watch.uses[s.bias] == 1)]
+    sites = () if watch.nested else tuple(once)
     tapped = {name for s in sites for name in (s.weight, s.bias) if name is not None and s.convolution is None}
     size = sum(p.numel() for name, p in parameters.items() if name not in tapped)
     return sites, 8 * size + 4 * watch.elements
@@ -113,7 +118,7 @@ def sites_of(loss: Loss, parameters: Parameters, record: Any) -> tuple[tuple[_Si
 def _chunks(
     loss: Loss, parameters: Parameters, records: Any, chunk: int | None
 ) -> Iterator[tuple[_Chunk, Tensor, slice]]:
-    """Yield per-record gradients, their norms and where they belong, chunk by chunk; smaller ones once memory runs out."""
+    """Yield per-record gradients, their norms and where they belong, in smaller chunks once memory runs out."""
     count = length(records)
     if count == 0:
         return
@@ -141,7 +146,10 @@ def _chunks(
 
 def _remembered_sites(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int]:
     """Return `sites_of` the first record, run once for each loss, set of parameters and shape of record."""
-    known = _SEEN.setdefault(loss, {})
+    try:
+        known = _SEEN.setdefault(loss, {})
+    except TypeError:  # a loss that cannot be remembered
+        known = {}
     key = (tuple(parameters), *((leaf.shape[1:], leaf.dtype) for leaf in tree_leaves(records)))
     if key not in known:
         known[key] = sites_of(loss, parameters, tree_map(lambda t: t[0], records))
@@ -173,8 +181,9 @@ class _Chunk:
         for site, output, given in self.outer:
             if spoiled:
                 output[dropped], given[dropped] = 0.0, 0.0
-            scaled = output * factors.to(output.dtype)[:, None]
-            sums[site.weight].addmm_(scaled.T, given)
+            kind = sums[site.weight].dtype
+            scaled = output.to(kind) * factors.to(kind)[:, None]
+            sums[site.weight].addmm_(scaled.T, given.to(kind))
             if site.bias is not None:
                 sums[site.bias] += scaled.sum(0)
 
@@ -191,8 +200,7 @@ def _differentiated(loss: Loss, parameters: Parameters, part: Any, sites: tuple[
     fixed = {name: parameters[name] for name in tapped}
     ordinary = {name: p for name, p in parameters.items() if name not in tapped}
     names = {id(p): name for name, p in fixed.items()}
-    any_parameter = next(iter(parameters.values()))
-    taps = {s.weight: torch.zeros(s.shape, dtype=any_parameter.dtype, device=any_parameter.device) for s in sites}
+    taps = {s.weight: torch.zeros(s.shape, dtype=s.dtype, device=parameters[s.weight].device) for s in sites}
 
     def value(ordinary: Parameters, taps: Parameters, record: Any) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
         tapping = _Tap(names, taps)
@@ -266,21 +274,23 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.names, self.uses = names, Counter[str]()
         self.sites: list[_Site] = []
-        self.elements = 0
+        self.elements, self.nested = 0, False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves((args, kwargs)):
             if id(leaf) in self.names:
                 self.uses[self.names[id(leaf)]] += 1
+            if isinstance(leaf, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+                self.nested = True  # a derivative inside the loss uses weights out of sight
         if isinstance(out, Tensor):
             self.elements += out.numel()
             site = _read_call(func, args, kwargs)
-            if site is not None and id(site[1]) in self.names:
+            if site is not None and id(site[1]) in self.names and out.dim() > 1:
                 _, weight, bias, convolution = site
                 known = None if bias is None else self.names.get(id(bias))
                 if bias is None or known is not None or not bias.requires_grad:
-                    self.sites.append(_Site(self.names[id(weight)], known, tuple(out.shape), convolution))
+                    self.sites.append(_Site(self.names[id(weight)], known, tuple(out.shape), out.dtype, convolution))
         return out
 
 
@@ -296,11 +306,11 @@ class _Tap(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         call = _read_call(func, args, kwargs)
         if call is None or id(call[1]) not in self.names:
-            if any(id(argument) in self.names for argument in args):
+            if any(id(leaf) in self.names for leaf in tree_leaves((args, kwargs))):
                 raise _OtherwiseUsedError
             return out
         name = self.names[id(call[1])]
-        if name in self.inputs:
+        if name in self.inputs or id(call[0]) in self.names:
             raise _OtherwiseUsedError
         self.inputs[name] = call[0].detach()
         return out + self.taps[name]
@@ -345,6 +355,9 @@ def _norm(tensor: Tensor) -> Tensor:
     if whole < tensor.shape[1]:
         pieces.append(torch.linalg.vector_norm(tensor[:, whole:], dim=1, keepdim=True))
     norms: Tensor = torch.linalg.vector_norm(torch.cat(pieces, dim=1).double(), dim=1)
+    small = norms < _SMALLEST
+    if bool(small.any()):
+        norms[small] = torch.linalg.vector_norm(tensor[small].double(), dim=1)
     return norms
 
 

@@ -117,12 +117,17 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
         }
         groups = {n: (t.numpy(), list(saved["groups"][n])) for n, t in state["groups"].items()}
         where_ledger = where / "ledger.sqlite" if document["ledger_file"] is None else Path(document["ledger_file"])
+        name = str(document["id"])
         with Ledger.open(where_ledger) as ledger:
-            taken = int(saved["step"]) if saved["clean"] else ledger.charged(str(document["id"]))
+            if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
+                raise PrivacyError("The run's plan is not the one that its ledger froze before the first step.")
+            step, head = int(saved["step"]), str(saved["head"])
+            taken = ledger.standing(name, step=step, head=head, clean=saved["clean"] is True)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise runs.RunError(f"The run in {str(where)!r} is damaged: {error}") from error
     if taken == 0:
         raise PrivacyError("No step was taken yet: there is nothing to label.")
+    taken = plan.steps if facts.status == "failed" else taken
     for panel in panels.values():
         panel.lose(taken - panel.accountant.taken)
     return build_label(plan, taken, panels, facts, groups, delta or plan.delta)

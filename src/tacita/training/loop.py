@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,6 +89,7 @@ class PrivateTraining:
             directory gets its own.
         run_dir: Where to write the run. None writes nothing, and the run cannot be resumed.
         rng: A seed. None, the default, is seeded by the operating system; a chosen seed is marked as not secure.
+            A resumed run goes on with fresh randomness in any case.
         delta: At which delta running figures are given.
         chunk: Records differentiated at once; by default it adapts to memory.
         name: The run's name on its label.
@@ -157,6 +160,7 @@ class PrivateTraining:
         )
         self._random = randomness(rng)
         self._groups = _group_codes(groups, len(self._records))
+        self._fingerprint = self._records.fingerprint() if run_dir is not None else ""
         self._panels = self._new_panels(_check.count("panel", panel, low=0, high=10**7))
         self._begin(0)
         self._identity = secrets.token_hex(8)
@@ -175,6 +179,16 @@ class PrivateTraining:
 
     def __iter__(self) -> Iterator[Step]:
         """Take the remaining steps one by one. Interrupting leaves a run that can be resumed."""
+        before = self._iterator() if self._iterator is not None else None
+        if before is not None:
+            before.close()  # one loop at a time: the earlier one pauses here
+        if self._facts.status == "failed":
+            raise PrivacyError("A step of this run failed halfway. Resume it from its run directory, or start anew.")
+        steps = self._steps()
+        self._iterator = weakref.ref(steps)
+        return steps
+
+    def _steps(self) -> Generator[Step, None, None]:
         self._continue()
         with _Interrupts() as interrupts:
             try:
@@ -204,7 +218,12 @@ class PrivateTraining:
         if self.taken == 0:
             raise PrivacyError("No step was taken yet: there is nothing to label.")
         self._facts = self._facts.with_metrics(metrics or {})
-        label = build_label(self.plan, self.taken, self._panels, self._facts, self._groups, delta or self.plan.delta)
+        taken = self.taken
+        if self._facts.status == "failed":  # when it failed may depend on the data: it is labelled as if it had not
+            taken = self.plan.steps
+            for panel in self._panels.values():
+                panel.lose(taken - panel.accountant.taken)
+        label = build_label(self.plan, taken, self._panels, self._facts, self._groups, delta or self.plan.delta)
         if self.run_dir is not None:
             self._write_run()
             write_label(self.run_dir, label)
@@ -234,7 +253,6 @@ class PrivateTraining:
         holdout: Any = None,
         scheduler: Any = None,
         ledger: Ledger | None = None,
-        rng: int | None = None,
         chunk: int | None = None,
     ) -> PrivateTraining:
         """Go on with an interrupted run: the same plan, the same guarantee, fresh noise.
@@ -247,7 +265,7 @@ class PrivateTraining:
         tensors, saved = runs.load_checkpoint(folder)
         made = cls.__new__(cls)
         made._attach(model, loss_fn, dataset, holdout, optimizer, scheduler, chunk)
-        made._restore(folder, document, tensors, saved, ledger, rng)
+        made._restore(folder, document, tensors, saved, ledger)
         return made
 
     # Setting up.
@@ -262,6 +280,12 @@ class PrivateTraining:
         self._held = None if holdout is None else Records(holdout, device)
         self._chunk = None if chunk is None else _check.count("chunk", chunk)
         check_model(model)
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                "LBFGS evaluates the loss several times a step, which is not private. Use another optimiser."
+            )
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise ValueError("ReduceLROnPlateau looks at the loss, which is not private. Use another scheduler.")
         self._loss = record_loss(model, loss_fn)
         self._parameters = trainable(model, optimizer)
         for records in (self._records, self._held):
@@ -270,6 +294,7 @@ class PrivateTraining:
         self._team.check_same(self._parameters)
         self.run_dir: Path | None = None
         self._ledger: Ledger | None = None
+        self._iterator: weakref.ref[Generator[Step, None, None]] | None = None
 
     def _begin(self, step: int) -> None:
         self.taken = step
@@ -277,6 +302,7 @@ class PrivateTraining:
         self._measure_now = True
         self._paused_at: str | None = None
         self._in_step = False
+        self._process = os.getpid()
         self._block = max(1, min(50, self.plan.steps // 100))
         self._save_every = max(10, self.plan.steps // 20)
 
@@ -311,8 +337,7 @@ class PrivateTraining:
         self._facts = self._facts.with_ledger(None if ledger is None else self._ledger)
         self._ledger.open_run(
             self._identity,
-            mechanism={k: v for k, v in self.plan.to_dict().items() if isinstance(v, int | float | str)}
-            | {"record_budget": str(self.plan.to_dict()["record_budget"])},
+            mechanism=self.plan.frozen(),
             seed_fingerprint=self._random.fingerprint,
             seeded=self._random.seeded,
         )
@@ -324,6 +349,8 @@ class PrivateTraining:
 
     def _reserve(self) -> bool:
         """Charge the next block of steps, on disk, before any of it is computed. False if there is no budget."""
+        if os.getpid() != self._process:
+            raise PrivacyError("This process was forked from the one that trains: both would add the same noise.")
         problem, granted = None, self._charged
         if self._team.leads and self.taken >= self._charged:
             try:
@@ -381,7 +408,6 @@ class PrivateTraining:
         every = self.plan.individual_every or 1
         if not (self._measure_now or self.taken % every == 0):
             return
-        self._measure_now = False
         period = min(every - self.taken % every, self.plan.steps - self.taken)
         parameters = self._detached()
         for panel in self._panels.values():
@@ -390,6 +416,7 @@ class PrivateTraining:
                 for part in np.array_split(panel.indices, max(1, len(panel.indices) // _SLICE))
             ]
             panel.measure(np.concatenate(norms) / self.plan.clip_norm, period=period)
+        self._measure_now = False
 
     def _bounds(self, sample: Any) -> Any:
         if self.plan.individual_every is None:
@@ -413,6 +440,7 @@ class PrivateTraining:
                 rng=self._random.noise,
             )
         gradients = self._team.spread(sums)
+        self.optimizer.zero_grad(set_to_none=True)  # nobody else's gradient may move a parameter
         for name, parameter in self._parameters.items():
             parameter.grad = gradients[name].to(parameter.dtype)
         self.optimizer.step()
@@ -494,7 +522,9 @@ class PrivateTraining:
             "tacita": __version__,
             "torch": torch.__version__,
             "plan": self.plan.to_dict(),
-            "ledger_file": None if self._book.path.parent == self.run_dir else str(self._book.path.resolve()),
+            "ledger_file": None
+            if self._book.path == self.run_dir / "ledger.sqlite"
+            else str(self._book.path.resolve()),
             "seed_fingerprint": self._random.fingerprint,
             **self._facts.to_dict(),
         }
@@ -517,23 +547,24 @@ class PrivateTraining:
             "skeleton": skeleton,
             "panels": {name: plain for name, (_, plain) in panels.items()},
             "groups": {name: values for name, (_, values) in self._groups.items()},
+            "data": self._fingerprint,
             "facts": self._facts.to_dict(),
         }
         runs.save_checkpoint(self.run_dir, self.taken, dict(tensors), document)  # type: ignore[arg-type]
 
-    def _restore(
-        self, folder: Path, document: Any, tensors: Any, saved: Any, ledger: Ledger | None, rng: int | None
-    ) -> None:
+    def _restore(self, folder: Path, document: Any, tensors: Any, saved: Any, ledger: Ledger | None) -> None:
         self.run_dir = folder
         try:
             self.plan = Plan.from_dict(document["plan"])
-            self._identity = str(document["id"])
+            self._identity, self._fingerprint = str(document["id"]), str(saved["data"])
             self._facts = RunFacts.from_dict(saved["facts"])
             state = runs.unflatten(saved["skeleton"], tensors)
             where = folder / "ledger.sqlite" if document["ledger_file"] is None else Path(document["ledger_file"])
             head, clean = str(saved["head"]), saved["clean"] is True
             if saved["id"] != self._identity:
                 raise PrivacyError("The checkpoint belongs to another run.")
+            if saved["data"] != self._records.fingerprint():
+                raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             if self.scheduler is not None and "scheduler" in state:
@@ -544,14 +575,22 @@ class PrivateTraining:
             }
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
             raise runs.RunError(f"The checkpoint does not fit this model, optimizer or dataset: {error}") from error
-        self._ledger = Ledger.open(where) if ledger is None else ledger
-        resumed = sum(event.body["event"] == "resume" for event in self._ledger.events(self._identity))
-        self._random = randomness(rng, part=resumed + 1)
-        start = self._ledger.resume(self._identity, step=int(saved["step"]), head=head, clean=clean)
+        self._random = randomness(None)  # fresh, whatever the run was started with
+        start, charged = 0, 0
+        if self._team.leads:
+            self._ledger = Ledger.open(where) if ledger is None else ledger
+            self._book.open_run(
+                self._identity, mechanism=self.plan.frozen(), seed_fingerprint=self._random.fingerprint, seeded=False
+            )
+            start = self._book.resume(self._identity, step=int(saved["step"]), head=head, clean=clean)
+            charged = self._book.charged(self._identity)
+        else:
+            self.run_dir, self._panels = None, {}
+        start, charged = self._team.agree(None, (start, charged))
         for panel in self._panels.values():
             panel.lose(start - int(saved["step"]))
         self._begin(start)
-        self._charged = self._ledger.charged(self._identity)
+        self._charged = charged
         self._facts = self._facts.with_status("resumed")
         self._write_run()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,8 +13,9 @@ from tacita._check import PrivacyError
 from tacita.accounting import MomentsBudget, TokenBudget, calibrate, worst_case, worst_curve
 from tacita.accounting.filters import Budget
 from tacita.accounting.state import budget_from, budget_state
-from tacita.guarantee import Guarantee
-from tacita.training.step import positive
+from tacita.accounting.worst import check_mechanism
+from tacita.guarantee import SMALLEST_EPSILON, Guarantee
+from tacita.training.step import check_clip_norm, positive
 
 Pair = tuple[float, float]
 
@@ -50,6 +52,10 @@ class Plan:
         """Return plain data."""
         plain = asdict(self)
         return {**plain, **{k: budget_state(getattr(self, k)) for k in ("record_budget", "certificate")}}
+
+    def frozen(self) -> dict[str, float | int | str]:
+        """Return what a ledger freezes before the first step: everything, as numbers and texts."""
+        return {name: v if isinstance(v, int | float) else json.dumps(v) for name, v in self.to_dict().items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
@@ -111,7 +117,7 @@ def make_plan(
 ) -> Plan:
     """Check and complete what the user declared: calibrate the noise, cut the steps to the budget."""
     rate, planned = _check.rate("sample_rate", sample_rate), _check.count("steps", steps)
-    clip = positive("clip_norm", clip_norm)
+    clip = check_clip_norm(clip_norm)
     _check.probability("delta", delta)
     _check_budgets(individual_every, record_budget, certificate, tolerated)
     if (noise_multiplier is None) == (target is None):
@@ -119,7 +125,7 @@ def make_plan(
     if target is not None:
         noise = _calibrated(_pair("target", target), rate, planned, record_budget)
     else:
-        noise = _check.in_range("noise_multiplier", noise_multiplier, 0.01, 1e6)
+        _, noise, _ = check_mechanism(rate, noise_multiplier, planned)
     if budget is not None:
         planned = _within(_pair("budget", budget), rate, noise, planned)
     return Plan(
@@ -138,7 +144,8 @@ def make_plan(
 
 def filter_epsilon(budget: Budget, rate: float, noise: float, delta: float) -> float:
     """Return the worst-case epsilon of a record that is held to a budget."""
-    return budget.epsilon(delta, sample_rate=rate, noise_multiplier=noise, notion="weak")
+    epsilon = budget.epsilon(delta, sample_rate=rate, noise_multiplier=noise, notion="weak")
+    return max(epsilon, SMALLEST_EPSILON)
 
 
 def _check_budgets(every: int | None, record: Budget | None, certificate: Budget | None, tolerated: int) -> None:

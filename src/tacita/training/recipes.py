@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import secrets
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -207,7 +208,8 @@ class Job:
 
 def start(recipe: Recipe, run_dir: str | Path) -> Job:
     """Make a recipe ready to run in a new run directory."""
-    dataset, model, loss, optimizer, (train, held, groups) = _prepare(recipe)
+    coins = secrets.randbits(128) if recipe.seed is None else recipe.seed
+    dataset, model, loss, optimizer, (train, held, groups) = _prepare(recipe, coins)
     profile = _profile(recipe.record_profile, recipe.steps)
     private = PrivateTraining(
         model,
@@ -234,19 +236,23 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
         name=recipe.name or dataset.name,
         purpose=recipe.purpose,
     )
-    runs.write_json(Path(run_dir), "recipe.json", asdict(recipe))
+    runs.write_json(Path(run_dir), "recipe.json", {"recipe": asdict(recipe), "coins": str(coins)})
     return Job(recipe, dataset, model, private, held)
 
 
 def restart(run_dir: str | Path) -> Job:
     """Make an interrupted run of a recipe ready to go on."""
-    recipe = Recipe.from_dict(runs.read_json(Path(run_dir), "recipe.json"))
-    dataset, model, loss, optimizer, (train, held, _) = _prepare(recipe)
+    document = runs.read_json(Path(run_dir), "recipe.json")
+    try:
+        recipe, coins = Recipe.from_dict(document["recipe"]), int(document["coins"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise runs.RunError(f"The recipe of the run in {str(run_dir)!r} is damaged: {error}") from error
+    dataset, model, loss, optimizer, (train, held, _) = _prepare(recipe, coins)
     private = PrivateTraining.resume(run_dir, model, loss, train, optimizer=optimizer, holdout=held)
     return Job(recipe, dataset, model, private, held)
 
 
-def _prepare(recipe: Recipe) -> tuple[Dataset, nn.Module, Any, torch.optim.Optimizer, Any]:
+def _prepare(recipe: Recipe, coins: int) -> tuple[Dataset, nn.Module, Any, torch.optim.Optimizer, Any]:
     dataset = _dataset(recipe.data)
     if recipe.seed is not None:
         torch.manual_seed(recipe.seed)
@@ -255,7 +261,7 @@ def _prepare(recipe: Recipe) -> tuple[Dataset, nn.Module, Any, torch.optim.Optim
     loss = nn.functional.cross_entropy if dataset.classes is not None else _squared_error
     options: dict[str, Any] = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
     optimizer = _OPTIMIZERS[recipe.optimizer](model.parameters(), lr=recipe.learning_rate, **options)
-    return dataset, model, loss, optimizer, _parts(dataset, recipe)
+    return dataset, model, loss, optimizer, _parts(dataset, recipe.holdout, coins)
 
 
 def _dataset(table: Mapping[str, Any]) -> Dataset:
@@ -270,11 +276,14 @@ def _dataset(table: Mapping[str, Any]) -> Dataset:
     return read_table(table["file"], schema, test=table.get("test"))
 
 
-def _parts(dataset: Dataset, recipe: Recipe) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, Any]]:
+def _parts(
+    dataset: Dataset, holdout: float, coins: int
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, Any]]:
     """Return training and held-out tensors, and the groups of the training records.
 
-    Without a test part every record is held out by its own coin, so that one record's presence moves no other.
-    The coins come from a fixed public seed: a resumed run gets the same parts.
+    Without a test part every record is held out by its own coin. The coins' seed is secret, and kept in the run
+    directory for resuming: independent coins that nobody knows belong to records, not to positions, so one
+    record's presence moves no other. With a public seed, removing a record would shift everyone's coin.
     """
     groups = dict(dataset.groups)
     if dataset.classes is not None:
@@ -283,7 +292,7 @@ def _parts(dataset: Dataset, recipe: Recipe) -> tuple[tuple[Tensor, Tensor], tup
     if len(dataset.test_targets):
         held = (torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_targets))
         return (inputs, targets), held, groups
-    out = np.random.default_rng(20201).random(len(targets)) < recipe.holdout
+    out = np.random.default_rng(coins).random(len(targets)) < holdout
     if not out.any() or out.all():
         raise ValueError("holdout leaves no records to train on, or none to hold out; change it or give a test file.")
     kept = torch.from_numpy(~out)

@@ -19,7 +19,7 @@ def noisy_mean(
     scale = noise_multiplier * clip_norm
     noisy = {}
     for name, total in sums.items():
-        noise = torch.from_numpy(scale * rng.standard_normal(tuple(total.shape)))
+        noise = torch.from_numpy(np.asarray(scale * rng.standard_normal(tuple(total.shape))))
         noisy[name] = ((total.double() + noise.to(total.device)) / divisor).to(total.dtype)
     return noisy
 
@@ -58,7 +58,7 @@ def private_gradient(
         is one Poisson-sampled Gaussian step in the sense of `tacita.worst_case`. Floating-point noise is not
         hardened against attacks on its low bits.
     """
-    c = positive("clip_norm", clip_norm)
+    c = check_clip_norm(clip_norm)
     _check.in_range("noise_multiplier", noise_multiplier, 0.0, 1e6)
     positive("divisor", divisor)
     count = length(records)
@@ -73,6 +73,11 @@ def private_gradient(
 def poisson_sample(size: int, sample_rate: float, *, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """Return the indices of a sample that every record enters by its own coin."""
     return np.flatnonzero(rng.random(size) < _check.rate("sample_rate", sample_rate))
+
+
+def check_clip_norm(value: object) -> float:
+    """Return a clip norm that float32 can hold a gradient to."""
+    return _check.in_range("clip_norm", positive("clip_norm", value), 1e-12, 1e12)
 
 
 def positive(name: str, value: object) -> float:
