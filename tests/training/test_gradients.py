@@ -240,7 +240,7 @@ def test_f9_a_record_that_is_not_finite_contributes_exactly_zero(name, poison):
     ("size", "clip", "scale"), [(784, 0.001, 1e-24), (3072, 0.01, 1e-24), (1000, 1.0, 1e-22), (784, 1e-5, 1e10)]
 )
 def test_f2_tiny_inputs_with_huge_errors_are_clipped_too(size, clip, scale):
-    """A linear layer without bias: squares of the input underflow in float32 while the output's gradient is enormous."""
+    """A linear layer without bias: squares of the input underflow in float32, the output's gradient is enormous."""
     x, y = torch.full((1, size), scale), torch.full((1, 1), 9e17)
     model = nn.Linear(size, 1, bias=False)
     loss = record_loss(model, nn.functional.mse_loss)

@@ -203,7 +203,7 @@ def test_default_models_fit_their_data():
 
 
 def test_records_are_held_out_by_secret_coins(folder):
-    """Coins of a public seed belong to positions: removing a record would shift the others'. So each run draws its own."""
+    """Coins of a public seed belong to positions, and removing a record would shift them: each run draws its own."""
     from tacita.training.recipes import start
 
     recipe = Recipe.read(folder / "run.toml")

@@ -112,6 +112,8 @@ class PrivateTraining:
         (10, 1.05)
     """
 
+    _iterator: weakref.ref[Generator[Step, None, None]] | None
+
     def __init__(
         self,
         model: nn.Module,
@@ -294,7 +296,7 @@ class PrivateTraining:
         self._team.check_same(self._parameters)
         self.run_dir: Path | None = None
         self._ledger: Ledger | None = None
-        self._iterator: weakref.ref[Generator[Step, None, None]] | None = None
+        self._iterator = None
 
     def _begin(self, step: int) -> None:
         self.taken = step
