@@ -48,25 +48,29 @@ def folder(tmp_path):
     return tmp_path
 
 
-def tacita(folder, *arguments, code=0, **environment):
-    settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    command = [sys.executable, "-c", "from tacita.cli import main; main()", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=settings, check=False)
-    assert done.returncode == code, done.stderr
-    return done
+@pytest.fixture
+def tacita(monkeypatch, capsys):
+    """Run a command in this process, in a folder; returns what it printed."""
+
+    def run(folder, *arguments, code=0):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["tacita", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        output = capsys.readouterr()
+        assert (ended.value.code or 0) == code, output.err
+        return output
+
+    return run
 
 
 @pytest.fixture
-def refused(folder, monkeypatch, capsys):
-    """Run a command in this process; it must end with one line and exit code 2. Returns the line."""
+def refused(folder, tacita):
+    """Run a command that must end with one line and exit code 2. Returns the line."""
 
     def run(*arguments):
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["tacita", *arguments])
-        with pytest.raises(SystemExit) as error:
-            main()
-        assert error.value.code == 2
-        output = capsys.readouterr()
+        output = tacita(folder, *arguments, code=2)
         assert output.out == ""
         assert output.err.startswith("tacita: ")
         assert output.err.strip().count("\n") == 0
@@ -75,11 +79,11 @@ def refused(folder, monkeypatch, capsys):
     return run
 
 
-def test_train_from_a_table_label_it_and_share_a_ledger(folder):
+def test_train_from_a_table_label_it_and_share_a_ledger(folder, tacita):
     tacita(folder, "ledger", "create", "budget.sqlite", "--epsilon", "20", "--delta", "1e-5", "--dataset", "people")
     (folder / "run.toml").write_text(TOML.replace("[data]", 'ledger = "budget.sqlite"\n[data]', 1))
     done = tacita(folder, "train", "--config", "run.toml", "--json")
-    document = json.loads(done.stdout)
+    document = json.loads(done.out)
     assert document["label"]["title"] == "Smokers"
     assert document["label"]["worst"]["epsilon"] <= 3.0
     groups = {(g["column"], g["value"]) for g in document["label"]["readings"]["groups"]}
@@ -88,19 +92,19 @@ def test_train_from_a_table_label_it_and_share_a_ledger(folder):
     run = folder / document["run"]
     public = (run / "label.html").read_text()
     assert "accuracy" not in public
-    again = json.loads(tacita(folder, "label", str(run), "--delta", "1e-6", "--include", "accuracy", "--json").stdout)
+    again = json.loads(tacita(folder, "label", str(run), "--delta", "1e-6", "--include", "accuracy", "--json").out)
     assert again["label"]["worst"]["delta"] == 1e-6
     assert again["label"]["worst"]["epsilon"] > document["label"]["worst"]["epsilon"]
     assert "accuracy" in (run / "label.html").read_text()
-    shown = json.loads(tacita(folder, "ledger", "show", "budget.sqlite", "--json").stdout)
+    shown = json.loads(tacita(folder, "ledger", "show", "budget.sqlite", "--json").out)
     assert [r["charged"] for r in shown["runs"].values()] == [12]
     assert shown["spent"]["epsilon"] < 20
-    text = tacita(folder, "ledger", "budget", "budget.sqlite", "--epsilon", "4", "--delta", "1e-5").stdout
+    text = tacita(folder, "ledger", "budget", "budget.sqlite", "--epsilon", "4", "--delta", "1e-5").out
     assert "epsilon 4 at delta 1e-05" in text
     wrong = tacita(folder, "ledger", "budget", "budget.sqlite", "--epsilon", "40", "--delta", "1e-5", code=2)
-    assert wrong.stderr.count("\n") == 1
+    assert wrong.err.count("\n") == 1
     wrong = tacita(folder, "label", str(run), "--include", "shoe size", code=2)
-    assert "shoe size" in wrong.stderr
+    assert "shoe size" in wrong.err
 
 
 def test_a_model_of_ones_own_and_a_resumed_command(folder):
@@ -167,30 +171,28 @@ def test_wrong_commands_get_one_clear_line(refused, arguments, words):
     assert words in refused(*arguments)
 
 
-def test_the_demo_trains_on_digits_and_writes_its_label(tmp_path):
+def test_the_demo_trains_on_digits_and_writes_its_label(tmp_path, tacita):
     done = tacita(tmp_path, "demo", "--steps", "20")
-    assert "accuracy" in done.stderr
-    assert "ANYONE" in done.stdout
+    assert "accuracy" in done.err
+    assert "ANYONE" in done.out
     (run,) = (tmp_path / "runs").iterdir()
     assert (run / "label.html").exists()
     assert (run / "label-owner.html").exists()
 
 
-def test_demo_data_that_cannot_be_had_give_one_line(tmp_path):
-    offline = {
-        "TACITA_DATA": "",
-        "XDG_CACHE_HOME": str(tmp_path),
-        "http_proxy": "http://127.0.0.1:9",
-        "https_proxy": "http://127.0.0.1:9",
-    }
-    done = tacita(tmp_path, "demo", "--dataset", "abalone", code=2, **offline)
-    assert "TACITA_DATA" in done.stderr
+def test_demo_data_that_cannot_be_had_give_one_line(tmp_path, tacita, monkeypatch):
+    nowhere = "http://127.0.0.1:9"
+    for name, value in {"XDG_CACHE_HOME": str(tmp_path), "http_proxy": nowhere, "https_proxy": nowhere}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TACITA_DATA", raising=False)
+    done = tacita(tmp_path, "demo", "--dataset", "abalone", code=2)
+    assert "TACITA_DATA" in done.err
 
 
 @pytest.mark.skipif(not os.environ.get("TACITA_DATA"), reason="needs TACITA_DATA, a folder with the datasets")
 @pytest.mark.parametrize("name", ["adult", "abalone", "mnist"])
-def test_the_other_demos_run(tmp_path, name):
-    document = json.loads(tacita(tmp_path, "demo", "--dataset", name, "--steps", "3", "--json").stdout)
+def test_the_other_demos_run(tmp_path, name, tacita):
+    document = json.loads(tacita(tmp_path, "demo", "--dataset", name, "--steps", "3", "--json").out)
     assert document["label"]["worst"]["epsilon"] <= DEMOS[name].epsilon
 
 

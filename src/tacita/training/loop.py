@@ -109,7 +109,7 @@ class PrivateTraining:
         >>> for step in private:
         ...     pass
         >>> step.number, round(step.spent.epsilon, 2)
-        (10, 1.05)
+        (10, 0.8)
     """
 
     _iterator: weakref.ref[Generator[Step, None, None]] | None
