@@ -32,6 +32,10 @@ def commands(page):
     return [line for line in cleaned if line.startswith("tacita ")]
 
 
+def first_page_with(command):
+    return next(page for page in PAGES if command in commands(page))
+
+
 def write_files(page, folder):
     """Write the files that a page shows under a title; repeat="100" repeats all lines but the first."""
     shown = re.findall(
@@ -51,6 +55,8 @@ def test_commands_run(page, tmp_path):
     program = [sys.executable, "-c", "from tacita.cli import main; main()"]
     environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
     for command in commands(page):
+        if command.startswith(("tacita account", "tacita calibrate")) and page != first_page_with(command):
+            continue  # the same everywhere
         arguments = [*program, *shlex.split(command)[1:]]
         result = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
         assert result.returncode == 0, f"{command}: {result.stderr}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacita import runs
+from tacita import _check, runs
 from tacita._check import PrivacyError
 from tacita.accounting import MomentsBudget
 from tacita.accounting.filters import Budget
@@ -130,7 +130,8 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     taken = plan.steps if facts.status == "failed" else taken
     for panel in panels.values():
         panel.lose(taken - panel.accountant.taken)
-    return build_label(plan, taken, panels, facts, groups, delta or plan.delta)
+    total = plan.delta if delta is None else _check.probability("delta", delta)
+    return build_label(plan, taken, panels, facts, groups, total)
 
 
 def write_label(folder: Path, label: Label, *, include: Iterable[str] = ()) -> None:

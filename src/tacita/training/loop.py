@@ -144,6 +144,8 @@ class PrivateTraining:
         name: str | None = None,
         purpose: str = "",
     ) -> None:
+        if run_dir is not None:
+            page_template()  # a missing extra is told now, not after the work
         self._attach(model, loss_fn, dataset, holdout, optimizer, scheduler, chunk)
         self.plan = make_plan(
             size=len(self._records),
@@ -225,7 +227,8 @@ class PrivateTraining:
             taken = self.plan.steps
             for panel in self._panels.values():
                 panel.lose(taken - panel.accountant.taken)
-        label = build_label(self.plan, taken, self._panels, self._facts, self._groups, delta or self.plan.delta)
+        total = self.plan.delta if delta is None else _check.probability("delta", delta)
+        label = build_label(self.plan, taken, self._panels, self._facts, self._groups, total)
         if self.run_dir is not None:
             self._write_run()
             write_label(self.run_dir, label)
@@ -332,7 +335,6 @@ class PrivateTraining:
 
     def _open(self, run_dir: str | Path | None, ledger: Ledger | str | Path | None) -> None:
         if run_dir is not None:
-            page_template()
             self.run_dir = runs.create(run_dir)
         own = self.run_dir / "ledger.sqlite" if self.run_dir is not None else ":memory:"
         self._ledger = _ledger_at(own if ledger is None else ledger)
