@@ -3,6 +3,7 @@ import math
 
 import pytest
 
+import tacita
 from tacita import Guarantee, PrivacyError, attack_success, group, outlier_probability, share_above
 from tacita.guarantee import percent_text, round_up_text
 
@@ -157,3 +158,19 @@ def test_dictionary_is_stable_json():
 def test_bad_arguments_are_named(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call()
+
+
+def test_a_guarantee_comes_back_from_its_dict_and_a_damaged_one_does_not():
+    given = tacita.worst_case(sample_rate=0.1, noise_multiplier=1.0, steps=3, delta=1e-5)
+    assert tacita.Guarantee.from_dict(given.to_dict()) == given
+    for damage in (
+        {"assumptions": "none"},
+        {"publishable": "yes"},
+        {"schema": 9},
+        {"epsilon": None},
+        {"kind": "magic"},
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            tacita.Guarantee.from_dict({**given.to_dict(), **damage})
+    with pytest.raises(ValueError, match="damaged"):
+        tacita.Guarantee.from_dict({k: v for k, v in given.to_dict().items() if k != "delta"})

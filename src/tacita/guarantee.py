@@ -201,6 +201,10 @@ class Guarantee:
             raise ValueError(f"Not a guarantee of schema {SCHEMA}.")
         names = ["kind", "delta", "method", "neighbours", "unit", "sampling", "scope", "notion", "estimator"]
         names += ["composition", "model", "publishable"]
+        if not isinstance(data.get("assumptions"), list) or not isinstance(data.get("publishable"), bool):
+            raise ValueError(
+                "This guarantee is damaged: its assumptions or its publishable mark are not what they were."
+            )
         try:
             return cls(
                 **{name: data[name] for name in names},
