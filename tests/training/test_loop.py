@@ -389,6 +389,17 @@ def test_b6_scopes_and_what_may_be_published(blobs):
     assert label.worst.kind == "worst_case"
 
 
+def test_a_label_does_not_claim_a_charge_on_disk_that_was_not_made(blobs, tmp_path):
+    def states(**where):
+        label = train(blobs, panel=0, steps=2, **where).run().label()
+        return [
+            c.state for c in label.checks if "charged before" in c.text or "charged to the ledger, on disk" in c.text
+        ]
+
+    assert states() == ["open"]
+    assert states(run_dir=tmp_path / "run") == states(ledger=tmp_path / "b.sqlite") == ["holds"]
+
+
 def test_b10_both_panels_are_followed_and_the_larger_counts(blobs):
     x, y = blobs
     wild = (20.0 * x, 1 - y)  # held-out records with large gradients

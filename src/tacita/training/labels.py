@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)
 _DRIFT = 0.01  # false alarms of the test for ordered data
+_MEMORY = ":memory:"
 _SMALL = 1000  # records in a running figure
 
 
@@ -61,9 +62,10 @@ class RunFacts:
         """Return the facts with results added or replaced."""
         return replace(self, metrics=tuple({**dict(self.metrics), **metrics}.items()))
 
-    def with_ledger(self, ledger: Ledger | None) -> RunFacts:
-        """Return the facts with the shared ledger's name."""
-        return replace(self, ledger="" if ledger is None else Path(ledger.path).name)
+    def with_ledger(self, ledger: Ledger, *, shared: bool) -> RunFacts:
+        """Return the facts with the name of a shared ledger, or of one that is nowhere on disk."""
+        name = ledger.path.name
+        return replace(self, ledger=name if shared or name == _MEMORY else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -97,7 +99,7 @@ def build_label(
         mechanism=_mechanism(plan, taken, facts),
         declared=_declared(plan, delta),
         checks=checks,
-        not_hardened=_not_hardened(facts),
+        not_hardened=_not_hardened(),
         readings=_readings(plan, panels, facts, groups, delta, worst),
     )
 
@@ -168,7 +170,8 @@ def _mechanism(plan: Plan, taken: int, facts: RunFacts) -> tuple[tuple[str, str]
     if plan.individual_every is not None:
         rows.append(("Individual bounds", f"every record measured once in {plan.individual_every} steps"))
     rows.append(("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"))
-    rows.append(("Ledger", facts.ledger or "the run's own"))
+    own = "in memory only" if facts.ledger == _MEMORY else "the run's own"
+    rows.append(("Ledger", own if facts.ledger in ("", _MEMORY) else facts.ledger))
     return tuple(rows)
 
 
@@ -204,7 +207,7 @@ def _checks(plan: Plan, facts: RunFacts) -> tuple[Check, ...]:
         holds("Each record enters a step by an independent coin"),
         holds("Each record's contribution is clipped, in float32 or better, and one that is not finite is dropped"),
         holds("Noise, sampling rate, divisor and number of steps were fixed before the first step"),
-        holds("Every step was charged to the ledger, on disk, before it was released"),
+        _charge_check(facts),
         holds("No layer mixes or remembers records"),
     ]
     if plan.record_budget is not None:
@@ -225,7 +228,14 @@ def _checks(plan: Plan, facts: RunFacts) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _not_hardened(facts: RunFacts) -> tuple[str, ...]:
+def _charge_check(facts: RunFacts) -> Check:
+    if facts.ledger == _MEMORY:
+        text = "Every step was charged before it was released, but in memory only: no other run knows of it"
+        return Check(text=text, state="open")
+    return Check(text="Every step was charged to the ledger, on disk, before it was released", state="holds")
+
+
+def _not_hardened() -> tuple[str, ...]:
     return (
         "Floating point: the noise is not hardened against attacks on the low bits of its numbers.",
         "Random numbers: a statistical generator (PCG64), not a cryptographic one.",

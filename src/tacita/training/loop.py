@@ -338,7 +338,7 @@ class PrivateTraining:
             self.run_dir = runs.create(run_dir)
         own = self.run_dir / "ledger.sqlite" if self.run_dir is not None else ":memory:"
         self._ledger = _ledger_at(own if ledger is None else ledger)
-        self._facts = self._facts.with_ledger(None if ledger is None else self._ledger)
+        self._facts = self._facts.with_ledger(self._ledger, shared=ledger is not None)
         self._ledger.open_run(
             self._identity,
             mechanism=self.plan.frozen(),
