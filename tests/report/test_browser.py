@@ -1,8 +1,12 @@
 """S4: nothing a user writes becomes part of the page, seen in a real Chromium; and the page fits every screen."""
 
+import math
+from dataclasses import replace
+
 import pytest
 from markupsafe import escape
 
+from tacita.report.finding import Bound, Finding
 from tacita.report.page import label_html
 
 PAYLOADS = [
@@ -108,9 +112,10 @@ def test_s4_the_check_sees_a_page_that_does_not_escape(make_label, visit, payloa
     opened = visit()
     expected = opened.show(label_html(make_label("harmless"))).evaluate(CENSUS)
     document = label_html(make_label(payload))
-    careless = document.replace(f"<h1>{escape(payload)}</h1>", f"<h1>{payload}</h1>")
-    assert careless != document
-    assert opened.show(careless).evaluate(CENSUS) != expected
+    for tag in ("<h1>", '<p class="said">', "<h4>"):
+        careless = document.replace(f"{tag}{escape(payload)}", f"{tag}{payload}")
+        assert careless != document
+        assert opened.show(careless).evaluate(CENSUS) != expected
 
 
 def test_s4_without_escaping_or_policy_the_payloads_would_run(make_label, visit):
@@ -143,11 +148,12 @@ def test_text_stands_out_and_pictures_have_names(make_label, visit, scheme, medi
         page = opened.show(label_html(label))
         assert page.evaluate(CONTRAST) == []
         pictures = page.locator("svg")
-        assert pictures.count() == (2 if label.readings else 1)
+        assert pictures.count() == (4 if label.readings else 1)
         for i in range(pictures.count()):
             assert pictures.nth(i).locator("> title").text_content()
             assert pictures.nth(i).locator("> desc").text_content()
             assert pictures.nth(i).get_attribute("role") == "img"
+        assert page.evaluate("[...document.images].every(e => e.alt && e.naturalWidth > 0)")
         repeated = "(ids => ids.length - new Set(ids).size)([...document.querySelectorAll('[id]')].map(e => e.id))"
         assert page.evaluate(repeated) == 0
 
@@ -160,3 +166,33 @@ def test_text_in_pictures_can_be_read_on_a_phone(make_label, visit):
         const a = s.getBoundingClientRect(), b = t.getBoundingClientRect();
         return b.left < a.left - 1 || b.right > a.right + 1 || b.bottom > a.bottom + 1; })).length"""
     assert page.evaluate(overhang) == 0
+
+
+BARS = """[...document.querySelectorAll('.bound')].map(e => {
+  const scale = e.querySelector('.scale').getBoundingClientRect(), filled = e.querySelector('.scale span');
+  const end = part => part && (part.getBoundingClientRect().right - scale.left) / scale.width;
+  return [end(filled), end(e.querySelector('.scale i')), scale.width, getComputedStyle(filled).backgroundColor];
+})"""
+
+
+@pytest.mark.parametrize("width", [380, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_bars_show_what_was_proved_beside_the_claim_and_a_broken_claim_stands_out(make_label, visit, width, scheme):
+    label = make_label("x")
+    bounds = (
+        Bound(who="stood", lower=1.0, upper=2.0, state="holds"),
+        Bound(who="broken, although marked as standing", lower=4.0, upper=3.0, state="holds"),
+        Bound(who="nothing claimed", lower=2.0, upper=math.inf, state="open"),
+    )
+    finding = Finding(key="canaries", heading="h", state="holds", sentence="s", bounds=bounds)
+    opened = visit(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page = opened.show(label_html(replace(label, readings=replace(label.readings, audit=(finding,)))))
+    stood, broken, endless = page.evaluate(BARS)
+    assert stood[:2] == pytest.approx([0.25, 0.5], abs=0.01)
+    assert broken[:2] == pytest.approx([1.0, 0.75], abs=0.01)
+    assert endless[:2] == [pytest.approx(0.5, abs=0.01), None]
+    assert stood[2] == broken[2] == endless[2]
+    alarm = page.evaluate("getComputedStyle(document.querySelector('.verdict')).color")
+    assert broken[3] == alarm != stood[3]
+    assert page.locator(".bound.warning").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -86,7 +86,7 @@ def steps_figure(label: Label) -> Figure | None:
         lines=tuple(
             Line(
                 key=key,
-                path=_path([_place(p, x_high, y_high) for p in _thin(points)]),
+                path=svg_path([_place(p, x_high, y_high) for p in _thin(points)]),
                 name=_named(name, points[-1][1]),
             )
             for key, name, points in curves
@@ -118,14 +118,14 @@ def records_figure(label: Label) -> Figure | None:
         caption=_records_caption(points),
         description=_records_words(points, limits),
         lines=(
-            Line(key="spread", path=_path(stairs), name="Share of the records under each epsilon"),
+            Line(key="spread", path=svg_path(stairs), name="Share of the records under each epsilon"),
             *(Line(key=k, path=_upright(epsilon, high), name=_named(name, epsilon)) for k, name, epsilon in limits),
         ),
         x_title="a record's own epsilon; below it, attack success",
         y_title="share of the followed records",
         x_ticks=tuple(_success_tick(t, high, delta) for t in ticks(high, 5)),
         y_ticks=tuple((_place((0.0, t), 1.0, 100.0)[1], f"{t}%") for t in (0, 25, 50, 75, 100)),
-        area=f"{_path(stairs)}V{BOTTOM}H{stairs[0][0]:g}Z",
+        area=f"{svg_path(stairs)}V{BOTTOM}H{stairs[0][0]:g}Z",
         marks=tuple(_mark(epsilon, percent, high) for epsilon, percent in points if percent in (50, 90)),
     )
 
@@ -137,9 +137,14 @@ def ticks(high: float, most: int) -> tuple[float, ...]:
         >>> ticks(2000.0, 4), ticks(1.08, 5)
         ((0.0, 500.0, 1000.0, 1500.0, 2000.0), (0.0, 0.25, 0.5, 0.75, 1.0))
     """
-    base = 10.0 ** math.floor(math.log10(high / most))
-    step = next(s * base for s in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0) if s * base * most >= high * (1 - 1e-9))
+    step = round_step(high, most)
     return tuple(round(i * step, 12) for i in range(math.floor(high / step + 1e-9) + 1))
+
+
+def round_step(span: float, most: int) -> float:
+    """Return the smallest round number of which `most` cover the span."""
+    base = 10.0 ** math.floor(math.log10(span / most))
+    return next(s * base for s in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0) if s * base * most >= span * (1 - 1e-9))
 
 
 def _finite(points: Sequence[Point]) -> list[Point]:
@@ -157,7 +162,8 @@ def _place(point: Point, x_high: float, y_high: float) -> Point:
     return round(LEFT + (RIGHT - LEFT) * x / x_high, 1), round(BOTTOM - (BOTTOM - TOP) * y / y_high, 1)
 
 
-def _path(points: Sequence[Point]) -> str:
+def svg_path(points: Sequence[Point]) -> str:
+    """Return the path through the points, as SVG writes it."""
     return "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
 
 

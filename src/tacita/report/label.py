@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, get_args
 
 from tacita import _check
 from tacita.guarantee import Guarantee
+from tacita.report import fields
+from tacita.report.finding import Finding, State
 
 SCHEMA = 1
 Pairs = tuple[tuple[str, str], ...]
@@ -19,11 +20,11 @@ class Check:
     """One assumption and how it stands: `holds` was enforced or tested, `open` rests on the user, `warning` failed."""
 
     text: str
-    state: Literal["holds", "open", "warning"]
+    state: State
 
     def __post_init__(self) -> None:
-        _text("check text", self.text)
-        _check.one_of("check state", self.state, ("holds", "open", "warning"))
+        fields.text("check text", self.text)
+        _check.one_of("check state", self.state, get_args(State))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,11 @@ class GroupRow:
     largest: float
 
     def __post_init__(self) -> None:
-        _text("group column", self.column)
-        _text("group value", self.value)
-        _whole("group records", self.records)
+        fields.text("group column", self.column)
+        fields.text("group value", self.value)
+        fields.whole("group records", self.records)
         for epsilon in (self.median, self.p90, self.largest):
-            _epsilon("group", epsilon)
+            fields.epsilon("group", epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,7 @@ class Readings:
         checks: Tests of the data-dependent assumptions.
         certificate: What became of a declared conformal certificate, in words; empty if none was declared.
         facts: Other facts for the owner (number of records, when it ran), as (name, value) texts.
+        audit: What attacks found.
     """
 
     typical: tuple[Guarantee, ...] = ()
@@ -71,47 +73,51 @@ class Readings:
     checks: tuple[Check, ...] = ()
     certificate: str = ""
     facts: Pairs = ()
+    audit: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:
         for statement in self.typical:
             _statement("typical", statement)
-        _text("panels", self.panels)
+        fields.text("panels", self.panels)
         for percent, epsilon in self.percentiles:
-            _epsilon("percentile", epsilon)
+            fields.epsilon("percentile", epsilon)
             if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
                 raise ValueError("percentiles must be given by percentages in [0, 100].")
         _curve_points(self.curve)
-        _texts("metrics", *self.metrics)
-        _text("certificate", self.certificate)
-        _texts("facts", *self.facts)
+        fields.texts("metrics", *self.metrics)
+        fields.text("certificate", self.certificate)
+        fields.texts("facts", *self.facts)
+        fields.several("audit", self.audit, Finding)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON. An infinite epsilon is the string "infinity"."""
         return {
             "typical": [g.to_dict() for g in self.typical],
             "panels": self.panels,
-            "percentiles": [[percent, _plain(epsilon)] for percent, epsilon in self.percentiles],
-            "curve": [[step, _plain(epsilon)] for step, epsilon in self.curve],
-            "groups": [{name: _plain(value) for name, value in vars(row).items()} for row in self.groups],
+            "percentiles": [[percent, fields.to_plain(epsilon)] for percent, epsilon in self.percentiles],
+            "curve": [[step, fields.to_plain(epsilon)] for step, epsilon in self.curve],
+            "groups": [{name: fields.to_plain(value) for name, value in vars(row).items()} for row in self.groups],
             "metrics": [list(pair) for pair in self.metrics],
             "checks": [vars(check).copy() for check in self.checks],
             "certificate": self.certificate,
             "facts": [list(pair) for pair in self.facts],
+            "audit": [finding.to_dict() for finding in self.audit],
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Readings:
-        """Rebuild what `to_dict` wrote."""
+        """Rebuild what `to_dict` wrote. Readings from before there were audits have none."""
         return cls(
-            typical=tuple(_guarantee(g) for g in _rows(data["typical"])),
+            typical=tuple(_guarantee(g) for g in fields.rows(data["typical"])),
             panels=data["panels"],
-            percentiles=_points(data["percentiles"]),
-            curve=_points(data["curve"]),
-            groups=tuple(GroupRow(**_epsilons(row)) for row in _rows(data["groups"])),
-            metrics=_pairs(data["metrics"]),
-            checks=tuple(Check(**check) for check in _rows(data["checks"])),
+            percentiles=fields.points(data["percentiles"]),
+            curve=fields.points(data["curve"]),
+            groups=tuple(GroupRow(**_epsilons(row)) for row in fields.rows(data["groups"])),
+            metrics=fields.pairs(data["metrics"]),
+            checks=tuple(Check(**check) for check in fields.rows(data["checks"])),
             certificate=data["certificate"],
-            facts=_pairs(data["facts"]),
+            facts=fields.pairs(data["facts"]),
+            audit=tuple(Finding.from_dict(finding) for finding in fields.rows(data.get("audit", ()))),
         )
 
 
@@ -157,13 +163,13 @@ class Label:
                 raise _check.PrivacyError("A label's public figures must be publishable; put the others into readings.")
         if self.worst.kind != "worst_case":
             raise _check.PrivacyError(f"A label's headline must be a worst_case guarantee, got {self.worst.kind}.")
-        _text("title", self.title)
-        _text("purpose", self.purpose)
+        fields.text("title", self.title)
+        fields.text("purpose", self.purpose)
         _curve_points(self.curve)
-        _texts("mechanism", *self.mechanism)
-        _texts("declared", self.declared)
-        _texts("not_hardened", self.not_hardened)
-        _texts("included", *self.included)
+        fields.texts("mechanism", *self.mechanism)
+        fields.texts("declared", self.declared)
+        fields.texts("not_hardened", self.not_hardened)
+        fields.texts("included", *self.included)
 
     def __str__(self) -> str:
         from tacita.report.text import label_text
@@ -200,7 +206,7 @@ class Label:
             "purpose": self.purpose,
             "worst": self.worst.to_dict(),
             "comparisons": [g.to_dict() for g in self.comparisons],
-            "curve": [[step, _plain(epsilon)] for step, epsilon in self.curve],
+            "curve": [[step, fields.to_plain(epsilon)] for step, epsilon in self.curve],
             "mechanism": [list(pair) for pair in self.mechanism],
             "declared": list(self.declared),
             "checks": [vars(check).copy() for check in self.checks],
@@ -220,13 +226,13 @@ class Label:
                 title=data["title"],
                 purpose=data["purpose"],
                 worst=_guarantee(data["worst"]),
-                comparisons=tuple(_guarantee(g) for g in _rows(data["comparisons"])),
-                curve=_points(data["curve"]),
-                mechanism=_pairs(data["mechanism"]),
-                declared=tuple(_rows(data["declared"])),
-                checks=tuple(Check(**check) for check in _rows(data["checks"])),
-                not_hardened=tuple(_rows(data["not_hardened"])),
-                included=_pairs(data["included"]),
+                comparisons=tuple(_guarantee(g) for g in fields.rows(data["comparisons"])),
+                curve=fields.points(data["curve"]),
+                mechanism=fields.pairs(data["mechanism"]),
+                declared=tuple(fields.rows(data["declared"])),
+                checks=tuple(Check(**check) for check in fields.rows(data["checks"])),
+                not_hardened=tuple(fields.rows(data["not_hardened"])),
+                included=fields.pairs(data["included"]),
                 readings=None if own is None else Readings.from_dict(own),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -235,7 +241,7 @@ class Label:
 
 def _guarantee(data: Mapping[str, Any]) -> Guarantee:
     found = Guarantee.from_dict(data)
-    _rows(data["assumptions"])  # a text would fall apart into letters
+    fields.rows(data["assumptions"])  # a text would fall apart into letters
     return found
 
 
@@ -247,68 +253,24 @@ def _statement(name: str, value: object) -> None:
     _check.one_of(f"{name} scope", value.scope, ("guarantee", "reading"))
     if not isinstance(value.publishable, bool):
         raise TypeError(f"{name} publishable must be true or false.")
-    _texts(name, (value.method, value.unit, value.sampling), value.assumptions)
-    _texts(name, [text for text in (value.estimator, value.composition) if text is not None])
+    fields.texts(name, (value.method, value.unit, value.sampling), value.assumptions)
+    fields.texts(name, [text for text in (value.estimator, value.composition) if text is not None])
     if value.notion is not None:
         _check.one_of(f"{name} notion", value.notion, ("strong", "weak"))
     if value.model is not None:
         _check.one_of(f"{name} model", value.model, ("distribution-free", "model-based"))
     for part, number in (*value.delta_split, *value.mechanism):
-        _text(name, part)
+        fields.text(name, part)
         _check.number(name, number)
-
-
-def _text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be text, got {type(value).__name__}.")
-
-
-def _texts(name: str, *groups: Iterable[object]) -> None:
-    for values in groups:
-        if isinstance(values, str):
-            raise TypeError(f"{name} must be several texts, got one.")
-        for value in values:
-            _text(name, value)
-
-
-def _whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError(f"{name} must be a whole number.")
-
-
-def _epsilon(name: str, value: object) -> None:
-    """Refuse what is no epsilon. The message leaves the value out: it may be one record's."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ValueError(f"{name} epsilon must be a number that is at least 0.")
 
 
 def _curve_points(points: Iterable[tuple[int, float]]) -> None:
     for step, epsilon in points:
-        _whole("curve step", step)
-        _epsilon("curve", epsilon)
-
-
-def _plain(value: Any) -> Any:
-    return "infinity" if value == math.inf else value
-
-
-def _number(value: Any) -> Any:
-    return math.inf if value == "infinity" else value
+        fields.whole("curve step", step)
+        fields.epsilon("curve", epsilon)
 
 
 def _epsilons(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _number(value) if name in ("median", "p90", "largest") else value for name, value in row.items()}
-
-
-def _rows(rows: Any) -> list[Any]:
-    if not isinstance(rows, list | tuple):
-        raise TypeError(f"a list was expected, got {type(rows).__name__}.")
-    return list(rows)
-
-
-def _points(rows: Any) -> tuple[tuple[Any, Any], ...]:
-    return tuple((place, _number(epsilon)) for place, epsilon in map(_rows, _rows(rows)))
-
-
-def _pairs(rows: Any) -> tuple[tuple[Any, Any], ...]:
-    return tuple((name, value) for name, value in map(_rows, _rows(rows)))
+    return {
+        name: fields.from_plain(value) if name in ("median", "p90", "largest") else value for name, value in row.items()
+    }

@@ -1,4 +1,7 @@
-"""Figures as a label prints them, rounded to the safe side: an upper bound is never shown smaller than it is."""
+"""Figures as a label prints them, rounded to the safe side.
+
+An upper bound is never shown smaller than it is, a lower bound never larger.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,32 @@ def column_text(epsilon: float) -> str:
         ('0.319', '2.000')
     """
     return epsilon_text(epsilon) if epsilon >= 1000.0 else f"{math.ceil(epsilon * 1000.0 - 1e-9) / 1000.0:.3f}"
+
+
+def bound_texts(lower: float, upper: float) -> tuple[str, str]:
+    """Format a lower bound, rounded down, and an upper bound, rounded up, with three decimals.
+
+    More decimals are shown where they are needed to see that the lower one is larger.
+
+    Examples:
+        >>> bound_texts(2.71889, 3.0), bound_texts(0.5, math.inf)
+        (('2.718', '3.000'), ('0.500', 'infinite'))
+        >>> bound_texts(3.00041, 3.0)
+        ('3.0004', '3.0000')
+    """
+    for places in range(3, 9):
+        low, high = _down(lower, places), _up(upper, places)
+        if lower <= upper or low > high:
+            break
+    return f"{low:,.{places}f}", f"{high:,.{places}f}" if math.isfinite(high) else "infinite"
+
+
+def _down(x: float, places: int) -> float:
+    return math.floor(x * 10**places + 1e-9) / 10**places if x < 1e9 else x
+
+
+def _up(x: float, places: int) -> float:
+    return math.ceil(x * 10**places - 1e-9) / 10**places if x < 1e9 else x
 
 
 def delta_text(delta: float) -> str:

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from tacita.report import figures, numbers, words
+from tacita.report import attacks, figures, numbers, words
 from tacita.report.label import GroupRow, Label
 
 if TYPE_CHECKING:
@@ -80,6 +80,11 @@ def _view(label: Label) -> dict[str, Any]:
         "meaning": words.meaning(label.worst),
         "delta_sentence": words.delta_sentence(label.worst.delta),
         "included_note": words.INCLUDED_NOTE,
+        "attacks": attacks.attacks(own.audit if own else ()),
+        "verdict": attacks.verdict(own.audit if own else ()),
+        "not_run": attacks.NOT_RUN,
+        "how_to_run": attacks.HOW_TO_RUN,
+        "attack_states": attacks.STATES,
         "figures": figures.figures(label),
         "delta_note": figures.delta_note(label),
         "box": {name: getattr(figures, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")},

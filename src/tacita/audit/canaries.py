@@ -1,0 +1,361 @@
+"""Canaries: records made to be found. An attacker who sees every noisy gradient guesses which took part.
+
+Each canary is put into the data by a fair coin. Its gradient points where no other record's does, so a mechanism
+that works as claimed gives independent evidence on each: the sum over steps of the log-likelihood ratio of "took
+part" to "did not". Guessing by its sign is the best guess there is, and it is right with probability (1 + d) / 2,
+where d = δ(0) is the total variation distance that the claimed privacy curve allows. So the number of right guesses
+is binomial, and too many of them break the claim: no approximation, no retraining, one run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import beta, norm
+
+from tacita import _check
+from tacita.accounting import LEVELS, level_of, record_curves, worst_case
+from tacita.accounting.worst import check_mechanism
+from tacita.guarantee import Guarantee, percent_text, round_up_text
+from tacita.report.finding import Bound, Finding, State
+
+if TYPE_CHECKING:
+    from tacita._check import Counts, Floats
+
+StepFunction = Callable[[Any], Any]
+CONFIDENCES = (0.95, 0.9995)
+_NOISE = (0.05, 1e4)  # noise multipliers searched for a lower bound
+_LARGEST = 600.0  # exponents that do not overflow
+_RARE = 0.005  # false alarms that the assumption-free bound is read at
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryAudit:
+    """What canaries found, beside the claim.
+
+    Attributes:
+        who: What kind of record the canaries were.
+        canaries: How many guesses were made.
+        right: How many of them were right.
+        allowed: The largest chance of a right guess that the claim allows.
+        epsilon: The claim, an upper bound.
+        delta: Its delta, and that of the lower bounds.
+        steps: Steps replayed.
+        lower: {confidence: lower bound on epsilon}, read through the mechanism's own family of privacy curves, and cut
+            off at the claim unless the claim is broken.
+        free: {confidence: lower bound on epsilon} whatever the mechanism is; far from tight.
+        broken: True if the 99.95% lower bound is above the claim: more right guesses than the claim allows.
+    """
+
+    who: str
+    canaries: int
+    right: int
+    allowed: float
+    epsilon: float
+    delta: float
+    steps: int
+    lower: dict[float, float]
+    free: dict[float, float]
+    broken: bool
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.who}: {self.verdict}.",
+            f"  claimed: epsilon at most {round_up_text(self.epsilon)} at delta {self.delta:g}, after {self.steps} steps",
+        ]
+        for confidence in self.lower:
+            text = f"  proved:  epsilon at least {_down(self.lower[confidence])} ({confidence:.2%} confidence)"
+            lines.append(f"{text}; {_down(self.free[confidence])} whatever the mechanism is")
+        share = self.right / self.canaries
+        lines.append(f"  guesses: {share:.2%} of {self.canaries} right; the claim allows {self.allowed:.2%}")
+        return "\n".join(lines)
+
+    @property
+    def verdict(self) -> str:
+        """`claim holds` or `claim broken`."""
+        return "claim broken" if self.broken else "claim holds"
+
+    def guarantee(self, confidence: float = CONFIDENCES[-1]) -> Guarantee:
+        """Return the lower bound as a typed statement. It was computed from private data or an unpublished run."""
+        return Guarantee(
+            kind="empirical_lower",
+            epsilon=self.lower[confidence],
+            delta=self.delta,
+            method="canaries",
+            scope="reading",
+            assumptions=(
+                f"{confidence:.2%} confidence over the audit's own coins",
+                "the mechanism is a composition of Poisson-sampled Gaussian steps, of whatever noise",
+            ),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        document = asdict(self)
+        for name in ("lower", "free"):
+            document[name] = {f"{confidence:g}": value for confidence, value in document[name].items()}
+        return {**document, "epsilon": _plain(self.epsilon), "verdict": self.verdict}
+
+    @property
+    def bound(self) -> Bound:
+        """The two bounds for the label's picture."""
+        return Bound(who=self.who, lower=self.lower[CONFIDENCES[-1]], upper=self.epsilon, state=self.state)
+
+    @property
+    def state(self) -> State:
+        """`warning` if the claim is broken."""
+        return "warning" if self.broken else "holds"
+
+
+def canaries(
+    step_fn: StepFunction,
+    *,
+    sample_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    epsilon: float | None = None,
+    count: int = 20_000,
+    rng: int | None = None,
+    who: str = "A record made to be found",
+    progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> CanaryAudit:
+    """Audit any private step function: does it leak more than it claims?
+
+    Args:
+        step_fn: Takes one step of the mechanism on a dataset that holds exactly the canaries marked in the boolean
+            array it is given (the same one at every step), and returns what an attacker sees of each canary: the noisy
+            *sum*, not divided by a batch size, along the canary's direction, over the clip norm. No two canaries may
+            share a direction. It may also return a pair (seen, levels): what the step bounds each canary by, over
+            the clip norm, where that is less than 1.
+        sample_rate: What is claimed: the chance with which each record enters a step.
+        noise_multiplier: What is claimed: noise standard deviation over the clip norm.
+        steps: How many steps.
+        delta: At which delta.
+        epsilon: The claim. By default `tacita.worst_case` of the three numbers above.
+        count: How many canaries, at most as many as the gradient has coordinates.
+        rng: A seed for the canaries' coins; by default from the operating system.
+        who: What kind of record the canaries are, for people.
+        progress: Called with (steps taken, steps).
+        stop: Asked before every step; True ends the audit early, with the claim for the steps taken.
+
+    Guarantee:
+        If the mechanism is what it claims to be, and canaries do not influence each other, a lower bound exceeds the
+        claim with probability at most 1 - confidence.
+
+    Examples:
+        A Gaussian mechanism with half the noise it claims:
+
+        >>> import numpy as np
+        >>> noise = np.random.default_rng(1)
+        >>> def step(present):
+        ...     return present + 0.5 * 4.0 * noise.standard_normal(len(present))
+        >>> found = canaries(step, sample_rate=1.0, noise_multiplier=4.0, steps=1, delta=1e-5, rng=2)
+        >>> found.verdict
+        'claim broken'
+        >>> found.epsilon < found.lower[0.9995] < 2.2 * found.epsilon
+        True
+    """
+    q, sigma, planned = check_mechanism(sample_rate, noise_multiplier, steps)
+    dlt = _check.probability("delta", delta)
+    size = _check.count("count", count, high=10**8)
+    coins = np.random.default_rng(rng)
+    present = coins.random(size) < 0.5
+    tally = Tally(present, sample_rate=q, noise_multiplier=sigma)
+    for step in range(planned):
+        if step and stop is not None and stop():
+            break
+        tally.add(step_fn(present.copy()))
+        if progress is not None:
+            progress(step + 1, planned)
+    if epsilon is None or tally.steps < planned:
+        epsilon = worst_case(sample_rate=q, noise_multiplier=sigma, steps=tally.steps, delta=dlt).epsilon
+    return tally.audit(who=who, epsilon=epsilon, delta=dlt)
+
+
+class Tally:
+    """Evidence on canaries, added up step by step; then the bounds."""
+
+    def __init__(self, present: Any, *, sample_rate: float, noise_multiplier: float) -> None:
+        self.present = np.asarray(present, dtype=bool)
+        self.sample_rate, self.noise_multiplier = sample_rate, noise_multiplier
+        self.scores: Floats = np.zeros(len(self.present))
+        self.steps = 0
+        self._shared: Counts = np.zeros(len(LEVELS), dtype=np.int64)
+        self._own: Counts | None = None  # (canaries, levels), where they differ
+
+    def add(self, seen: Any) -> None:
+        """Add one step's evidence: what `step_fn` of `canaries` returns."""
+        values, levels = seen if isinstance(seen, tuple) else (seen, 1.0)
+        z, c = np.asarray(values, dtype=np.float64), np.asarray(levels, dtype=np.float64)
+        if z.shape != self.present.shape:
+            raise ValueError(f"step_fn must return one number for each of {len(self.present)} canaries, got {z.shape}.")
+        if not np.isfinite(z).all():
+            raise ValueError("step_fn returned numbers that are not finite.")
+        if c.shape not in ((), z.shape) or not (np.min(c, initial=0.0) >= 0.0 and np.max(c, initial=0.0) <= 1.0):
+            raise ValueError("step_fn's levels must be one number in [0, 1], or one for each canary.")
+        self.scores += step_evidence(z, c, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
+        self._count(level_of(np.atleast_1d(c)), each=c.ndim > 0)
+        self.steps += 1
+
+    def _count(self, levels: Counts, *, each: bool) -> None:
+        if each and self._own is None:
+            self._own = np.zeros((len(self.present), len(LEVELS)), dtype=np.int64)
+        if self._own is not None and each:
+            self._own[np.arange(len(levels)), levels] += 1
+        else:
+            self._shared[levels[0]] += 1
+
+    @property
+    def counts(self) -> Counts:
+        """How many steps canaries spent at each level: a row each, or one row for all."""
+        return self._shared[None] if self._own is None else self._own + self._shared
+
+    def audit(self, *, who: str, epsilon: float, delta: float) -> CanaryAudit:
+        """Return the bounds, beside the claim `epsilon`."""
+        family = Family(self.counts, self.sample_rate)
+        right = int(np.sum((self.scores > 0.0) == self.present))
+        count = len(self.present)
+        allowed = (1.0 + family.distance(self.noise_multiplier)) / 2.0
+        lower, free = {}, {}
+        broken = _at_least(right, count, CONFIDENCES[-1]) > allowed
+        for confidence in CONFIDENCES:
+            share = _at_least(right, count, confidence)
+            found = family.epsilon(family.noise(2.0 * share - 1.0), delta)
+            lower[confidence] = found if broken else min(found, epsilon)
+            free[confidence] = self._free(2.0 * allowed - 1.0, delta, confidence)
+        return CanaryAudit(
+            who=who,
+            canaries=count,
+            right=right,
+            allowed=allowed,
+            epsilon=epsilon,
+            delta=delta,
+            steps=self.steps,
+            lower=lower,
+            free=free,
+            broken=broken and lower[CONFIDENCES[-1]] > epsilon,
+        )
+
+    def _free(self, distance: float, delta: float, confidence: float) -> float:
+        """Return log((true positives - δ) / false positives), both at their confidence limits.
+
+        The threshold is where a Gaussian mechanism of the claimed distance has 0.5% false alarms: fixed before the
+        scores are seen, so one test is made and not many.
+        """
+        spread = 2.0 * norm.ppf((1.0 + distance) / 2.0)
+        guess = self.scores > spread * norm.isf(_RARE) - spread**2 / 2.0
+        inside, outside = guess[self.present], guess[~self.present]
+        half = (1.0 + confidence) / 2.0
+        found = _at_least(int(inside.sum()), len(inside), half) - delta
+        alarms = 1.0 - _at_least(int((~outside).sum()), len(outside), half)
+        return max(0.0, math.log(found / alarms)) if found > 0.0 else 0.0
+
+
+def step_evidence(seen: Any, levels: Any, *, sample_rate: float, noise_multiplier: float) -> Any:
+    """Return log P(seen | took part) / P(seen | did not): a mixture of N(level, σ²) and N(0, σ²) against N(0, σ²)."""
+    exponent = (2.0 * seen - levels) * levels / (2.0 * noise_multiplier**2)
+    if sample_rate == 1.0:
+        return exponent
+    mixture = (1.0 - sample_rate) + sample_rate * np.exp(np.minimum(exponent, _LARGEST))
+    return np.log(mixture) + np.maximum(exponent - _LARGEST, 0.0)
+
+
+class Family:
+    """The privacy curves of records with given counts of levels, by noise multiplier: one curve each, averaged."""
+
+    def __init__(self, counts: Any, sample_rate: float) -> None:
+        self.rows, self.weights = _distinct(counts)
+        self.sample_rate = sample_rate
+
+    def delta(self, noise_multiplier: float, epsilons: Iterable[float]) -> Floats:
+        """Return the average δ at each ε, an upper bound."""
+        curves = record_curves(self.rows, sample_rate=self.sample_rate, noise_multiplier=noise_multiplier)
+        return np.asarray(np.minimum(1.0, curves.delta(np.asarray(list(epsilons), dtype=float))) @ self.weights)
+
+    def distance(self, noise_multiplier: float) -> float:
+        """Return δ(0), the total variation distance."""
+        return float(self.delta(noise_multiplier, (0.0,))[0])
+
+    def noise(self, distance: float) -> float:
+        """Return the noise multiplier of which the distance is as given; infinite for none."""
+        low, high = _NOISE
+        if distance <= self.distance(high):
+            return math.inf
+        if distance >= self.distance(low):
+            return low
+        log_noise = brentq(lambda x: self.distance(math.exp(x)) - distance, math.log(low), math.log(high), xtol=1e-5)
+        return math.exp(log_noise)
+
+    def epsilon(self, noise_multiplier: float, delta: float) -> float:
+        """Return the smallest ε at which the average δ is at most `delta`."""
+        if math.isinf(noise_multiplier):
+            return 0.0
+        curves = record_curves(self.rows, sample_rate=self.sample_rate, noise_multiplier=noise_multiplier)
+        high = float(curves.epsilon(delta).max())
+        if len(self.rows) == 1 or high == 0.0:
+            return high
+
+        def excess(x: float) -> float:
+            return float((curves.delta(np.array([x])) @ self.weights)[0]) - delta
+
+        return 0.0 if excess(0.0) <= 0.0 else float(brentq(excess, 0.0, high, xtol=1e-6))
+
+
+def finding(audits: Iterable[CanaryAudit], *, notes: tuple[str, ...] = ()) -> Finding:
+    """Return canary audits as one finding for the owner's label."""
+    found = tuple(audits)
+    broken = [audit for audit in found if audit.broken]
+    first = (broken or list(found))[0]
+    share = percent_text(first.right / first.canaries)
+    allowed = percent_text(first.allowed)
+    sentence = (
+        f"Claim broken: an attacker who sees every step guesses right {share} of the time, more than the {allowed} that "
+        "the claim allows. The mechanism leaks more than the label says: do not use this label."
+        if broken
+        else f"Claim holds: an attacker who sees every step guesses right {share} of the time; the claim allows {allowed}."
+    )
+    rows = tuple(
+        (
+            audit.who,
+            _down(audit.lower[0.95]),
+            _down(audit.lower[0.9995]),
+            round_up_text(audit.epsilon),
+            audit.verdict,
+        )
+        for audit in found
+    )
+    return Finding(
+        key="canaries",
+        heading="Does the mechanism leak more than it claims?",
+        state="warning" if broken else "holds",
+        sentence=sentence,
+        columns=("Canary", "Proved, 95%", "Proved, 99.95%", "Claimed", "Verdict"),
+        rows=rows,
+        bounds=tuple(audit.bound for audit in found),
+        notes=notes,
+    )
+
+
+def _down(epsilon: float) -> str:
+    return round_up_text(epsilon, up=False)
+
+
+def _at_least(successes: int, count: int, confidence: float) -> float:
+    """Return the lower confidence limit on a share (Clopper and Pearson)."""
+    return float(beta.ppf(1.0 - confidence, successes, count - successes + 1)) if successes else 0.0
+
+
+def _distinct(counts: Any) -> tuple[Any, Any]:
+    rows, times = np.unique(np.asarray(counts), axis=0, return_counts=True)
+    return rows, times / times.sum()
+
+
+def _plain(epsilon: float) -> float | str:
+    return "infinity" if math.isinf(epsilon) else epsilon

@@ -1,0 +1,140 @@
+"""A run's mechanism, replayed with canaries: the shipped training loop on records made to be found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita.training.loop import PrivateTraining, Step
+from tacita.training.plan import Plan
+
+_LOUD = 10.0  # a canary's gradient before clipping, over the clip norm
+_OWN = 50_000  # parameters of the model's own that are replayed
+_DENSE = 4e6  # numbers in the gradients of a step's canaries, counted before their coins
+_MOST, _FEWEST, _WORK = 100_000, 2_000, 4e7  # canaries, and canaries times steps
+
+
+class Replay:
+    """A step function for `tacita.audit.canaries`: `PrivateTraining` itself, with canaries for data.
+
+    A canary's gradient is ten times the clip norm along one coordinate: of the model's own parameters, or of a linear
+    layer that is replayed beside them, since a small model has room for a few canaries only. No learning takes place:
+    canaries look alike wherever the model is.
+
+    Args:
+        plan: What the run declared; the replay declares the same.
+        shapes: The shapes of the model's trainable parameters. Of a large model the smaller tensors are replayed.
+        steps: How many steps to replay.
+        count: How many canaries. By default as many as take some seconds.
+        dtype: Of the parameters.
+        rng: A seed for coins and noise, as of `PrivateTraining`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        shapes: Sequence[Sequence[int]],
+        *,
+        steps: int | None = None,
+        count: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        rng: int | None = None,
+    ) -> None:
+        self.plan, self.steps, self._rng = plan, plan.steps if steps is None else steps, rng
+        self.count = int(min(_MOST, max(_FEWEST, _WORK / self.steps))) if count is None else count
+        kept = _small_enough(shapes)
+        self.left_out = len(shapes) - len(kept)
+        own = _Own(kept, dtype)
+        room = min(self.count, own.size, int(_DENSE / (plan.sample_rate * max(1, own.size))))
+        self._rooms = [
+            (model, size) for model, size in ((own, room), (_Wide(self.count - room, dtype), self.count - room)) if size
+        ]
+        self._runs: list[PrivateTraining] = []
+        self._loops: list[Iterator[Step]] = []
+
+    def __call__(self, present: Any) -> Any:
+        """Take one step on the canaries that are present, and return what is seen of each, and their bound."""
+        if not self._runs:
+            parts = np.split(present, np.cumsum([size for _, size in self._rooms])[:-1])
+            self._runs = [self._start(model, part) for (model, _), part in zip(self._rooms, parts, strict=True)]
+            self._loops = [iter(run) for run in self._runs]
+        seen = []
+        for (model, size), loop in zip(self._rooms, self._loops, strict=True):
+            next(loop)
+            seen.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])[:size])
+        scale = self.plan.batch_size / self.plan.clip_norm
+        return torch.cat(seen).double().numpy() * scale, self._level()
+
+    def _start(self, model: nn.Module, present: Any) -> PrivateTraining:
+        plan = self.plan
+        where = torch.from_numpy(np.flatnonzero(present))
+        return PrivateTraining(
+            model,
+            lambda value, _: _LOUD * plan.clip_norm * value,
+            (where, torch.zeros(len(where))),
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+            sample_rate=plan.sample_rate,
+            steps=self.steps,
+            clip_norm=plan.clip_norm,
+            noise_multiplier=plan.noise_multiplier,
+            batch_size=plan.batch_size,
+            individual_every=plan.individual_every,
+            record_budget=plan.record_budget,
+            panel=0,
+            delta=plan.delta,
+            rng=None if self._rng is None else self._rng + len(self._runs),
+        )
+
+    def _level(self) -> float:
+        """Return what the last step held every canary to, over the clip norm: they all measure the same."""
+        if self.plan.individual_every is None:
+            return 1.0
+        return float(self._runs[0]._panels["training"].bounds(np.zeros(1, dtype=np.int64))[0])
+
+
+class _Own(nn.Module):
+    """The model's own parameter tensors. Canary i has coordinate i of them, laid end to end."""
+
+    def __init__(self, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.tensors = nn.ParameterList(nn.Parameter(torch.zeros(tuple(shape), dtype=dtype)) for shape in shapes)
+        self.size, self.dtype = sum(p.numel() for p in self.tensors), dtype
+
+    def forward(self, where: Tensor) -> Tensor:
+        flat = torch.cat([p.flatten() for p in self.tensors])
+        return (torch.arange(self.size) == where[..., None]).to(self.dtype) @ flat
+
+
+class _Wide(nn.Module):
+    """A square linear layer. Canary i has coordinate i of its weight: one input, one output."""
+
+    def __init__(self, count: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.side, self.dtype = math.isqrt(max(1, count) - 1) + 1, dtype
+        self.layer = nn.Linear(self.side, self.side, bias=False, dtype=dtype)
+
+    def forward(self, where: Tensor) -> Tensor:
+        row = torch.div(where, self.side, rounding_mode="floor")
+        column = where - row * self.side
+        output = self.layer((torch.arange(self.side) == column[..., None]).to(self.dtype))
+        return (output * (torch.arange(self.side) == row[..., None])).sum(-1)
+
+
+def shapes_of(parameters: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
+    """Return the shapes of named parameters."""
+    return [tuple(p.shape) for p in parameters.values()]
+
+
+def _small_enough(shapes: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """Return the smaller tensors, in their order, that hold at most 50,000 numbers together."""
+    kept, total = set(), 0
+    for i in sorted(range(len(shapes)), key=lambda i: math.prod(shapes[i])):
+        total += math.prod(shapes[i])
+        if total <= _OWN:
+            kept.add(i)
+    return [shapes[i] for i in sorted(kept)]

@@ -1,0 +1,119 @@
+"""What a label says of the attacks that were tried, in words and rounded figures, for the page and the plain text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tacita.report.charts import chart_figure
+from tacita.report.figures import Figure
+from tacita.report.finding import Bound, Finding, State
+from tacita.report.numbers import bound_texts, epsilon_text
+from tacita.report.words import inline
+
+NOT_RUN = "No attack was run on this result yet."
+HOW_TO_RUN = "tacita audit RUN"
+STATES = {"holds": "The claim stood", "open": "No verdict", "warning": "Warning"}
+
+_LEAKS = ("inversion", "leak")  # attacks that look for a leak and test no claim of the label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A bound as a bar: filled up to what an attack proved, a marker at the claim (if there is one), in percent."""
+
+    who: str
+    state: State
+    proved: str
+    claimed: str
+    broken: bool
+    filled: str
+    marker: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """A finding with everything that is drawn."""
+
+    finding: Finding
+    state: State
+    bars: tuple[Bar, ...]
+    scale_end: str
+    figure: Figure | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What all attacks together came to."""
+
+    state: State
+    text: str
+
+
+def attacks(findings: Sequence[Finding]) -> tuple[Attack, ...]:
+    """Return every finding as it is shown, warnings first."""
+    found = (
+        Attack(
+            finding=finding,
+            state=state(finding),
+            bars=bars(finding.bounds),
+            scale_end=epsilon_text(scale_end(finding.bounds)),
+            figure=chart_figure(f"attack-{number}", finding.chart),
+        )
+        for number, finding in enumerate(findings)
+    )
+    return tuple(sorted(found, key=lambda attack: attack.state != "warning"))
+
+
+def state(finding: Finding) -> State:
+    """Return how a finding stands. A bound above its claim is a warning, whatever the finding says."""
+    return "warning" if any(bound.broken for bound in finding.bounds) else finding.state
+
+
+def verdict(findings: Sequence[Finding]) -> Verdict:
+    """Say in a sentence what the attacks came to."""
+    alarms = [finding for finding in findings if state(finding) == "warning"]
+    broken = [finding for finding in alarms if _breaks_a_claim(finding)]
+    leaks = [finding for finding in alarms if not _breaks_a_claim(finding)]
+    if broken:
+        also = f" Something leaks as well: see {_named(leaks)}." if leaks else ""
+        return Verdict(state="warning", text=f"An attack broke a claim: see {_named(broken)}.{also}")
+    if leaks:
+        return Verdict(state="warning", text=f"No attack broke a claim, but something leaks: see {_named(leaks)}.")
+    stood = any(finding.state == "holds" for finding in findings)
+    return Verdict(state="holds" if stood else "open", text="No attack broke a claim.")
+
+
+def bars(bounds: Sequence[Bound]) -> tuple[Bar, ...]:
+    """Return bounds as bars on one scale, from 0 to the largest claim, or further where an attack proved more."""
+    top = scale_end(bounds)
+    return tuple(_bar(bound, top) for bound in bounds)
+
+
+def scale_end(bounds: Sequence[Bound]) -> float:
+    """Return where the scale of the bars ends."""
+    known = [epsilon for bound in bounds for epsilon in (bound.lower, bound.upper) if math.isfinite(epsilon)]
+    return max(known, default=0.0) or 1.0
+
+
+def _bar(bound: Bound, top: float) -> Bar:
+    lower, upper = bound_texts(bound.lower, bound.upper)
+    claims = math.isfinite(bound.upper)
+    return Bar(
+        who=bound.who,
+        state="warning" if bound.broken else bound.state,
+        proved=f"attack proved at least {lower}",
+        claimed=f"label claims at most {upper}" if claims else "label claims no limit",
+        broken=bound.broken,
+        filled=f"{100.0 * bound.lower / top:.2f}",
+        marker=f"{100.0 * bound.upper / top:.2f}" if claims else "",
+    )
+
+
+def _breaks_a_claim(finding: Finding) -> bool:
+    return finding.key not in _LEAKS or any(bound.broken for bound in finding.bounds)
+
+
+def _named(findings: Sequence[Finding]) -> str:
+    return " and ".join(f"“{inline(finding.heading)}”" for finding in findings)

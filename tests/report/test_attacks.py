@@ -1,0 +1,214 @@
+"""What attacks found: the data, the words, the charts, and where they may be seen."""
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacita.report import Bound, Chart, Finding, Readings, Series, attacks, label_html, label_text, numbers
+from tacita.report.charts import chart_figure, tick_text
+from tacita.report.figures import BOTTOM, LEFT, RIGHT, TOP
+
+BARE = Finding(key="membership", heading="Who was in the data?", state="holds", sentence="Nobody can tell.")
+SECRET = "0.123456789"
+
+
+def with_audit(label, *found):
+    return replace(label, readings=replace(label.readings, audit=found))
+
+
+def chart(*lines, log=False):
+    series = tuple(Series(hue="anyone", name="n", points=tuple(points)) for points in lines)
+    return Chart(heading="h", caption="c", description="d", x_title="x", y_title="y", series=series, log=log)
+
+
+def test_findings_survive_json(make_findings):
+    endless = replace(BARE, bounds=(Bound(who="w", lower=1.0, upper=math.inf, state="open"),))
+    for finding in (*make_findings(), *make_findings("<b>"), BARE, endless):
+        assert Finding.from_dict(json.loads(json.dumps(finding.to_dict(), allow_nan=False))) == finding
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"state": SECRET}, "finding state must be one of"),
+        ({"heading": 0.123456789}, "finding heading must be text"),
+        ({"columns": ("a", "b"), "rows": ((SECRET,),)}, "2 texts each"),
+        ({"rows": ((SECRET,),)}, "0 texts each"),
+        ({"rows": (SECRET,)}, "finding rows must be a tuple of tuple"),
+        ({"columns": SECRET}, "finding columns must be a tuple of str"),
+        ({"columns": ("a",), "rows": ((0.123456789,),)}, "finding row must be a tuple of str"),
+        ({"notes": [SECRET]}, "finding notes must be a tuple of str"),
+        ({"bounds": (SECRET,)}, "finding bounds must be a tuple of Bound"),
+        ({"chart": SECRET}, "finding chart must be a Chart"),
+        ({"picture": f"https://evil.example/{SECRET}"}, "finding picture must be empty or"),
+        ({"picture": "data:image/svg+xml;base64,AAAA"}, "finding picture must be empty or"),
+        ({"picture": 'data:image/png;base64,AA" onerror="alert(1)'}, "finding picture must be empty or"),
+        ({"picture": "data:image/png;base64,AAAA\n"}, "finding picture must be empty or"),
+        ({"picture": "data:image/png;base64,AAAA"}, "needs a picture_text"),
+    ],
+)
+def test_what_is_no_finding_is_refused_without_being_quoted(change, message):
+    with pytest.raises((TypeError, ValueError), match=message) as caught:
+        replace(BARE, **change)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "0.5", True, None, 10**400])
+def test_points_and_lower_bounds_are_finite_numbers(value):
+    with pytest.raises(ValueError, match="finite numbers"):
+        Series(hue="plain", name="n", points=((0.0, value),))
+    with pytest.raises(ValueError, match=r"bound lower( epsilon)? must be"):
+        Bound(who="w", lower=value, upper=1.0, state="holds")
+
+
+def test_charts_and_bounds_of_the_wrong_kind_are_refused():
+    with pytest.raises(ValueError, match="series hue"):
+        Series(hue="red", name="n", points=())
+    with pytest.raises(ValueError, match="unpack"):
+        Series(hue="plain", name="n", points=((1.0, 2.0, 3.0),))
+    with pytest.raises(TypeError, match="chart log"):
+        replace(chart(), log=1)
+    with pytest.raises(TypeError, match="chart series"):
+        replace(chart(), series=("a",))
+    with pytest.raises(ValueError, match="bound upper epsilon"):
+        Bound(who="w", lower=1.0, upper=math.nan, state="holds")
+    with pytest.raises(TypeError, match="audit must be a tuple of Finding"):
+        Readings(audit=("a",))
+
+
+def test_b1_the_public_page_holds_nothing_of_an_audit(make_label, make_findings, rng):
+    label = replace(make_label("run"), included=())
+    expected = label_html(label.public()), label_text(label.public())
+    secret = f"private {rng.integers(10**9)}"
+    broken = replace(BARE, state="warning", sentence=secret)
+    for found in ((), make_findings(), make_findings(secret), (broken,)):
+        audited = with_audit(label, *found)
+        assert (label_html(audited.public()), label_text(audited.public())) == expected
+    assert secret in label_html(audited)
+    assert secret in label_text(audited)
+    for word in (secret, "ttack found", "ttacks found", "tacita audit", "<img", "broke a claim", 'class="bound'):
+        assert not any(word in public for public in expected)
+
+
+def test_the_owner_page_shows_everything_an_attack_found(make_label, make_findings):
+    found = make_findings()
+    page = label_html(with_audit(make_label("x"), *found))
+    assert page.index("What attacks found") < page.index("The picture") < page.index("How the result was made")
+    assert page.index('class="cards"') < page.index("What attacks found")
+    for finding in found:
+        for text in (finding.heading, finding.sentence, *finding.columns, *sum(finding.rows, ()), *finding.notes):
+            assert text in page
+    assert f'<img src="{found[3].picture}" alt="{found[3].picture_text}">' in page
+    assert page.count("<svg") == 4
+    told = re.sub(r"<[^>]+>", "", page)
+    assert "attack proved at least 0.887 · label claims at most 1.017" in told
+    assert "attack proved at least 0.310 · label claims at most 0.850" in told
+
+
+def test_without_an_audit_the_owner_is_told_how_to_run_one(make_label):
+    label = with_audit(make_label("x"))
+    for shown in (label_html(label), label_text(label)):
+        assert "No attack was run on this result yet." in shown
+        assert "tacita audit RUN" in shown
+        assert "broke a claim" not in shown
+
+
+def test_the_verdict_tells_a_broken_claim_from_a_leak():
+    broken = replace(BARE, state="warning", heading="Who was in the data?")
+    leak = replace(BARE, key="leak", state="warning", heading="The figure itself")
+    undecided = replace(BARE, state="open")
+    assert attacks.verdict((BARE, undecided)) == attacks.Verdict(state="holds", text="No attack broke a claim.")
+    assert attacks.verdict((undecided,)) == attacks.Verdict(state="open", text="No attack broke a claim.")
+    said = attacks.verdict((BARE, broken))
+    assert said == attacks.Verdict(state="warning", text="An attack broke a claim: see “Who was in the data?”.")
+    assert attacks.verdict((leak,)).text == "No attack broke a claim, but something leaks: see “The figure itself”."
+    assert attacks.verdict((leak, broken)).text.endswith("Something leaks as well: see “The figure itself”.")
+
+
+def test_a_bound_above_its_claim_is_a_warning_whatever_the_finding_says(make_label):
+    above = Bound(who="w", lower=3.00041, upper=3.0, state="holds")
+    finding = replace(BARE, key="leak", bounds=(above,))
+    assert attacks.state(finding) == "warning"
+    assert attacks.verdict((finding,)).text.startswith("An attack broke a claim")
+    page = label_html(with_audit(make_label("x"), BARE, finding))
+    told = re.sub(r"<[^>]+>", "", page)
+    assert "Claim broken: attack proved at least 3.0004 · label claims at most 3.0000" in told
+    assert [attack.state for attack in attacks.attacks((BARE, finding))] == ["warning", "holds"]
+    equal = replace(finding, bounds=(replace(above, lower=3.0),))
+    assert attacks.state(equal) == "holds"
+
+
+def test_the_text_has_one_entry_for_each_finding(make_label):
+    broken = replace(BARE, state="warning", heading="Canaries", sentence="They were found.")
+    shown = label_text(with_audit(make_label("x"), BARE, broken))
+    assert (
+        "ATTACKS: An attack broke a claim: see “Canaries”.\n"
+        "  - [Warning] Canaries: They were found.\n"
+        "  - [The claim stood] Who was in the data? Nobody can tell.\n"
+    ) in shown
+
+
+@given(st.floats(0.0, 50.0), st.floats(0.0, 50.0))
+def test_bounds_are_rounded_to_the_safe_side_and_never_hide_a_broken_claim(lower, upper):
+    low, high = map(float, numbers.bound_texts(lower, upper))
+    assert low <= lower + 1e-11
+    assert high >= upper - 1e-11
+    if lower <= upper:
+        assert low <= high
+        assert lower - low < 1.1e-3
+        assert high - upper < 1.1e-3
+    elif lower > upper + 1e-7:
+        assert low > high
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 2), max_size=6),
+    st.lists(st.tuples(*[st.floats(-1e4, 1e4)] * 2), max_size=6),
+    st.booleans(),
+)
+def test_every_chart_stays_inside_its_frame_with_a_few_round_ticks(first, second, log):
+    figure = chart_figure("k", chart(first, second, log=log))
+    if figure is None:
+        return
+    for line in figure.lines:
+        for x, y in (pair.split() for pair in line.path[1:].split("L")):
+            assert LEFT <= float(x) <= RIGHT
+            assert TOP <= float(y) <= BOTTOM
+    for ticks in (figure.x_ticks, figure.y_ticks):
+        assert 2 <= len(ticks) <= 7
+        assert len({tick[1] for tick in ticks}) == len(ticks)
+
+
+def test_axes_are_linear_or_logarithmic_as_asked():
+    line = ((0.001, 0.01), (0.1, 0.1), (1.0, 1.0))
+    log = chart_figure("k", chart(line, log=True))
+    assert [text for _, text, _ in log.x_ticks] == ["0.001", "0.01", "0.1", "1"]
+    gaps = [b[0] - a[0] for a, b in zip(log.x_ticks, log.x_ticks[1:], strict=False)]
+    assert gaps == pytest.approx([(RIGHT - LEFT) / 3] * 3, abs=0.11)
+    linear = chart_figure("k", chart(line))
+    assert [text for _, text, _ in linear.x_ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+    assert linear.lines[0].path.endswith(f"L{RIGHT} {TOP}")
+    assert chart_figure("k", chart(((0.0, 0.0), (1.0, 1.0)), log=True)) is None
+    assert chart_figure("k", None) is None
+
+
+def test_a_histogram_keeps_its_corners_and_a_long_curve_stays_small():
+    corners = ((0.0, 0.0), (0.0, 2.0), (1.0, 2.0), (1.0, 1.0), (2.0, 1.0), (2.0, 0.0))
+    drawn = chart_figure("k", chart(corners)).lines[0].path
+    middle, half = (LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2
+    assert (
+        drawn == f"M{LEFT} {BOTTOM}L{LEFT} {TOP}L{middle:g} {TOP}L{middle:g} {half:g}L{RIGHT} {half:g}L{RIGHT} {BOTTOM}"
+    )
+    long = chart_figure("k", chart(tuple((i / 1e5, (i / 1e5) ** 0.5) for i in range(100_001))))
+    assert len(long.lines[0].path) < 12_000
+
+
+def test_ticks_are_short():
+    assert [tick_text(v, v) for v in (0.0, 0.001, 2.5e-4, 1e12)] == ["0", "0.001", "2.5·10⁻⁴", "10¹²"]
+    long = replace(chart(((0.0, 0.0), (1.0, 1.0))), x_title="W" * 400)
+    assert len(chart_figure("k", long).x_title) <= 54
