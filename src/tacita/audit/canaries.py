@@ -66,7 +66,7 @@ class CanaryAudit:
     def __str__(self) -> str:
         lines = [
             f"{self.who}: {self.verdict}.",
-            f"  claimed: epsilon at most {round_up_text(self.epsilon)} at delta {self.delta:g}, after {self.steps} steps",
+            f"  claimed: epsilon at most {round_up_text(self.epsilon)} at delta {self.delta:g} after {self.steps} steps",
         ]
         for confidence in self.lower:
             text = f"  proved:  epsilon at least {_down(self.lower[confidence])} ({confidence:.2%} confidence)"
@@ -217,9 +217,9 @@ class Tally:
         """How many steps canaries spent at each level: a row each, or one row for all."""
         return self._shared[None] if self._own is None else self._own + self._shared
 
-    def audit(self, *, who: str, epsilon: float, delta: float) -> CanaryAudit:
-        """Return the bounds, beside the claim `epsilon`."""
-        family = Family(self.counts, self.sample_rate)
+    def audit(self, *, who: str, epsilon: float, delta: float, counts: Any = None) -> CanaryAudit:
+        """Return the bounds, beside the claim `epsilon`, and `counts` if an accountant kept its own."""
+        family = Family(self.counts if counts is None else counts, self.sample_rate)
         right = int(np.sum((self.scores > 0.0) == self.present))
         count = len(self.present)
         allowed = (1.0 + family.distance(self.noise_multiplier)) / 2.0
@@ -315,12 +315,9 @@ def finding(audits: Iterable[CanaryAudit], *, notes: tuple[str, ...] = ()) -> Fi
     first = (broken or list(found))[0]
     share = percent_text(first.right / first.canaries)
     allowed = percent_text(first.allowed)
-    sentence = (
-        f"Claim broken: an attacker who sees every step guesses right {share} of the time, more than the {allowed} that "
-        "the claim allows. The mechanism leaks more than the label says: do not use this label."
-        if broken
-        else f"Claim holds: an attacker who sees every step guesses right {share} of the time; the claim allows {allowed}."
-    )
+    sentence = f"an attacker who sees every step guesses right {share} of the time; the claim allows {allowed}."
+    if broken:
+        sentence += " The mechanism leaks more than the label says: do not use this label."
     rows = tuple(
         (
             audit.who,
@@ -335,7 +332,7 @@ def finding(audits: Iterable[CanaryAudit], *, notes: tuple[str, ...] = ()) -> Fi
         key="canaries",
         heading="Does the mechanism leak more than it claims?",
         state="warning" if broken else "holds",
-        sentence=sentence,
+        sentence=f"{first.verdict.capitalize()}: {sentence}",
         columns=("Canary", "Proved, 95%", "Proved, 99.95%", "Claimed", "Verdict"),
         rows=rows,
         bounds=tuple(audit.bound for audit in found),

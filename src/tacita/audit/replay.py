@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita.training.loop import PrivateTraining, Step
+from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
 
+_NOWHERE = -1  # a record without a gradient, so that no dataset is empty
 _LOUD = 10.0  # a canary's gradient before clipping, over the clip norm
 _OWN = 50_000  # parameters of the model's own that are replayed
 _DENSE = 4e6  # numbers in the gradients of a step's canaries, counted before their coins
@@ -55,46 +56,55 @@ class Replay:
             (model, size) for model, size in ((own, room), (_Wide(self.count - room, dtype), self.count - room)) if size
         ]
         self._runs: list[PrivateTraining] = []
-        self._loops: list[Iterator[Step]] = []
 
     def __call__(self, present: Any) -> Any:
         """Take one step on the canaries that are present, and return what is seen of each, and their bound."""
         if not self._runs:
             parts = np.split(present, np.cumsum([size for _, size in self._rooms])[:-1])
-            self._runs = [self._start(model, part) for (model, _), part in zip(self._rooms, parts, strict=True)]
-            self._loops = [iter(run) for run in self._runs]
+            self._runs = [
+                self._start(model, part, i) for i, ((model, _), part) in enumerate(zip(self._rooms, parts, strict=True))
+            ]
         seen = []
-        for (model, size), loop in zip(self._rooms, self._loops, strict=True):
-            next(loop)
+        for (model, size), run in zip(self._rooms, self._runs, strict=True):
+            run.advance()
             seen.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])[:size])
         scale = self.plan.batch_size / self.plan.clip_norm
         return torch.cat(seen).double().numpy() * scale, self._level()
 
-    def _start(self, model: nn.Module, present: Any) -> PrivateTraining:
-        plan = self.plan
-        where = torch.from_numpy(np.flatnonzero(present))
-        return PrivateTraining(
-            model,
-            lambda value, _: _LOUD * plan.clip_norm * value,
-            (where, torch.zeros(len(where))),
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-            sample_rate=plan.sample_rate,
-            steps=self.steps,
-            clip_norm=plan.clip_norm,
-            noise_multiplier=plan.noise_multiplier,
-            batch_size=plan.batch_size,
-            individual_every=plan.individual_every,
-            record_budget=plan.record_budget,
-            panel=0,
-            delta=plan.delta,
-            rng=None if self._rng is None else self._rng + len(self._runs),
-        )
+    def _start(self, model: nn.Module, present: Any, part: int) -> PrivateTraining:
+        loud = _LOUD * self.plan.clip_norm
+        where = torch.from_numpy(np.append(np.flatnonzero(present), _NOWHERE))
+        records = (where, torch.zeros(len(where)))
+        rng = None if self._rng is None else self._rng + part
+        return still(self.plan, model, lambda value, _: loud * value, records, steps=self.steps, rng=rng)
 
     def _level(self) -> float:
         """Return what the last step held every canary to, over the clip norm: they all measure the same."""
         if self.plan.individual_every is None:
             return 1.0
-        return float(self._runs[0]._panels["training"].bounds(np.zeros(1, dtype=np.int64))[0])
+        return max(float(run.bounds.max()) for run in self._runs)
+
+
+def still(
+    plan: Plan, model: nn.Module, loss_fn: Any, records: tuple[Tensor, ...], *, steps: int, rng: int | None
+) -> PrivateTraining:
+    """Return a training with the plan's mechanism, in memory, that does not move its model."""
+    return PrivateTraining(
+        model,
+        loss_fn,
+        records,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        sample_rate=plan.sample_rate,
+        steps=steps,
+        clip_norm=plan.clip_norm,
+        noise_multiplier=plan.noise_multiplier,
+        batch_size=plan.batch_size,
+        individual_every=plan.individual_every,
+        record_budget=plan.record_budget,
+        panel=0,
+        delta=plan.delta,
+        rng=rng,
+    )
 
 
 class _Own(nn.Module):
@@ -107,7 +117,8 @@ class _Own(nn.Module):
 
     def forward(self, where: Tensor) -> Tensor:
         flat = torch.cat([p.flatten() for p in self.tensors])
-        return (torch.arange(self.size) == where[..., None]).to(self.dtype) @ flat
+        chosen = (torch.arange(self.size) == where[..., None]).to(self.dtype)
+        return chosen @ flat
 
 
 class _Wide(nn.Module):
@@ -122,7 +133,8 @@ class _Wide(nn.Module):
         row = torch.div(where, self.side, rounding_mode="floor")
         column = where - row * self.side
         output = self.layer((torch.arange(self.side) == column[..., None]).to(self.dtype))
-        return (output * (torch.arange(self.side) == row[..., None])).sum(-1)
+        chosen: Tensor = output * (torch.arange(self.side) == row[..., None])
+        return chosen.sum(-1)
 
 
 def shapes_of(parameters: Mapping[str, Tensor]) -> list[tuple[int, ...]]:

@@ -113,6 +113,7 @@ class PrivateTraining:
     """
 
     _iterator: weakref.ref[Generator[Step, None, None]] | None
+    _initial: dict[str, Tensor] | None = None
 
     def __init__(
         self,
@@ -166,6 +167,7 @@ class PrivateTraining:
         self._groups = _group_codes(groups, len(self._records))
         self._fingerprint = self._records.fingerprint() if run_dir is not None else ""
         self._panels = self._new_panels(_check.count("panel", panel, low=0, high=10**7))
+        self._initial = {name: p.detach().clone() for name, p in self._parameters.items()}
         self._begin(0)
         self._identity = secrets.token_hex(8)
         self._facts = RunFacts(
@@ -186,8 +188,7 @@ class PrivateTraining:
         before = self._iterator() if self._iterator is not None else None
         if before is not None:
             before.close()  # one loop at a time: the earlier one pauses here
-        if self._facts.status == "failed":
-            raise PrivacyError("A step of this run failed halfway. Resume it from its run directory, or start anew.")
+        self._refuse_failed()
         steps = self._steps()
         self._iterator = weakref.ref(steps)
         return steps
@@ -196,15 +197,31 @@ class PrivateTraining:
         self._continue()
         with _Interrupts() as interrupts:
             try:
-                while self.taken < self.plan.steps and self._reserve():
-                    yield self._step()
+                while (step := self.advance()) is not None:
+                    yield step
                     if interrupts.seen:
                         raise KeyboardInterrupt
             finally:
-                if self._in_step:
-                    self._count_failed()
-                else:
+                if self._facts.status != "failed":
                     self._pause()
+
+    def advance(self) -> Step | None:
+        """Take one step and return it; None if no step, or no budget, is left.
+
+        Iterating does the same, and also lets a step finish on Ctrl-C and keeps a checkpoint at the end.
+        """
+        self._refuse_failed()
+        if self.taken >= self.plan.steps or not self._reserve():
+            return None
+        try:
+            return self._step()
+        except BaseException:
+            self._count_failed()
+            raise
+
+    def _refuse_failed(self) -> None:
+        if self._facts.status == "failed":
+            raise PrivacyError("A step of this run failed halfway. Resume it from its run directory, or start anew.")
 
     def run(self) -> PrivateTraining:
         """Take all remaining steps."""
@@ -240,6 +257,17 @@ class PrivateTraining:
         for panel in self._panels.values():
             panel.settle()
         return {name: panel.accountant for name, panel in self._panels.items()}
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that are trained, by name."""
+        return dict(self._parameters)
+
+    @property
+    def bounds(self) -> Any:
+        """What each training record is held to now, over the clip norm; sensitive. Ones without `individual_every`."""
+        everyone = np.arange(len(self._records))
+        return self._bounds(everyone) / self.plan.clip_norm
 
     @property
     def readings(self) -> tuple[tuple[int, float], ...]:
@@ -498,6 +526,8 @@ class PrivateTraining:
 
     def _count_failed(self) -> None:
         """Count a step that failed halfway, since its noisy result may be in the parameters; do not keep them."""
+        if not self._in_step:  # it failed after the step, in keeping it
+            return
         self._in_step = False
         self.taken += 1
         for panel in self._panels.values():
