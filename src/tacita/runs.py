@@ -5,6 +5,7 @@
     metrics.jsonl    one line a step, for the data's owner
     checkpoints/     step-00000100.safetensors with its .json; the last two are kept
     guarantee.json   the label as data, readings included, for the data's owner
+    audit.json       what attacks found, for the data's owner
     label.html       safe to publish
     label-owner.html everything, for the data's owner
 

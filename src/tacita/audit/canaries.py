@@ -66,7 +66,7 @@ class CanaryAudit:
     def __str__(self) -> str:
         lines = [
             f"{self.who}: {self.verdict}.",
-            f"  claimed: epsilon at most {round_up_text(self.epsilon)} at delta {self.delta:g} after {self.steps} steps",
+            f"  claimed: epsilon at most {round_up_text(self.epsilon)} at delta {self.delta:g}, {self.steps} steps",
         ]
         for confidence in self.lower:
             text = f"  proved:  epsilon at least {_down(self.lower[confidence])} ({confidence:.2%} confidence)"
@@ -309,15 +309,18 @@ class Family:
 
 
 def finding(audits: Iterable[CanaryAudit], *, notes: tuple[str, ...] = ()) -> Finding:
-    """Return canary audits as one finding for the owner's label."""
+    """Return canary audits, the worst case first, as one finding for the owner's label."""
     found = tuple(audits)
     broken = [audit for audit in found if audit.broken]
-    first = (broken or list(found))[0]
-    share = percent_text(first.right / first.canaries)
-    allowed = percent_text(first.allowed)
-    sentence = f"an attacker who sees every step guesses right {share} of the time; the claim allows {allowed}."
+    sentence = f"{(broken or found)[0].verdict.capitalize()}. {_sentence((broken or found)[0])}"
+    uncovered = [audit for audit in found[1:] if found[0].lower[CONFIDENCES[-1]] > audit.epsilon]
     if broken:
         sentence += " The mechanism leaks more than the label says: do not use this label."
+    elif uncovered:
+        sentence += (
+            f" The typical case promises epsilon {round_up_text(uncovered[0].epsilon)} to records like those trained on, "
+            "and not to a record made to be found, which leaks more: that one only the worst case covers."
+        )
     rows = tuple(
         (
             audit.who,
@@ -332,12 +335,18 @@ def finding(audits: Iterable[CanaryAudit], *, notes: tuple[str, ...] = ()) -> Fi
         key="canaries",
         heading="Does the mechanism leak more than it claims?",
         state="warning" if broken else "holds",
-        sentence=f"{first.verdict.capitalize()}: {sentence}",
+        sentence=sentence,
         columns=("Canary", "Proved, 95%", "Proved, 99.95%", "Claimed", "Verdict"),
         rows=rows,
         bounds=tuple(audit.bound for audit in found),
         notes=notes,
     )
+
+
+def _sentence(audit: CanaryAudit) -> str:
+    share, allowed = percent_text(audit.right / audit.canaries), percent_text(audit.allowed)
+    chance = "more than chance explains" if audit.broken else "give or take chance"
+    return f"An attacker who sees every step guesses right {share} of the time; the claim allows {allowed}, {chance}."
 
 
 def _down(epsilon: float) -> str:

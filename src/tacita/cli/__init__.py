@@ -1,6 +1,7 @@
 """The `tacita` command: parse, call, print."""
 
 from tacita.cli import account as account
+from tacita.cli import audit as audit
 from tacita.cli import ledger as ledger
 from tacita.cli import training as training
 from tacita.cli.app import app as app

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 
 from tacita.report import attacks, numbers, words
+from tacita.report.finding import Finding
 from tacita.report.label import GroupRow, Label, Readings
 
 WIDTH = 100
@@ -23,7 +24,7 @@ def label_text(label: Label) -> str:
         _title(label),
         *(_card(card) for card in words.cards(label)),
         _wrap(words.delta_sentence(label.worst.delta)),
-        _attacks(own) if own else "",
+        attacks_text(own.audit) if own else "",
         _section("What the worst case means", words.meaning(label.worst)),
         _section("Published by choice", [words.INCLUDED_NOTE, *map(_pair, label.included)] if label.included else []),
         _section("All figures side by side", map(_row, words.rows(label))),
@@ -72,11 +73,12 @@ def _own(own: Readings) -> Iterable[str]:
     yield _section("About the run", map(_pair, own.facts))
 
 
-def _attacks(own: Readings) -> str:
-    if not own.audit:
+def attacks_text(findings: tuple[Finding, ...]) -> str:
+    """Return what attacks found as plain text: a verdict, and an entry for each."""
+    if not findings:
         return _wrap(f"ATTACKS: {attacks.NOT_RUN} To try some: {attacks.HOW_TO_RUN}")
-    lines = [_wrap(f"ATTACKS: {attacks.verdict(own.audit).text}")]
-    for attack in attacks.attacks(own.audit):
+    lines = [_wrap(f"ATTACKS: {attacks.verdict(findings).text}")]
+    for attack in attacks.attacks(findings):
         heading, sentence = attack.finding.heading, attack.finding.sentence
         colon = "" if heading.endswith("?") else ":"
         lines.append(_wrap(f"[{attacks.STATES[attack.state]}] {heading}{colon} {sentence}", indent=2, bullet="- "))

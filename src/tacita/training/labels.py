@@ -16,6 +16,7 @@ from tacita.accounting import MomentsBudget
 from tacita.accounting.filters import Budget
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee, round_up_text
 from tacita.ledger import Ledger
+from tacita.report.finding import Finding
 from tacita.report.label import Check, GroupRow, Label, Readings
 from tacita.report.page import label_html
 from tacita.training.followed import Panel
@@ -133,7 +134,23 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     for panel in panels.values():
         panel.lose(taken - panel.accountant.taken)
     total = plan.delta if delta is None else _check.probability("delta", delta)
-    return build_label(plan, taken, panels, facts, groups, total)
+    return with_audit(build_label(plan, taken, panels, facts, groups, total), where, taken)
+
+
+def with_audit(label: Label, folder: Path, taken: int) -> Label:
+    """Return the label with what attacks found, if the run directory has an audit of as many steps."""
+    if label.readings is None or not (folder / "audit.json").exists():
+        return label
+    document = runs.read_json(folder, "audit.json")
+    try:
+        if document["steps"] != taken:
+            text = "An audit of this run is not shown: it was of fewer steps. Run `tacita audit` again"
+            checks = (*label.readings.checks, Check(text=text, state="open"))
+            return replace(label, readings=replace(label.readings, checks=checks))
+        found = tuple(Finding.from_dict(row) for row in document["findings"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise runs.RunError(f"The audit in {str(folder)!r} is damaged: {error} Delete audit.json.") from error
+    return replace(label, readings=replace(label.readings, audit=found))
 
 
 def write_label(folder: Path, label: Label, *, include: Iterable[str] = ()) -> None:

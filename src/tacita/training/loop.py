@@ -27,7 +27,7 @@ from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.training.followed import Panel
 from tacita.training.gradients import Clipped, clipped_sum, record_norms
-from tacita.training.labels import RunFacts, build_label, reading, reading_times, write_label
+from tacita.training.labels import RunFacts, build_label, reading, reading_times, with_audit, write_label
 from tacita.training.plan import Pair, Plan, make_plan
 from tacita.training.randomness import randomness
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
@@ -247,6 +247,7 @@ class PrivateTraining:
         total = self.plan.delta if delta is None else _check.probability("delta", delta)
         label = build_label(self.plan, taken, self._panels, self._facts, self._groups, total)
         if self.run_dir is not None:
+            label = with_audit(label, self.run_dir, taken)
             self._write_run()
             write_label(self.run_dir, label)
         return label
@@ -262,6 +263,21 @@ class PrivateTraining:
     def parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are trained, by name."""
         return dict(self._parameters)
+
+    @property
+    def initial(self) -> dict[str, Tensor] | None:
+        """The trained parameters as they were before the first step; None for a resumed run."""
+        return self._initial
+
+    @property
+    def tensors(self) -> tuple[Any, Any]:
+        """Training and held-out records as tuples of tensors (inputs …, target); None where they are not. Sensitive."""
+        return self._records.tensors, None if self._held is None else self._held.tensors
+
+    @property
+    def status(self) -> str:
+        """`running`, `done`, `interrupted`, `resumed`, `failed` or `stopped …`."""
+        return self._facts.status
 
     @property
     def bounds(self) -> Any:
@@ -306,7 +322,7 @@ class PrivateTraining:
     def _attach(
         self, model: nn.Module, loss_fn: Any, dataset: Any, holdout: Any, optimizer: Any, scheduler: Any, chunk: Any
     ) -> None:
-        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.model, self.loss_fn, self.optimizer, self.scheduler = model, loss_fn, optimizer, scheduler
         self._team = Team()
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._records = Records(dataset, device)

@@ -18,10 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check, runs
+from tacita._check import PrivacyError
 from tacita.accounting import token_profile
 from tacita.data import Dataset, Schema, load, read_table
 from tacita.report.label import Label
 from tacita.training.loop import PrivateTraining, Step
+from tacita.training.records import Records
 
 _OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
@@ -242,18 +244,65 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
 
 def restart(run_dir: str | Path) -> Job:
     """Make an interrupted run of a recipe ready to go on."""
-    document = runs.read_json(Path(run_dir), "recipe.json")
-    try:
-        recipe, coins = Recipe.from_dict(document["recipe"]), int(document["coins"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise runs.RunError(f"The recipe of the run in {str(run_dir)!r} is damaged: {error}") from error
+    recipe, coins = _recipe_of(run_dir)
     dataset, model, loss, optimizer, (train, held, _) = _prepare(recipe, coins)
     private = PrivateTraining.resume(run_dir, model, loss, train, optimizer=optimizer, holdout=held)
     return Job(recipe, dataset, model, private, held)
 
 
-def _prepare(recipe: Recipe, coins: int) -> tuple[Dataset, nn.Module, Any, torch.optim.Optimizer, Any]:
-    dataset = _dataset(recipe.data)
+@dataclass(frozen=True)
+class Trained:
+    """A recipe's run as it stands, to look at: nothing is charged or changed.
+
+    Attributes:
+        dataset: What it was trained on.
+        model: With the newest checkpoint's parameters.
+        loss: Its loss function.
+        train: Inputs and targets trained on.
+        held: Inputs and targets held out.
+        remake: Returns the model and the optimiser as before the first step.
+    """
+
+    dataset: Dataset
+    model: nn.Module
+    loss: Callable[[Any, Any], Tensor]
+    train: tuple[Tensor, Tensor] = field(repr=False)
+    held: tuple[Tensor, Tensor] = field(repr=False)
+    remake: Callable[[], tuple[nn.Module, torch.optim.Optimizer]]
+
+
+def reopen(run_dir: str | Path) -> Trained:
+    """Return the model and the records of a recipe's run."""
+    recipe, coins = _recipe_of(run_dir)
+    tensors, saved = runs.load_checkpoint(Path(run_dir))
+    dataset, model, loss, _, (train, held, _) = _prepare(recipe, coins)
+    if saved.get("data") != Records(train).fingerprint():
+        raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
+    try:
+        model.load_state_dict(runs.unflatten(saved["skeleton"], tensors)["model"])
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise runs.RunError(f"The checkpoint does not fit the recipe's model: {error}") from error
+
+    def remake() -> tuple[nn.Module, torch.optim.Optimizer]:
+        with torch.random.fork_rng(devices=[]):
+            _, fresh, _, optimizer, _ = _prepare(recipe, coins, dataset)
+        return fresh, optimizer
+
+    return Trained(dataset, model, loss, train, held, remake)
+
+
+def _recipe_of(run_dir: str | Path) -> tuple[Recipe, int]:
+    document = runs.read_json(Path(run_dir), "recipe.json")
+    try:
+        return Recipe.from_dict(document["recipe"]), int(document["coins"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise runs.RunError(f"The recipe of the run in {str(run_dir)!r} is damaged: {error}") from error
+
+
+def _prepare(
+    recipe: Recipe, coins: int, dataset: Dataset | None = None
+) -> tuple[Dataset, nn.Module, Any, torch.optim.Optimizer, Any]:
+    dataset = dataset or _dataset(recipe.data)
     if recipe.seed is not None:
         torch.manual_seed(recipe.seed)
     outputs = len(dataset.classes) if dataset.classes is not None else 1

@@ -52,6 +52,12 @@ class Records:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        """The records as a tuple of tensors (inputs …, target), or None if they are not kept so."""
+        kept = self._tensors
+        return tuple(kept) if isinstance(kept, tuple | list) and len(kept) > 1 else None
+
     def fingerprint(self) -> str:
         """Return a hash of the records, or of how many there are where they are read one by one. For the owner."""
         mark = hashlib.sha256(str(self._size).encode())

@@ -1,0 +1,471 @@
+"""Every attack on one run, within a time limit; the results go to the run directory and the owner's label."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita import __version__, _check, runs
+from tacita.audit.canaries import CanaryAudit, canaries, finding
+from tacita.audit.inversion import inversion, recogniser
+from tacita.audit.leak import leak_test
+from tacita.audit.membership import membership
+from tacita.audit.replay import Replay, shapes_of
+from tacita.audit.typical import typical_canaries
+from tacita.report.finding import Finding
+from tacita.report.label import Label
+from tacita.training.labels import label_of_run, write_label
+from tacita.training.loop import PrivateTraining
+from tacita.training.plan import Plan
+from tacita.training.recipes import reopen
+from tacita.training.records import record_loss
+
+ATTACKS = ("canaries", "leak", "typical", "membership", "inversion")
+SCHEMA = 1
+Data = tuple[Tensor, ...]
+Progress = Callable[[str, int, int], None]
+_IMAGE = 3  # dimensions of one
+_PLAIN_STEPS, _PLAIN_BATCH = 400, 128
+
+
+class SkippedError(ValueError):
+    """Why an attack cannot be made on this run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is attacked: a mechanism, and if they are at hand the model, its records and how it was made.
+
+    Attributes:
+        plan: What was declared.
+        steps: How many steps were taken.
+        label: What is claimed.
+        shapes: Of the trainable parameters.
+        model: The trained model.
+        loss_fn: Its loss.
+        train: Records trained on: inputs …, target.
+        held: Records like them that were not.
+        remake: Returns the model and the optimiser as before the first step.
+        classes: Names of the classes.
+        why: Why what is missing is missing.
+    """
+
+    plan: Plan
+    steps: int
+    label: Label
+    shapes: list[tuple[int, ...]]
+    model: nn.Module | None = None
+    loss_fn: Callable[[Any, Any], Tensor] | None = None
+    train: Data | None = field(default=None, repr=False)
+    held: Data | None = field(default=None, repr=False)
+    remake: Callable[[], tuple[nn.Module, torch.optim.Optimizer]] | None = None
+    classes: tuple[str, ...] | None = None
+    why: str = ""
+
+    def private(self, records: Data, **options: Any) -> PrivateTraining:
+        """Start the run's training again, in memory, on the given records."""
+        if self.remake is None or self.loss_fn is None:
+            raise SkippedError(self.why)
+        model, optimizer = self.remake()
+        options = {"panel": 0, "sample_rate": self.plan.sample_rate, **options}
+        return PrivateTraining(
+            model,
+            self.loss_fn,
+            records,
+            optimizer=optimizer,
+            steps=self.steps,
+            clip_norm=self.plan.clip_norm,
+            noise_multiplier=self.plan.noise_multiplier,
+            batch_size=self.plan.batch_size,
+            delta=self.plan.delta,
+            **options,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What the attacks on one run found. For the data's owner.
+
+    Attributes:
+        steps: How many steps the run had taken.
+        findings: One for each kind of attack that was made, for people.
+        results: The same as plain data, by attack.
+        skipped: (attack, why it was not made).
+        label: The run's label with the findings on it.
+    """
+
+    steps: int
+    findings: tuple[Finding, ...]
+    results: Mapping[str, Any]
+    skipped: tuple[tuple[str, str], ...]
+    label: Label = field(repr=False)
+
+    @property
+    def broken(self) -> bool:
+        """Whether an attack broke a claim. A leak that no claim excludes does not."""
+        return any(f.state == "warning" for f in self.findings if f.key in ("canaries", "membership"))
+
+    def __str__(self) -> str:
+        from tacita.report.text import attacks_text
+
+        lines = [attacks_text(self.findings)]
+        lines += [f"not made: {name}: {why}" for name, why in self.skipped]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for audit.json."""
+        return {
+            "schema": SCHEMA,
+            "tacita": __version__,
+            "steps": self.steps,
+            "broken": self.broken,
+            "findings": [f.to_dict() for f in self.findings],
+            "results": dict(self.results),
+            "skipped": [list(pair) for pair in self.skipped],
+        }
+
+
+def run(
+    target: PrivateTraining | str | Path,
+    *,
+    attacks: Iterable[str] = ATTACKS,
+    minutes: float | None = None,
+    references: int = 4,
+    rng: int | None = None,
+    progress: Progress | None = None,
+) -> Audit:
+    """Attack a run, and put what was found on its owner's label.
+
+    Args:
+        target: A private training that took steps, or a run directory.
+        attacks: Which of `ATTACKS`: canaries (the mechanism), leak (the accountant's reading), typical (the typical
+            case), membership, inversion. One that does not fit the run is left out with its reason.
+        minutes: About how long it may take. Attacks end early, or are left out, when the time is up.
+        references: How many models membership inference trains to compare with.
+        rng: A seed for the attacks' own coins and noise.
+        progress: Called with (attack, done, of).
+
+    Guarantee:
+        Nothing is charged and the run is not changed. What is found depends on the data: it is for their owner.
+    """
+    wanted = [_check.one_of("attacks", name, ATTACKS) for name in attacks]
+    limit = None if minutes is None else _check.in_range("minutes", minutes, 0.0, 1e5)
+    subject, folder = _subject(target)
+    made = _Made(subject, folder, None if limit is None else time.monotonic() + 60.0 * limit, references, rng, progress)
+    for name in ATTACKS:
+        if name in wanted:
+            made.attack(name)
+    return made.audit()
+
+
+class _Made:
+    """An audit as it goes on: after every attack what there is is written down."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        folder: Path | None,
+        deadline: float | None,
+        references: int,
+        rng: int | None,
+        progress: Progress | None,
+    ) -> None:
+        self.subject, self.folder, self.deadline = subject, folder, deadline
+        self.references, self.rng, self.progress = references, rng, progress
+        self.canaries: list[CanaryAudit] = []
+        self.left_out = 0
+        self.findings: dict[str, Finding] = {}
+        self.results: dict[str, Any] = {}
+        self.skipped: list[tuple[str, str]] = []
+
+    def attack(self, name: str) -> None:
+        """Make one attack, or note why not."""
+        if self._stop():
+            self.skipped.append((name, "the time was up"))
+            return
+        self._report(name)(0, 1)
+        try:
+            getattr(self, f"_{name}")()
+        except SkippedError as error:
+            self.skipped.append((name, str(error)))
+        if self.folder is not None:
+            audit = self.audit()
+            runs.write_json(self.folder, "audit.json", audit.to_dict())
+            write_label(self.folder, audit.label)
+
+    def audit(self) -> Audit:
+        """Return what there is so far."""
+        found = tuple(self.findings.values())
+        readings = self.subject.label.readings
+        label = self.subject.label
+        if readings is not None:
+            label = replace(label, readings=replace(readings, audit=found))
+        return Audit(
+            steps=self.subject.steps, findings=found, results=self.results, skipped=tuple(self.skipped), label=label
+        )
+
+    def _stop(self) -> bool:
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    def _report(self, name: str) -> Callable[[int, int], None]:
+        return lambda done, of: None if self.progress is None else self.progress(name, done, of)
+
+    def _coins(self, part: int) -> np.random.Generator:
+        return np.random.default_rng(None if self.rng is None else [self.rng, part])
+
+    def _seed(self, part: int) -> int | None:
+        return None if self.rng is None else int(self._coins(part).integers(2**40))
+
+    def _canaries(self) -> None:
+        subject, plan = self.subject, self.subject.plan
+        replay = Replay(plan, subject.shapes, steps=subject.steps, rng=self._seed(1))
+        audit = canaries(
+            replay,
+            sample_rate=plan.sample_rate,
+            noise_multiplier=plan.noise_multiplier,
+            steps=subject.steps,
+            delta=subject.label.worst.delta,
+            epsilon=subject.label.worst.epsilon,
+            count=replay.count,
+            rng=self._seed(2),
+            progress=self._report("canaries"),
+            stop=self._stop,
+        )
+        self.left_out = replay.left_out
+        self._add_canaries("canaries", audit)
+
+    def _typical(self) -> None:
+        subject = self.subject
+        readings = subject.label.readings
+        if readings is None or not readings.typical:
+            raise SkippedError("nobody was followed, so there is no typical case to attack")
+        train, held = _both(subject)
+
+        def make(records: Data) -> PrivateTraining:
+            return subject.private(
+                train,
+                holdout=records,
+                panel=len(records[-1]),
+                individual_every=subject.plan.individual_every,
+                record_budget=subject.plan.record_budget,
+                rng=self._seed(3),
+            )
+
+        audit = typical_canaries(
+            make,
+            subject.loss_fn,  # type: ignore[arg-type]
+            held,
+            epsilon=readings.typical[0].epsilon,
+            delta=subject.label.worst.delta,
+            rng=self._seed(4),
+            progress=self._report("typical"),
+            stop=self._stop,
+        )
+        self._add_canaries("typical", audit)
+
+    def _add_canaries(self, name: str, audit: CanaryAudit) -> None:
+        self.canaries.append(audit)
+        self.results[name] = audit.to_dict()
+        self.findings["canaries"] = finding(self.canaries, notes=_canary_notes(self.canaries, self.left_out))
+
+    def _leak(self) -> None:
+        subject = self.subject
+        train, held = _both(subject)
+        if subject.model is None or subject.loss_fn is None:
+            raise SkippedError(subject.why)
+        if min(len(train[-1]), len(held[-1])) < 20:
+            raise SkippedError("it compares at least 20 records a side")
+        parameters = {name: p for name, p in subject.model.named_parameters() if p.requires_grad}
+        found = leak_test(
+            record_loss(subject.model, subject.loss_fn),
+            parameters,
+            train,
+            held,
+            clip_norm=subject.plan.clip_norm,
+            rng=self._coins(5),
+        )
+        self.results["leak"], self.findings["leak"] = found.to_dict(), found.finding()
+
+    def _membership(self) -> None:
+        subject = self.subject
+        (inputs, targets), (held, answers) = _classification(subject)
+        trained = len(targets)
+
+        def train(x: Tensor, y: Tensor) -> nn.Module:
+            rate = min(1.0, subject.plan.sample_rate * trained / len(y))
+            return subject.private((x, y), sample_rate=rate).run().model
+
+        found = membership(
+            subject.model,  # type: ignore[arg-type]
+            (inputs, targets),
+            (held, answers),
+            train=train,
+            references=self.references,
+            epsilon=subject.label.worst.epsilon,
+            delta=subject.label.worst.delta,
+            rng=self._coins(6),
+            progress=self._report("membership"),
+            stop=self._stop,
+        )
+        self.results["membership"], self.findings["membership"] = found.to_dict(), found.finding()
+
+    def _inversion(self) -> None:
+        subject = self.subject
+        (inputs, targets), (held, answers) = _classification(subject)
+        if inputs.dim() != 1 + _IMAGE or subject.remake is None:
+            raise SkippedError("it rebuilds images, and these records are none")
+        count = int(targets.max()) + 1
+        names = subject.classes or tuple(str(i) for i in range(count))
+        if len(answers) < 5 * count:
+            raise SkippedError("it needs five held-out records a class, to train a judge on")
+        report = self._report("inversion")
+        plain = _plain(subject.remake()[0], subject.loss_fn, inputs, targets, self._coins(7), report)
+        found = inversion(
+            subject.model,  # type: ignore[arg-type]
+            plain,
+            torch.stack([inputs[targets == c].mean(0) for c in range(len(names))]),
+            recogniser(held, answers, rng=self._coins(8)),
+            names,
+            private_accuracy=_accuracy(subject.model, held, answers),  # type: ignore[arg-type]
+            plain_accuracy=_accuracy(plain, held, answers),
+            rng=self._coins(9),
+        )
+        self.results["inversion"], self.findings["inversion"] = found.to_dict(), found.finding()
+
+
+def _subject(target: PrivateTraining | str | Path) -> tuple[Subject, Path | None]:
+    if isinstance(target, PrivateTraining):
+        return _of_training(target), target.run_dir
+    folder = Path(target)
+    return _of_folder(folder), folder
+
+
+def _of_training(private: PrivateTraining) -> Subject:
+    label = private.label()
+    steps = private.plan.steps if private.status == "failed" else private.taken
+    train, held = private.tensors
+    why = "the run was resumed, so the model it began with is not at hand"
+    if train is None:
+        why = "its records are not tensors (inputs, target)"
+    elif held is None:
+        why = "it has no held-out records; pass holdout=… to PrivateTraining"
+    return Subject(
+        plan=private.plan,
+        steps=steps,
+        label=label,
+        shapes=shapes_of(private.parameters),
+        model=private.model,
+        loss_fn=private.loss_fn,
+        train=train,
+        held=held,
+        remake=_remaker(private),
+        why=why,
+    )
+
+
+def _remaker(private: PrivateTraining) -> Callable[[], tuple[nn.Module, torch.optim.Optimizer]] | None:
+    initial = private.initial
+    if initial is None:
+        return None
+
+    def remake() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model, optimizer = copy.deepcopy((private.model, private.optimizer))
+        named = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, value in initial.items():
+                named[name].copy_(value)
+        optimizer.state.clear()
+        for group in optimizer.param_groups:
+            group["lr"] = group.get("initial_lr", group["lr"])  # as before a scheduler changed it
+        return model, optimizer
+
+    return remake
+
+
+def _of_folder(folder: Path) -> Subject:
+    label = label_of_run(folder)
+    plan = Plan.from_dict(runs.read_json(folder, "run.json")["plan"])
+    steps = dict(label.worst.mechanism).get("steps", plan.steps)
+    tensors, saved = runs.load_checkpoint(folder)
+    state = runs.unflatten(saved["skeleton"], tensors)["model"]
+    shapes = [tuple(t.shape) for t in state.values() if t.is_floating_point()]
+    common = {"plan": plan, "steps": int(steps), "label": label}
+    if not (folder / "recipe.json").exists():
+        why = "the run was made in Python: call tacita.audit.run(private) where its model and records are at hand"
+        return Subject(shapes=shapes, why=why, **common)  # type: ignore[arg-type]
+    made = reopen(folder)
+    return Subject(
+        shapes=shapes_of({n: p for n, p in made.model.named_parameters() if p.requires_grad}),
+        model=made.model,
+        loss_fn=made.loss,
+        train=made.train,
+        held=made.held,
+        remake=made.remake,
+        classes=made.dataset.classes,
+        **common,  # type: ignore[arg-type]
+    )
+
+
+def _both(subject: Subject) -> tuple[Data, Data]:
+    if subject.train is None or subject.held is None or subject.remake is None:
+        raise SkippedError(subject.why)
+    return subject.train, subject.held
+
+
+def _classification(subject: Subject) -> tuple[Data, Data]:
+    train, held = _both(subject)
+    if len(train) != 2 or train[1].is_floating_point() or train[1].dim() != 1:
+        raise SkippedError("it attacks classifiers of records (inputs, class)")
+    return train, held
+
+
+def _plain(
+    model: nn.Module,
+    loss_fn: Any,
+    inputs: Tensor,
+    targets: Tensor,
+    rng: np.random.Generator,
+    report: Callable[[int, int], None],
+) -> nn.Module:
+    """Train without privacy, to compare with."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for step in range(_PLAIN_STEPS):
+        batch = torch.from_numpy(rng.integers(len(targets), size=min(_PLAIN_BATCH, len(targets))))
+        optimizer.zero_grad()
+        torch.autograd.backward(loss_fn(model(inputs[batch]), targets[batch]))
+        optimizer.step()
+        if step % 50 == 0:
+            report(step, _PLAIN_STEPS)
+    report(_PLAIN_STEPS, _PLAIN_STEPS)
+    return model
+
+
+def _accuracy(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
+    with torch.no_grad():
+        return float((model(inputs).argmax(1) == targets).float().mean())
+
+
+def _canary_notes(audits: list[CanaryAudit], left_out: int) -> tuple[str, ...]:
+    """Return what the figures rest on."""
+    notes = [
+        "The shipped training loop was run again, with the run's own sampling, clipping and noise, on records made up "
+        "for it. The attacker sees every noisy gradient, which is more than anyone sees of a published model.",
+        "“Proved” is a lower confidence limit: a mechanism that keeps its claim is called broken once in 2000 audits. It "
+        "is read as the epsilon of steps like the claimed ones with just enough less noise.",
+    ]
+    if len(audits) > 1:
+        notes.append(
+            "A record like those trained on is one that was held out, with its own gradients; the proof is about the "
+            "average over such records."
+        )
+    if left_out:
+        notes.append(f"The model is large: {left_out} of its largest tensors were left out of the replay.")
+    return tuple(notes)

@@ -1,0 +1,79 @@
+"""`tacita audit`: attack a run, and put what was found on its owner's label."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacita.cli.app import JSON, app, print_json
+
+_NAMES = {
+    "canaries": "canaries in a replay",
+    "leak": "leak test of the reading",
+    "typical": "held-out canaries beside a second training",
+    "membership": "reference models for membership inference",
+    "inversion": "a model without privacy, to compare with",
+}
+
+
+@app.command(epilog="Example: tacita audit runs/demo-digits-1 --minutes 2")
+def audit(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="canaries, leak, typical, membership or inversion; may be repeated.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="About how long it may take; the rest is left out.")] = None,
+    references: Annotated[int, typer.Option(help="Models that membership inference trains to compare with.")] = 4,
+    seed: Annotated[int | None, typer.Option(help="For an audit that can be repeated.")] = None,
+    as_json: JSON = False,
+) -> None:
+    """Attack a run: does it leak more than its label claims?
+
+    Nothing is charged and the run is not changed. Results go to audit.json and to the owner's label. The exit code is 1
+    if a claim was broken.
+    """
+    from tacita.audit.attacks import ATTACKS
+    from tacita.audit.attacks import run as attack
+
+    with _Progress(quiet=as_json) as progress:
+        made = attack(run, attacks=only or ATTACKS, minutes=minutes, references=references, rng=seed, progress=progress)
+    if as_json:
+        print_json({"run": str(run), **made.to_dict()})
+    else:
+        typer.echo(f"{made}\n\nFor the owner: {run / 'label-owner.html'} and {run / 'audit.json'}")
+    raise typer.Exit(1 if made.broken else 0)
+
+
+class _Progress:
+    """A bar for each attack on a terminal; elsewhere a line when it begins. On standard error."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet, self.bar = quiet, None
+        self.tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> _Progress:
+        if not self.quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            self.bar: Any = Progress(*columns, console=Console(stderr=True))
+            self.bar.__enter__()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self.bar is not None:
+            self.bar.__exit__(*details)
+
+    def __call__(self, attack: str, done: int, of: int) -> None:
+        first = attack not in self.tasks
+        if self.bar is not None:
+            if first:
+                self.tasks[attack] = self.bar.add_task(_NAMES[attack], total=of)
+            self.bar.update(self.tasks[attack], completed=done, total=of)
+        elif first and not self.quiet:
+            self.tasks[attack] = None
+            print(f"{attack}: {_NAMES[attack]}", file=sys.stderr)
