@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tacita.audit.replay import Replay, shapes_of
 from tacita.audit.typical import typical_canaries
 from tacita.report.finding import Finding
 from tacita.report.label import Label
+from tacita.report.text import findings_text
 from tacita.training.labels import label_of_run, write_label
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
@@ -114,11 +116,8 @@ class Audit:
         return any(f.state == "warning" for f in self.findings if f.key in ("canaries", "membership"))
 
     def __str__(self) -> str:
-        from tacita.report.text import attacks_text
-
-        lines = [attacks_text(self.findings)]
-        lines += [f"not made: {name}: {why}" for name, why in self.skipped]
-        return "\n".join(lines)
+        lines = [f"Not made: {name}: {why}." for name, why in self.skipped]
+        return "\n".join([findings_text(self.findings), *([""] if lines else []), *lines])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for audit.json."""
@@ -180,22 +179,36 @@ class _Made:
     ) -> None:
         self.subject, self.folder, self.deadline = subject, folder, deadline
         self.references, self.rng, self.progress = references, rng, progress
-        self.canaries: list[CanaryAudit] = []
         self.left_out = 0
         self.findings: dict[str, Finding] = {}
         self.results: dict[str, Any] = {}
-        self.skipped: list[tuple[str, str]] = []
+        self.skipped: dict[str, str] = {}
+        self._take_up()
+
+    def _take_up(self) -> None:
+        """Keep what an earlier audit of as many steps found: attacks can be made one by one."""
+        if self.folder is None or not (self.folder / "audit.json").exists():
+            return
+        before = runs.read_json(self.folder, "audit.json")
+        if before.get("schema") != SCHEMA or before.get("steps") != self.subject.steps:
+            return
+        try:
+            self.results = dict(before["results"])
+            self.findings = {f.key: f for f in map(Finding.from_dict, before["findings"])}
+            self.skipped = dict(before["skipped"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise runs.RunError(f"The audit in {str(self.folder)!r} is damaged: {error} Delete audit.json.") from error
 
     def attack(self, name: str) -> None:
         """Make one attack, or note why not."""
-        if self._stop():
-            self.skipped.append((name, "the time was up"))
-            return
+        self.skipped.pop(name, None)
         self._report(name)(0, 1)
         try:
+            if self._stop():
+                raise SkippedError("the time was up")
             getattr(self, f"_{name}")()
         except SkippedError as error:
-            self.skipped.append((name, str(error)))
+            self.skipped[name] = str(error)
         if self.folder is not None:
             audit = self.audit()
             runs.write_json(self.folder, "audit.json", audit.to_dict())
@@ -209,7 +222,11 @@ class _Made:
         if readings is not None:
             label = replace(label, readings=replace(readings, audit=found))
         return Audit(
-            steps=self.subject.steps, findings=found, results=self.results, skipped=tuple(self.skipped), label=label
+            steps=self.subject.steps,
+            findings=found,
+            results=self.results,
+            skipped=tuple(self.skipped.items()),
+            label=label,
         )
 
     def _stop(self) -> bool:
@@ -227,18 +244,19 @@ class _Made:
     def _canaries(self) -> None:
         subject, plan = self.subject, self.subject.plan
         replay = Replay(plan, subject.shapes, steps=subject.steps, rng=self._seed(1))
-        audit = canaries(
-            replay,
-            sample_rate=plan.sample_rate,
-            noise_multiplier=plan.noise_multiplier,
-            steps=subject.steps,
-            delta=subject.label.worst.delta,
-            epsilon=subject.label.worst.epsilon,
-            count=replay.count,
-            rng=self._seed(2),
-            progress=self._report("canaries"),
-            stop=self._stop,
-        )
+        with _one_thread():
+            audit = canaries(
+                replay,
+                sample_rate=plan.sample_rate,
+                noise_multiplier=plan.noise_multiplier,
+                steps=subject.steps,
+                delta=subject.label.worst.delta,
+                epsilon=subject.label.worst.epsilon,
+                count=replay.count,
+                rng=self._seed(2),
+                progress=self._report("canaries"),
+                stop=self._stop,
+            )
         self.left_out = replay.left_out
         self._add_canaries("canaries", audit)
 
@@ -261,7 +279,6 @@ class _Made:
 
         audit = typical_canaries(
             make,
-            subject.loss_fn,  # type: ignore[arg-type]
             held,
             epsilon=readings.typical[0].epsilon,
             delta=subject.label.worst.delta,
@@ -272,9 +289,9 @@ class _Made:
         self._add_canaries("typical", audit)
 
     def _add_canaries(self, name: str, audit: CanaryAudit) -> None:
-        self.canaries.append(audit)
         self.results[name] = audit.to_dict()
-        self.findings["canaries"] = finding(self.canaries, notes=_canary_notes(self.canaries, self.left_out))
+        made = [CanaryAudit.from_dict(self.results[n]) for n in ("canaries", "typical") if n in self.results]
+        self.findings["canaries"] = finding(made, notes=_canary_notes(made, self.left_out))
 
     def _leak(self) -> None:
         subject = self.subject
@@ -283,7 +300,7 @@ class _Made:
             raise SkippedError(subject.why)
         if min(len(train[-1]), len(held[-1])) < 20:
             raise SkippedError("it compares at least 20 records a side")
-        parameters = {name: p for name, p in subject.model.named_parameters() if p.requires_grad}
+        parameters = {name: p.detach() for name, p in subject.model.named_parameters() if p.requires_grad}
         found = leak_test(
             record_loss(subject.model, subject.loss_fn),
             parameters,
@@ -339,6 +356,17 @@ class _Made:
             rng=self._coins(9),
         )
         self.results["inversion"], self.findings["inversion"] = found.to_dict(), found.finding()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A replay's tensors are small: more threads only cost more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _subject(target: PrivateTraining | str | Path) -> tuple[Subject, Path | None]:
@@ -458,13 +486,13 @@ def _canary_notes(audits: list[CanaryAudit], left_out: int) -> tuple[str, ...]:
     notes = [
         "The shipped training loop was run again, with the run's own sampling, clipping and noise, on records made up "
         "for it. The attacker sees every noisy gradient, which is more than anyone sees of a published model.",
-        "“Proved” is a lower confidence limit: a mechanism that keeps its claim is called broken once in 2000 audits. It "
-        "is read as the epsilon of steps like the claimed ones with just enough less noise.",
+        "“Proved” is a lower confidence limit: a mechanism that keeps its claim is called broken once in 2000 audits. "
+        "It is read as the epsilon of steps like the claimed ones with just as much less noise as it takes.",
     ]
     if len(audits) > 1:
         notes.append(
-            "A record like those trained on is one that was held out, with its own gradients; the proof is about the "
-            "average over such records."
+            "A record like those trained on: a canary with the gradient norms that a held-out record had in a second "
+            "training. The proof is about the average over such records."
         )
     if left_out:
         notes.append(f"The model is large: {left_out} of its largest tensors were left out of the replay.")

@@ -10,7 +10,7 @@ is binomial, and too many of them break the claim: no approximation, no retraini
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from scipy.stats import beta, norm
 
 from tacita import _check
-from tacita.accounting import LEVELS, level_of, record_curves, worst_case
+from tacita.accounting import LEVELS, RecordCurves, level_of, record_curves, worst_case
 from tacita.accounting.worst import check_mechanism
 from tacita.guarantee import Guarantee, percent_text, round_up_text
 from tacita.report.finding import Bound, Finding, State
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 StepFunction = Callable[[Any], Any]
 CONFIDENCES = (0.95, 0.9995)
-_NOISE = (0.05, 1e4)  # noise multipliers searched for a lower bound
+_NOISE = (0.02, 1e4)  # noise multipliers searched for a lower bound
 _LARGEST = 600.0  # exponents that do not overflow
 _RARE = 0.005  # false alarms that the assumption-free bound is read at
 
@@ -101,6 +101,14 @@ class CanaryAudit:
             document[name] = {f"{confidence:g}": value for confidence, value in document[name].items()}
         return {**document, "epsilon": _plain(self.epsilon), "verdict": self.verdict}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CanaryAudit:
+        """Rebuild what `to_dict` wrote."""
+        fields = {name: value for name, value in data.items() if name != "verdict"}
+        for name in ("lower", "free"):
+            fields[name] = {float(confidence): float(value) for confidence, value in data[name].items()}
+        return cls(**{**fields, "epsilon": float(str(data["epsilon"]).replace("infinity", "inf"))})
+
     @property
     def bound(self) -> Bound:
         """The two bounds for the label's picture."""
@@ -132,7 +140,7 @@ def canaries(
         step_fn: Takes one step of the mechanism on a dataset that holds exactly the canaries marked in the boolean
             array it is given (the same one at every step), and returns what an attacker sees of each canary: the noisy
             *sum*, not divided by a batch size, along the canary's direction, over the clip norm. No two canaries may
-            share a direction. It may also return a pair (seen, levels): what the step bounds each canary by, over
+            share a direction. It may also return a pair (seen, level): what the step bounds every canary by, over
             the clip norm, where that is less than 1.
         sample_rate: What is claimed: the chance with which each record enters a step.
         noise_multiplier: What is claimed: noise standard deviation over the clip norm.
@@ -171,7 +179,8 @@ def canaries(
     for step in range(planned):
         if step and stop is not None and stop():
             break
-        tally.add(step_fn(present.copy()))
+        seen = step_fn(present.copy())
+        tally.add(*seen) if isinstance(seen, tuple) else tally.add(seen)
         if progress is not None:
             progress(step + 1, planned)
     if epsilon is None or tally.steps < planned:
@@ -180,46 +189,42 @@ def canaries(
 
 
 class Tally:
-    """Evidence on canaries, added up step by step; then the bounds."""
+    """Evidence on canaries, added up step by step; then the bounds.
 
-    def __init__(self, present: Any, *, sample_rate: float, noise_multiplier: float) -> None:
+    Args:
+        present: Which canaries took part.
+        sample_rate: What is claimed.
+        noise_multiplier: What is claimed.
+        kinds: Which kind each canary is of, 0, 1, …: those of a kind are bounded alike. By default there is one kind.
+    """
+
+    def __init__(self, present: Any, *, sample_rate: float, noise_multiplier: float, kinds: Any = None) -> None:
         self.present = np.asarray(present, dtype=bool)
         self.sample_rate, self.noise_multiplier = sample_rate, noise_multiplier
+        self.kinds = np.zeros(len(self.present), dtype=np.int64) if kinds is None else np.asarray(kinds)
         self.scores: Floats = np.zeros(len(self.present))
         self.steps = 0
-        self._shared: Counts = np.zeros(len(LEVELS), dtype=np.int64)
-        self._own: Counts | None = None  # (canaries, levels), where they differ
+        self.counts: Counts = np.zeros((int(self.kinds.max(initial=0)) + 1, len(LEVELS)), dtype=np.int64)
 
-    def add(self, seen: Any) -> None:
-        """Add one step's evidence: what `step_fn` of `canaries` returns."""
-        values, levels = seen if isinstance(seen, tuple) else (seen, 1.0)
-        z, c = np.asarray(values, dtype=np.float64), np.asarray(levels, dtype=np.float64)
+    def add(self, seen: Any, levels: Any = 1.0) -> None:
+        """Add one step's evidence: what was seen of each canary, and what each kind was bounded by."""
+        z, c = np.asarray(seen, dtype=np.float64), np.asarray(levels, dtype=np.float64)
         if z.shape != self.present.shape:
             raise ValueError(f"step_fn must return one number for each of {len(self.present)} canaries, got {z.shape}.")
         if not np.isfinite(z).all():
             raise ValueError("step_fn returned numbers that are not finite.")
-        if c.shape not in ((), z.shape) or not (np.min(c, initial=0.0) >= 0.0 and np.max(c, initial=0.0) <= 1.0):
-            raise ValueError("step_fn's levels must be one number in [0, 1], or one for each canary.")
-        self.scores += step_evidence(z, c, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
-        self._count(level_of(np.atleast_1d(c)), each=c.ndim > 0)
+        if c.shape not in ((), (len(self.counts),)) or not (c.min() >= 0.0 and c.max() <= 1.0):
+            raise ValueError("levels must be numbers in [0, 1]: one, or one for each kind of canary.")
+        each = np.broadcast_to(c, len(self.counts))
+        own = each[self.kinds] if len(each) > 1 else c
+        self.scores += step_evidence(z, own, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
+        self.counts[np.arange(len(each)), level_of(each)] += 1
         self.steps += 1
-
-    def _count(self, levels: Counts, *, each: bool) -> None:
-        if each and self._own is None:
-            self._own = np.zeros((len(self.present), len(LEVELS)), dtype=np.int64)
-        if self._own is not None and each:
-            self._own[np.arange(len(levels)), levels] += 1
-        else:
-            self._shared[levels[0]] += 1
-
-    @property
-    def counts(self) -> Counts:
-        """How many steps canaries spent at each level: a row each, or one row for all."""
-        return self._shared[None] if self._own is None else self._own + self._shared
 
     def audit(self, *, who: str, epsilon: float, delta: float, counts: Any = None) -> CanaryAudit:
         """Return the bounds, beside the claim `epsilon`, and `counts` if an accountant kept its own."""
-        family = Family(self.counts if counts is None else counts, self.sample_rate)
+        shares = np.bincount(self.kinds, minlength=len(self.counts)) / len(self.kinds)
+        family = Family(self.counts if counts is None else counts, shares, self.sample_rate)
         right = int(np.sum((self.scores > 0.0) == self.present))
         count = len(self.present)
         allowed = (1.0 + family.distance(self.noise_multiplier)) / 2.0
@@ -227,7 +232,7 @@ class Tally:
         broken = _at_least(right, count, CONFIDENCES[-1]) > allowed
         for confidence in CONFIDENCES:
             share = _at_least(right, count, confidence)
-            found = family.epsilon(family.noise(2.0 * share - 1.0), delta)
+            found = family.epsilon(family.noise(2.0 * share - 1.0, self.noise_multiplier), delta)
             lower[confidence] = found if broken else min(found, epsilon)
             free[confidence] = self._free(2.0 * allowed - 1.0, delta, confidence)
         return CanaryAudit(
@@ -270,40 +275,48 @@ def step_evidence(seen: Any, levels: Any, *, sample_rate: float, noise_multiplie
 class Family:
     """The privacy curves of records with given counts of levels, by noise multiplier: one curve each, averaged."""
 
-    def __init__(self, counts: Any, sample_rate: float) -> None:
-        self.rows, self.weights = _distinct(counts)
-        self.sample_rate = sample_rate
-
-    def delta(self, noise_multiplier: float, epsilons: Iterable[float]) -> Floats:
-        """Return the average δ at each ε, an upper bound."""
-        curves = record_curves(self.rows, sample_rate=self.sample_rate, noise_multiplier=noise_multiplier)
-        return np.asarray(np.minimum(1.0, curves.delta(np.asarray(list(epsilons), dtype=float))) @ self.weights)
+    def __init__(self, counts: Any, shares: Any, sample_rate: float) -> None:
+        self.counts, self.shares, self.sample_rate = np.asarray(counts), np.asarray(shares), sample_rate
+        self._distances: dict[float, float] = {}
 
     def distance(self, noise_multiplier: float) -> float:
-        """Return δ(0), the total variation distance."""
-        return float(self.delta(noise_multiplier, (0.0,))[0])
+        """Return δ(0), the total variation distance: an upper bound."""
+        if noise_multiplier not in self._distances:
+            deltas = self._curves(noise_multiplier).delta(np.zeros(1))
+            self._distances[noise_multiplier] = float((np.minimum(1.0, deltas) @ self.shares)[0])
+        return self._distances[noise_multiplier]
 
-    def noise(self, distance: float) -> float:
-        """Return the noise multiplier of which the distance is as given; infinite for none."""
-        low, high = _NOISE
-        if distance <= self.distance(high):
+    def noise(self, distance: float, near: float) -> float:
+        """Return a noise multiplier, 0.1% too large at most, of which the distance is as given; infinite for none."""
+        low = high = near
+        while self.distance(low) < distance and low > _NOISE[0]:
+            low /= 2.0
+        while self.distance(high) > distance and high < _NOISE[1]:
+            high *= 2.0
+        if self.distance(high) > distance or distance <= 0.0:
             return math.inf
-        if distance >= self.distance(low):
+        if self.distance(low) < distance:
             return low
-        log_noise = brentq(lambda x: self.distance(math.exp(x)) - distance, math.log(low), math.log(high), xtol=1e-5)
-        return math.exp(log_noise)
+
+        def excess(log_noise: float) -> float:
+            return math.log(self.distance(math.exp(log_noise)) / distance)
+
+        return math.exp(brentq(excess, math.log(low), math.log(high), xtol=4e-4) + 4e-4)
+
+    def _curves(self, noise_multiplier: float) -> RecordCurves:
+        return record_curves(self.counts, sample_rate=self.sample_rate, noise_multiplier=noise_multiplier)
 
     def epsilon(self, noise_multiplier: float, delta: float) -> float:
         """Return the smallest ε at which the average δ is at most `delta`."""
         if math.isinf(noise_multiplier):
             return 0.0
-        curves = record_curves(self.rows, sample_rate=self.sample_rate, noise_multiplier=noise_multiplier)
+        curves = self._curves(noise_multiplier)
         high = float(curves.epsilon(delta).max())
-        if len(self.rows) == 1 or high == 0.0:
+        if len(self.counts) == 1 or high == 0.0:
             return high
 
         def excess(x: float) -> float:
-            return float((curves.delta(np.array([x])) @ self.weights)[0]) - delta
+            return float((curves.delta(np.array([x])) @ self.shares)[0]) - delta
 
         return 0.0 if excess(0.0) <= 0.0 else float(brentq(excess, 0.0, high, xtol=1e-6))
 
@@ -318,8 +331,8 @@ def finding(audits: Iterable[CanaryAudit], *, notes: tuple[str, ...] = ()) -> Fi
         sentence += " The mechanism leaks more than the label says: do not use this label."
     elif uncovered:
         sentence += (
-            f" The typical case promises epsilon {round_up_text(uncovered[0].epsilon)} to records like those trained on, "
-            "and not to a record made to be found, which leaks more: that one only the worst case covers."
+            f" A record made to be found leaks more than the epsilon of {round_up_text(uncovered[0].epsilon)} that the "
+            "typical case promises: only the worst case covers it."
         )
     rows = tuple(
         (
@@ -356,11 +369,6 @@ def _down(epsilon: float) -> str:
 def _at_least(successes: int, count: int, confidence: float) -> float:
     """Return the lower confidence limit on a share (Clopper and Pearson)."""
     return float(beta.ppf(1.0 - confidence, successes, count - successes + 1)) if successes else 0.0
-
-
-def _distinct(counts: Any) -> tuple[Any, Any]:
-    rows, times = np.unique(np.asarray(counts), axis=0, return_counts=True)
-    return rows, times / times.sum()
 
 
 def _plain(epsilon: float) -> float | str:

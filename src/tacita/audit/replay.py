@@ -17,7 +17,7 @@ _NOWHERE = -1  # a record without a gradient, so that no dataset is empty
 _LOUD = 10.0  # a canary's gradient before clipping, over the clip norm
 _OWN = 50_000  # parameters of the model's own that are replayed
 _DENSE = 4e6  # numbers in the gradients of a step's canaries, counted before their coins
-_MOST, _FEWEST, _WORK = 100_000, 2_000, 4e7  # canaries, and canaries times steps
+_MOST, _FEWEST, _WORK = 50_000, 2_000, 4e7  # canaries, and canaries times steps
 
 
 class Replay:
@@ -47,13 +47,13 @@ class Replay:
         rng: int | None = None,
     ) -> None:
         self.plan, self.steps, self._rng = plan, plan.steps if steps is None else steps, rng
-        self.count = int(min(_MOST, max(_FEWEST, _WORK / self.steps))) if count is None else count
+        self.count = most_canaries(self.steps) if count is None else count
         kept = _small_enough(shapes)
         self.left_out = len(shapes) - len(kept)
         own = _Own(kept, dtype)
         room = min(self.count, own.size, int(_DENSE / (plan.sample_rate * max(1, own.size))))
         self._rooms = [
-            (model, size) for model, size in ((own, room), (_Wide(self.count - room, dtype), self.count - room)) if size
+            (model, size) for model, size in ((own, room), (Wide(self.count - room, dtype), self.count - room)) if size
         ]
         self._runs: list[PrivateTraining] = []
 
@@ -67,9 +67,8 @@ class Replay:
         seen = []
         for (model, size), run in zip(self._rooms, self._runs, strict=True):
             run.advance()
-            seen.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])[:size])
-        scale = self.plan.batch_size / self.plan.clip_norm
-        return torch.cat(seen).double().numpy() * scale, self._level()
+            seen.append(model.seen(size, self.plan))
+        return np.concatenate(seen), self._level()
 
     def _start(self, model: nn.Module, present: Any, part: int) -> PrivateTraining:
         loud = _LOUD * self.plan.clip_norm
@@ -107,8 +106,17 @@ def still(
     )
 
 
-class _Own(nn.Module):
-    """The model's own parameter tensors. Canary i has coordinate i of them, laid end to end."""
+class _Room(nn.Module):
+    """A module with one coordinate for every canary, in the order of its parameters, laid end to end."""
+
+    def seen(self, count: int, plan: Plan) -> Any:
+        """Return what the last step's gradient shows of each canary: the noisy sum over the clip norm."""
+        flat = torch.cat([p.grad.flatten() for p in self.parameters() if p.grad is not None])
+        return flat[:count].double().numpy() * (plan.batch_size / plan.clip_norm)
+
+
+class _Own(_Room):
+    """The model's own parameter tensors."""
 
     def __init__(self, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> None:
         super().__init__()
@@ -121,8 +129,8 @@ class _Own(nn.Module):
         return chosen @ flat
 
 
-class _Wide(nn.Module):
-    """A square linear layer. Canary i has coordinate i of its weight: one input, one output."""
+class Wide(_Room):
+    """A square linear layer: a canary has one input and one output."""
 
     def __init__(self, count: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -130,11 +138,17 @@ class _Wide(nn.Module):
         self.layer = nn.Linear(self.side, self.side, bias=False, dtype=dtype)
 
     def forward(self, where: Tensor) -> Tensor:
+        """Return the weight at each canary's coordinate."""
         row = torch.div(where, self.side, rounding_mode="floor")
         column = where - row * self.side
         output = self.layer((torch.arange(self.side) == column[..., None]).to(self.dtype))
         chosen: Tensor = output * (torch.arange(self.side) == row[..., None])
         return chosen.sum(-1)
+
+
+def most_canaries(steps: int) -> int:
+    """Return how many canaries take some seconds."""
+    return int(min(_MOST, max(_FEWEST, _WORK / steps)))
 
 
 def shapes_of(parameters: Mapping[str, Tensor]) -> list[tuple[int, ...]]:

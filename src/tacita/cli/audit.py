@@ -51,7 +51,8 @@ class _Progress:
     """A bar for each attack on a terminal; elsewhere a line when it begins. On standard error."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self.quiet, self.bar = quiet, None
+        self.quiet = quiet
+        self.bar: Any = None
         self.tasks: dict[str, Any] = {}
 
     def __enter__(self) -> _Progress:
@@ -60,7 +61,7 @@ class _Progress:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-            self.bar: Any = Progress(*columns, console=Console(stderr=True))
+            self.bar = Progress(*columns, console=Console(stderr=True))
             self.bar.__enter__()
         return self
 

@@ -85,6 +85,24 @@ def attacks_text(findings: tuple[Finding, ...]) -> str:
     return "\n".join(lines)
 
 
+def findings_text(findings: tuple[Finding, ...]) -> str:
+    """Return what attacks found as plain text, with tables. What they rest on is on the label."""
+    lines = [_wrap(attacks.verdict(findings).text)] if findings else [attacks.NOT_RUN]
+    for attack in attacks.attacks(findings):
+        found = attack.finding
+        lines += ["", _wrap(f"{found.heading} [{attacks.STATES[attack.state]}]"), _wrap(found.sentence, indent=2)]
+        lines += [f"  {row}" for row in _table(found.columns, found.rows)]
+    return "\n".join(lines)
+
+
+def _table(columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Iterable[str]:
+    """Yield aligned lines; the last column is as wide as it likes."""
+    every = [columns, *rows] if columns else []
+    widths = [max(len(row[i]) for row in every) for i in range(len(columns))]
+    for row in every:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
 def _groups(rows: tuple[GroupRow, ...]) -> str:
     if not rows:
         return ""
