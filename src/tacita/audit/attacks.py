@@ -253,6 +253,7 @@ class _Made:
                 delta=subject.label.worst.delta,
                 epsilon=subject.label.worst.epsilon,
                 count=replay.count,
+                parts=replay.parts,
                 rng=self._seed(2),
                 progress=self._report("canaries"),
                 stop=self._stop,

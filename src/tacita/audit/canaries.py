@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 StepFunction = Callable[[Any], Any]
 CONFIDENCES = (0.95, 0.9995)
 _NOISE = (0.02, 1e4)  # noise multipliers searched for a lower bound
+_TOLERANCE = 1.005  # the curves that lower bounds are read from are this close to dp-accounting's
+_TRIED = 8
 _LARGEST = 600.0  # exponents that do not overflow
 _RARE = 0.005  # false alarms that the assumption-free bound is read at
 
@@ -49,7 +51,8 @@ class CanaryAudit:
         lower: {confidence: lower bound on epsilon}, read through the mechanism's own family of privacy curves, and cut
             off at the claim unless the claim is broken.
         free: {confidence: lower bound on epsilon} whatever the mechanism is; far from tight.
-        broken: True if the 99.95% lower bound is above the claim: more right guesses than the claim allows.
+        broken: True if the 99.95% lower bound is above the claim.
+        part: The part of the gradient in which it was broken, if it was not all of it.
     """
 
     who: str
@@ -62,6 +65,7 @@ class CanaryAudit:
     lower: dict[float, float]
     free: dict[float, float]
     broken: bool
+    part: int | None = None
 
     def __str__(self) -> str:
         lines = [
@@ -129,6 +133,7 @@ def canaries(
     delta: float,
     epsilon: float | None = None,
     count: int = 20_000,
+    parts: Any = None,
     rng: int | None = None,
     who: str = "A record made to be found",
     progress: Callable[[int, int], None] | None = None,
@@ -148,6 +153,7 @@ def canaries(
         delta: At which delta.
         epsilon: The claim. By default `tacita.worst_case` of the three numbers above.
         count: How many canaries, at most as many as the gradient has coordinates.
+        parts: For each canary, which part of the gradient it is in, 0, 1, …: a bug in one layer is found there.
         rng: A seed for the canaries' coins; by default from the operating system.
         who: What kind of record the canaries are, for people.
         progress: Called with (steps taken, steps).
@@ -175,7 +181,7 @@ def canaries(
     size = _check.count("count", count, high=10**8)
     coins = np.random.default_rng(rng)
     present = coins.random(size) < 0.5
-    tally = Tally(present, sample_rate=q, noise_multiplier=sigma)
+    tally = Tally(present, sample_rate=q, noise_multiplier=sigma, parts=parts)
     for step in range(planned):
         if step and stop is not None and stop():
             break
@@ -196,15 +202,26 @@ class Tally:
         sample_rate: What is claimed.
         noise_multiplier: What is claimed.
         kinds: Which kind each canary is of, 0, 1, …: those of a kind are bounded alike. By default there is one kind.
+        parts: Which part of the gradient each canary is in, 0, 1, …: each part is also tested by itself.
     """
 
-    def __init__(self, present: Any, *, sample_rate: float, noise_multiplier: float, kinds: Any = None) -> None:
+    def __init__(
+        self, present: Any, *, sample_rate: float, noise_multiplier: float, kinds: Any = None, parts: Any = None
+    ) -> None:
         self.present = np.asarray(present, dtype=bool)
         self.sample_rate, self.noise_multiplier = sample_rate, noise_multiplier
-        self.kinds = np.zeros(len(self.present), dtype=np.int64) if kinds is None else np.asarray(kinds)
+        alike = np.zeros(len(self.present), dtype=np.int64)
+        self.kinds = alike if kinds is None else np.asarray(kinds)
+        self.parts = alike if parts is None else np.asarray(parts)
         self.scores: Floats = np.zeros(len(self.present))
         self.steps = 0
         self.counts: Counts = np.zeros((int(self.kinds.max(initial=0)) + 1, len(LEVELS)), dtype=np.int64)
+        self._early = np.zeros(len(self.present), dtype=bool)
+        for part in range(int(self.parts.max(initial=0)) + 1):
+            own = np.flatnonzero(self.parts == part)
+            self._early[own[: max(len(own) // 10, min(_TRIED, len(own) // 2))]] = True
+        self._probes = np.flatnonzero(self._early & ~self.present)
+        self._squares: Floats = np.zeros(int(self.parts.max(initial=0)) + 1)
 
     def add(self, seen: Any, levels: Any = 1.0) -> None:
         """Add one step's evidence: what was seen of each canary, and what each kind was bounded by."""
@@ -217,36 +234,74 @@ class Tally:
             raise ValueError("levels must be numbers in [0, 1]: one, or one for each kind of canary.")
         each = np.broadcast_to(c, len(self.counts))
         own = each[self.kinds] if len(each) > 1 else c
-        self.scores += step_evidence(z, own, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
+        noise = self._noise(z)
+        self.scores += step_evidence(z, own, sample_rate=self.sample_rate, noise_multiplier=noise)
         self.counts[np.arange(len(each)), level_of(each)] += 1
         self.steps += 1
+
+    def _noise(self, seen: Floats) -> Any:
+        """Return the noise multiplier to score with: the claimed one, or less where that is plainly not there.
+
+        It is measured on the first tenth of each part, on canaries that are absent. Those are scored with the claim,
+        so that what a canary is scored with never depends on itself or on later ones: given the canaries before, a
+        guess is right with no more than the claimed probability, and the binomial limit stands.
+        """
+        probes = self.parts[self._probes]
+        self._squares += np.bincount(probes, weights=seen[self._probes] ** 2, minlength=len(self._squares))
+        looks = np.maximum(1, (self.steps + 1) * np.bincount(probes, minlength=len(self._squares)))
+        found = np.sqrt(self._squares / looks) / self.noise_multiplier
+        less = (found < 1.0 - 4.0 / np.sqrt(2.0 * looks)) & (looks >= _TRIED)
+        if not less.any():
+            return self.noise_multiplier
+        factors = np.where(less, np.maximum(found, 0.05), 1.0)[self.parts]
+        return self.noise_multiplier * np.where(self._early, 1.0, factors)
 
     def audit(self, *, who: str, epsilon: float, delta: float, counts: Any = None) -> CanaryAudit:
         """Return the bounds, beside the claim `epsilon`, and `counts` if an accountant kept its own."""
         shares = np.bincount(self.kinds, minlength=len(self.counts)) / len(self.kinds)
         family = Family(self.counts if counts is None else counts, shares, self.sample_rate)
-        right = int(np.sum((self.scores > 0.0) == self.present))
-        count = len(self.present)
-        allowed = (1.0 + family.distance(self.noise_multiplier)) / 2.0
+        distance = family.distance(self.noise_multiplier)
         lower, free = {}, {}
-        broken = _at_least(right, count, CONFIDENCES[-1]) > allowed
         for confidence in CONFIDENCES:
-            share = _at_least(right, count, confidence)
-            found = family.epsilon(family.noise(2.0 * share - 1.0, self.noise_multiplier), delta)
-            lower[confidence] = found if broken else min(found, epsilon)
-            free[confidence] = self._free(2.0 * allowed - 1.0, delta, confidence)
+            share, part = self._share(confidence)
+            lower[confidence] = family.epsilon(family.noise(2.0 * share - 1.0, self.noise_multiplier), delta)
+            free[confidence] = self._free(distance, delta, confidence)
+        broken = lower[CONFIDENCES[-1]] > epsilon * _TOLERANCE
         return CanaryAudit(
             who=who,
-            canaries=count,
-            right=right,
-            allowed=allowed,
+            canaries=len(self.present),
+            right=int(self._right.sum()),
+            allowed=(1.0 + distance) / 2.0,
             epsilon=epsilon,
             delta=delta,
             steps=self.steps,
-            lower=lower,
+            lower=lower if broken else {confidence: min(found, epsilon) for confidence, found in lower.items()},
             free=free,
-            broken=broken and lower[CONFIDENCES[-1]] > epsilon,
+            broken=broken,
+            part=part if broken else None,
         )
+
+    @property
+    def _right(self) -> Any:
+        return (self.scores > 0.0) == self.present
+
+    def _share(self, confidence: float) -> tuple[float, int | None]:
+        """Return a lower confidence limit on the share of right guesses, of all canaries or of one part.
+
+        All of them together get nine tenths of the error, and the parts divide the rest: one limit may be wrong.
+        """
+        error, right = 1.0 - confidence, self._right
+        sizes = np.bincount(self.parts)
+        if np.count_nonzero(sizes) == 1:
+            return _at_least(int(right.sum()), len(right), confidence), None
+        found = np.bincount(self.parts, weights=right)
+        limits: list[tuple[float, int | None]] = [(_at_least(int(right.sum()), len(right), 1.0 - 0.9 * error), None)]
+        limits += [
+            (_at_least(int(f), int(n), 1.0 - 0.1 * error / len(sizes)), part)
+            for part, (f, n) in enumerate(zip(found, sizes, strict=True))
+            if n
+        ]
+        return max(limits, key=lambda limit: limit[0])
 
     def _free(self, distance: float, delta: float, confidence: float) -> float:
         """Return log((true positives - δ) / false positives), both at their confidence limits.
@@ -263,9 +318,9 @@ class Tally:
         return max(0.0, math.log(found / alarms)) if found > 0.0 else 0.0
 
 
-def step_evidence(seen: Any, levels: Any, *, sample_rate: float, noise_multiplier: float) -> Any:
+def step_evidence(seen: Any, levels: Any, *, sample_rate: float, noise_multiplier: Any) -> Any:
     """Return log P(seen | took part) / P(seen | did not): a mixture of N(level, σ²) and N(0, σ²) against N(0, σ²)."""
-    exponent = (2.0 * seen - levels) * levels / (2.0 * noise_multiplier**2)
+    exponent = (2.0 * seen - levels) * levels / (2.0 * np.square(noise_multiplier))
     if sample_rate == 1.0:
         return exponent
     mixture = (1.0 - sample_rate) + sample_rate * np.exp(np.minimum(exponent, _LARGEST))

@@ -15,6 +15,8 @@ from tacita.training.plan import Plan
 
 _NOWHERE = -1  # a record without a gradient, so that no dataset is empty
 _LOUD = 10.0  # a canary's gradient before clipping, over the clip norm
+_ENOUGH = 1_000  # numbers in the tensors of a rank: fewer canaries would not show a bug that only biases have
+_MATRIX = 2
 _OWN = 50_000  # parameters of the model's own that are replayed
 _DENSE = 4e6  # numbers in the gradients of a step's canaries, counted before their coins
 _MOST, _FEWEST, _WORK = 50_000, 2_000, 4e7  # canaries, and canaries times steps
@@ -25,13 +27,14 @@ class Replay:
 
     A canary's gradient is ten times the clip norm along one coordinate: of the model's own parameters, or of a linear
     layer that is replayed beside them, since a small model has room for a few canaries only. No learning takes place:
-    canaries look alike wherever the model is.
+    canaries look alike wherever the model is. Small tensors are replayed several times over.
 
     Args:
         plan: What the run declared; the replay declares the same.
         shapes: The shapes of the model's trainable parameters. Of a large model the smaller tensors are replayed.
         steps: How many steps to replay.
-        count: How many canaries. By default as many as take some seconds.
+        count: How many canaries. By default as many as take some seconds. `parts` gives the rank of the tensor each
+            is in: vectors, matrices and the like are also tested by themselves.
         dtype: Of the parameters.
         rng: A seed for coins and noise, as of `PrivateTraining`.
     """
@@ -50,32 +53,35 @@ class Replay:
         self.count = most_canaries(self.steps) if count is None else count
         kept = _small_enough(shapes)
         self.left_out = len(shapes) - len(kept)
-        own = _Own(kept, dtype)
+        own = _Own(_repeated(kept), dtype)
         room = min(self.count, own.size, int(_DENSE / (plan.sample_rate * max(1, own.size))))
-        self._rooms = [
-            (model, size) for model, size in ((own, room), (Wide(self.count - room, dtype), self.count - room)) if size
+        wide = Wide(self.count - room, dtype)
+        self._rooms: list[tuple[_Room, Any]] = [
+            (own, np.linspace(0, own.size - 1, room).astype(np.int64)),
+            (wide, np.arange(self.count - room)),
         ]
+        self.parts = np.concatenate([room.ranks[places] for room, places in self._rooms])
+        self._rooms = [(room, places) for room, places in self._rooms if len(places)]
         self._runs: list[PrivateTraining] = []
 
     def __call__(self, present: Any) -> Any:
         """Take one step on the canaries that are present, and return what is seen of each, and their bound."""
         if not self._runs:
-            parts = np.split(present, np.cumsum([size for _, size in self._rooms])[:-1])
+            here = np.split(present, np.cumsum([len(places) for _, places in self._rooms])[:-1])
             self._runs = [
-                self._start(model, part, i) for i, ((model, _), part) in enumerate(zip(self._rooms, parts, strict=True))
+                self._start(i, places[own]) for i, ((_, places), own) in enumerate(zip(self._rooms, here, strict=True))
             ]
-        seen = []
-        for (model, size), run in zip(self._rooms, self._runs, strict=True):
+        for run in self._runs:
             run.advance()
-            seen.append(model.seen(size, self.plan))
-        return np.concatenate(seen), self._level()
+        return np.concatenate([room.seen(places, self.plan) for room, places in self._rooms]), self._level()
 
-    def _start(self, model: nn.Module, present: Any, part: int) -> PrivateTraining:
+    def _start(self, part: int, places: Any) -> PrivateTraining:
         loud = _LOUD * self.plan.clip_norm
-        where = torch.from_numpy(np.append(np.flatnonzero(present), _NOWHERE))
+        where = torch.from_numpy(np.append(places, _NOWHERE))
         records = (where, torch.zeros(len(where)))
         rng = None if self._rng is None else self._rng + part
-        return still(self.plan, model, lambda value, _: loud * value, records, steps=self.steps, rng=rng)
+        room = self._rooms[part][0]
+        return still(self.plan, room, lambda value, _: loud * value, records, steps=self.steps, rng=rng)
 
     def _level(self) -> float:
         """Return what the last step held every canary to, over the clip norm: they all measure the same."""
@@ -107,12 +113,14 @@ def still(
 
 
 class _Room(nn.Module):
-    """A module with one coordinate for every canary, in the order of its parameters, laid end to end."""
+    """A module with one coordinate for every canary: its parameters, laid end to end. `ranks` are their dimensions."""
 
-    def seen(self, count: int, plan: Plan) -> Any:
-        """Return what the last step's gradient shows of each canary: the noisy sum over the clip norm."""
+    ranks: Any
+
+    def seen(self, places: Any, plan: Plan) -> Any:
+        """Return what the last step's gradient shows at these coordinates: the noisy sum over the clip norm."""
         flat = torch.cat([p.grad.flatten() for p in self.parameters() if p.grad is not None])
-        return flat[:count].double().numpy() * (plan.batch_size / plan.clip_norm)
+        return flat[torch.from_numpy(places)].double().numpy() * (plan.batch_size / plan.clip_norm)
 
 
 class _Own(_Room):
@@ -122,6 +130,7 @@ class _Own(_Room):
         super().__init__()
         self.tensors = nn.ParameterList(nn.Parameter(torch.zeros(tuple(shape), dtype=dtype)) for shape in shapes)
         self.size, self.dtype = sum(p.numel() for p in self.tensors), dtype
+        self.ranks = np.repeat([len(shape) for shape in shapes], [math.prod(shape) for shape in shapes]).astype(int)
 
     def forward(self, where: Tensor) -> Tensor:
         flat = torch.cat([p.flatten() for p in self.tensors])
@@ -136,6 +145,7 @@ class Wide(_Room):
         super().__init__()
         self.side, self.dtype = math.isqrt(max(1, count) - 1) + 1, dtype
         self.layer = nn.Linear(self.side, self.side, bias=False, dtype=dtype)
+        self.ranks = np.full(self.side**2, _MATRIX)
 
     def forward(self, where: Tensor) -> Tensor:
         """Return the weight at each canary's coordinate."""
@@ -154,6 +164,14 @@ def most_canaries(steps: int) -> int:
 def shapes_of(parameters: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
     """Return the shapes of named parameters."""
     return [tuple(p.shape) for p in parameters.values()]
+
+
+def _repeated(shapes: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """Return the shapes, those of a rank several times over until they hold a thousand numbers together."""
+    totals: dict[int, int] = {}
+    for shape in shapes:
+        totals[len(shape)] = totals.get(len(shape), 0) + math.prod(shape)
+    return [shape for shape in shapes for _ in range(math.ceil(_ENOUGH / max(1, totals[len(shape)])))]
 
 
 def _small_enough(shapes: Sequence[Sequence[int]]) -> list[Sequence[int]]:
