@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import __version__, _check, runs
+from tacita.accounting import BayesianAccountant
 from tacita.audit.canaries import CanaryAudit, canaries, finding
 from tacita.audit.inversion import inversion, recogniser
 from tacita.audit.leak import leak_test
@@ -24,7 +25,7 @@ from tacita.audit.typical import typical_canaries
 from tacita.report.finding import Finding
 from tacita.report.label import Label
 from tacita.report.text import findings_text
-from tacita.training.labels import label_of_run, write_label
+from tacita.training.labels import standing_of_run, write_label
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
 from tacita.training.recipes import reopen
@@ -34,6 +35,7 @@ ATTACKS = ("canaries", "leak", "typical", "membership", "inversion")
 SCHEMA = 1
 Data = tuple[Tensor, ...]
 Progress = Callable[[str, int, int], None]
+_FEWEST = 20  # records a side that can be compared
 _IMAGE = 3  # dimensions of one
 _PLAIN_STEPS, _PLAIN_BATCH = 400, 128
 
@@ -55,6 +57,7 @@ class Subject:
         loss_fn: Its loss.
         train: Records trained on: inputs …, target.
         held: Records like them that were not.
+        own: Epsilons of followed records, of those trained on and of those held out.
         remake: Returns the model and the optimiser as before the first step.
         classes: Names of the classes.
         why: Why what is missing is missing.
@@ -68,6 +71,7 @@ class Subject:
     loss_fn: Callable[[Any, Any], Tensor] | None = None
     train: Data | None = field(default=None, repr=False)
     held: Data | None = field(default=None, repr=False)
+    own: tuple[Any, Any] | None = field(default=None, repr=False)
     remake: Callable[[], tuple[nn.Module, torch.optim.Optimizer]] | None = None
     classes: tuple[str, ...] | None = None
     why: str = ""
@@ -299,8 +303,8 @@ class _Made:
         train, held = _both(subject)
         if subject.model is None or subject.loss_fn is None:
             raise SkippedError(subject.why)
-        if min(len(train[-1]), len(held[-1])) < 20:
-            raise SkippedError("it compares at least 20 records a side")
+        if min(len(train[-1]), len(held[-1])) < _FEWEST:
+            raise SkippedError(f"it compares at least {_FEWEST} records a side")
         parameters = {name: p.detach() for name, p in subject.model.named_parameters() if p.requires_grad}
         found = leak_test(
             record_loss(subject.model, subject.loss_fn),
@@ -308,6 +312,8 @@ class _Made:
             train,
             held,
             clip_norm=subject.plan.clip_norm,
+            epsilon_inside=None if subject.own is None else subject.own[0],
+            epsilon_outside=None if subject.own is None else subject.own[1],
             rng=self._coins(5),
         )
         self.results["leak"], self.findings["leak"] = found.to_dict(), found.finding()
@@ -395,6 +401,7 @@ def _of_training(private: PrivateTraining) -> Subject:
         loss_fn=private.loss_fn,
         train=train,
         held=held,
+        own=_epsilons(private.accountants, label.worst.delta),
         remake=_remaker(private),
         why=why,
     )
@@ -420,13 +427,13 @@ def _remaker(private: PrivateTraining) -> Callable[[], tuple[nn.Module, torch.op
 
 
 def _of_folder(folder: Path) -> Subject:
-    label = label_of_run(folder)
-    plan = Plan.from_dict(runs.read_json(folder, "run.json")["plan"])
-    steps = dict(label.worst.mechanism).get("steps", plan.steps)
+    standing = standing_of_run(folder)
+    plan = standing.plan
+    accountants = {name: panel.accountant for name, panel in standing.panels.items()}
     tensors, saved = runs.load_checkpoint(folder)
     state = runs.unflatten(saved["skeleton"], tensors)["model"]
     shapes = [tuple(t.shape) for t in state.values() if t.is_floating_point()]
-    common = {"plan": plan, "steps": int(steps), "label": label}
+    common = {"plan": plan, "steps": standing.taken, "label": standing.label(plan.delta)}
     if not (folder / "recipe.json").exists():
         why = "the run was made in Python: call tacita.audit.run(private) where its model and records are at hand"
         return Subject(shapes=shapes, why=why, **common)  # type: ignore[arg-type]
@@ -437,10 +444,20 @@ def _of_folder(folder: Path) -> Subject:
         loss_fn=made.loss,
         train=made.train,
         held=made.held,
+        own=_epsilons(accountants, plan.delta),
         remake=made.remake,
         classes=made.dataset.classes,
         **common,  # type: ignore[arg-type]
     )
+
+
+def _epsilons(accountants: Mapping[str, BayesianAccountant], delta: float) -> tuple[Any, Any] | None:
+    """Return followed records' own epsilons, inside and outside, of at most 500 records each."""
+    if set(accountants) != {"training", "held-out"} or min(len(a.counts) for a in accountants.values()) < _FEWEST:
+        return None
+    some = {name: np.unique(np.linspace(0, len(a.counts) - 1, 500).astype(int)) for name, a in accountants.items()}
+    own = {name: a.subset(some[name]).epsilons(delta=delta) for name, a in accountants.items()}
+    return own["training"], own["held-out"]
 
 
 def _both(subject: Subject) -> tuple[Data, Data]:

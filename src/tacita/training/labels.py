@@ -105,8 +105,30 @@ def build_label(
     )
 
 
+@dataclass(frozen=True)
+class Standing:
+    """A run directory as it stands: what was declared, how many steps count, and who was followed."""
+
+    plan: Plan
+    taken: int
+    panels: Mapping[str, Panel]
+    facts: RunFacts
+    groups: Mapping[str, Any]
+
+    def label(self, delta: float) -> Label:
+        """Return the label at one delta for every figure."""
+        return build_label(self.plan, self.taken, self.panels, self.facts, self.groups, delta)
+
+
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a run directory, from its newest checkpoint; the data are not needed."""
+    found = standing_of_run(folder)
+    total = found.plan.delta if delta is None else _check.probability("delta", delta)
+    return with_audit(found.label(total), Path(folder), found.taken)
+
+
+def standing_of_run(folder: str | Path) -> Standing:
+    """Read a run directory; its ledger says how many steps count."""
     where = Path(folder)
     document = runs.read_json(where, "run.json")
     tensors, saved = runs.load_checkpoint(where)
@@ -133,8 +155,7 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     taken = plan.steps if facts.status == "failed" else taken
     for panel in panels.values():
         panel.lose(taken - panel.accountant.taken)
-    total = plan.delta if delta is None else _check.probability("delta", delta)
-    return with_audit(build_label(plan, taken, panels, facts, groups, total), where, taken)
+    return Standing(plan, taken, panels, facts, groups)
 
 
 def with_audit(label: Label, folder: Path, taken: int) -> Label:
