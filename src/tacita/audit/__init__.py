@@ -13,6 +13,8 @@ from tacita.audit.leak import Leak as Leak
 from tacita.audit.leak import leak as leak
 from tacita.audit.leak import leak_test as leak_test
 from tacita.audit.membership import Membership as Membership
+from tacita.audit.membership import compare_scores as compare_scores
 from tacita.audit.membership import membership as membership
+from tacita.audit.replay import CanaryModel as CanaryModel
 from tacita.audit.replay import Replay as Replay
 from tacita.audit.typical import typical_canaries as typical_canaries

@@ -161,11 +161,12 @@ def run(
     """
     wanted = [_check.one_of("attacks", name, ATTACKS) for name in attacks]
     limit = None if minutes is None else _check.in_range("minutes", minutes, 0.0, 1e5)
-    subject, folder = _subject(target)
-    made = _Made(subject, folder, None if limit is None else time.monotonic() + 60.0 * limit, references, rng, progress)
-    for name in ATTACKS:
-        if name in wanted:
-            made.attack(name)
+    deadline = None if limit is None else time.monotonic() + 60.0 * limit
+    with torch.random.fork_rng(devices=[]):  # nobody else's dice are rolled
+        made = _Made(*_subject(target), deadline, references, rng, progress)
+        for name in ATTACKS:
+            if name in wanted:
+                made.attack(name)
     return made.audit()
 
 

@@ -51,7 +51,8 @@ class CanaryAudit:
         lower: {confidence: lower bound on epsilon}, read through the mechanism's own family of privacy curves, and cut
             off at the claim unless the claim is broken.
         free: {confidence: lower bound on epsilon} whatever the mechanism is; far from tight.
-        broken: True if the 99.95% lower bound is above the claim.
+        broken: True if the 99.95% lower bound is above the claim, or more guesses are right than the declared
+            mechanism, or the records' own accounts, allow.
         part: The part of the gradient in which it was broken, if it was not all of it.
     """
 
@@ -266,7 +267,7 @@ class Tally:
             share, part = self._share(confidence)
             lower[confidence] = family.epsilon(family.noise(2.0 * share - 1.0, self.noise_multiplier), delta)
             free[confidence] = self._free(distance, delta, confidence)
-        broken = lower[CONFIDENCES[-1]] > epsilon * _TOLERANCE
+        broken = lower[CONFIDENCES[-1]] > epsilon * _TOLERANCE or 2.0 * share - 1.0 > distance
         return CanaryAudit(
             who=who,
             canaries=len(self.present),
@@ -373,7 +374,9 @@ class Family:
         def excess(x: float) -> float:
             return float((curves.delta(np.array([x])) @ self.shares)[0]) - delta
 
-        return 0.0 if excess(0.0) <= 0.0 else float(brentq(excess, 0.0, high, xtol=1e-6))
+        if excess(0.0) <= 0.0:
+            return 0.0
+        return high if excess(high) >= 0.0 else float(brentq(excess, 0.0, high, xtol=1e-6))
 
 
 def finding(audits: Iterable[CanaryAudit], *, notes: tuple[str, ...] = ()) -> Finding:

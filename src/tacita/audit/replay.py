@@ -55,7 +55,7 @@ class Replay:
         self.left_out = len(shapes) - len(kept)
         own = _Own(_repeated(kept), dtype)
         room = min(self.count, own.size, int(_DENSE / (plan.sample_rate * max(1, own.size))))
-        wide = Wide(self.count - room, dtype)
+        wide = CanaryModel(self.count - room, dtype)
         self._rooms: list[tuple[_Room, Any]] = [
             (own, np.linspace(0, own.size - 1, room).astype(np.int64)),
             (wide, np.arange(self.count - room)),
@@ -73,7 +73,8 @@ class Replay:
             ]
         for run in self._runs:
             run.advance()
-        return np.concatenate([room.seen(places, self.plan) for room, places in self._rooms]), self._level()
+        seen = [room.gradient()[places] for room, places in self._rooms]
+        return np.concatenate(seen) * (self.plan.batch_size / self.plan.clip_norm), self._level()
 
     def _start(self, part: int, places: Any) -> PrivateTraining:
         loud = _LOUD * self.plan.clip_norm
@@ -117,10 +118,9 @@ class _Room(nn.Module):
 
     ranks: Any
 
-    def seen(self, places: Any, plan: Plan) -> Any:
-        """Return what the last step's gradient shows at these coordinates: the noisy sum over the clip norm."""
-        flat = torch.cat([p.grad.flatten() for p in self.parameters() if p.grad is not None])
-        return flat[torch.from_numpy(places)].double().numpy() * (plan.batch_size / plan.clip_norm)
+    def gradient(self) -> Any:
+        """Return the gradient that the last step left, laid end to end."""
+        return torch.cat([p.grad.flatten() for p in self.parameters() if p.grad is not None]).double().numpy()
 
 
 class _Own(_Room):
@@ -138,10 +138,15 @@ class _Own(_Room):
         return chosen @ flat
 
 
-class Wide(_Room):
-    """A square linear layer: a canary has one input and one output."""
+class CanaryModel(_Room):
+    """A square linear layer with room for canaries: canary i has one input and one output, so one weight, to itself.
 
-    def __init__(self, count: int, dtype: torch.dtype) -> None:
+    `model(where)` returns the weights of the canaries at `where`; a loss of ten times the clip norm times their sum
+    gives each a gradient along its own coordinate, for the mechanism to clip. `gradient()[:count]` is then what an
+    attacker sees. Any library that knows linear layers can be audited with it.
+    """
+
+    def __init__(self, count: int, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.side, self.dtype = math.isqrt(max(1, count) - 1) + 1, dtype
         self.layer = nn.Linear(self.side, self.side, bias=False, dtype=dtype)

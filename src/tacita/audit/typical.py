@@ -19,7 +19,7 @@ from torch.func import grad, vmap
 
 from tacita.accounting import LEVELS, level_of
 from tacita.audit.canaries import CanaryAudit, Tally
-from tacita.audit.replay import Wide, most_canaries, still
+from tacita.audit.replay import CanaryModel, most_canaries, still
 from tacita.training.loop import PrivateTraining
 from tacita.training.records import record_loss
 
@@ -92,7 +92,7 @@ class _Loud:
         self.size = sum(p.numel() for p in shadow.parameters.values())
         self.norms = torch.zeros(len(records[-1]))
         self.bounds: Floats = np.ones(len(records[-1]))
-        self.room, self.count = Wide(len(present), torch.float32), len(present)
+        self.room, self.count = CanaryModel(len(present)), len(present)
         where = np.flatnonzero(present)
         data = (torch.from_numpy(where), torch.from_numpy(kinds[where]))
         self.run = still(
@@ -106,7 +106,8 @@ class _Loud:
         lengths = np.minimum(self.norms.double().numpy() / self.plan.clip_norm, 1.0)
         if self.plan.individual_every is not None and measure:
             self.bounds = LEVELS[level_of(lengths)]
-        return self.room.seen(self.count, self.plan), np.minimum(lengths, self.bounds)
+        seen = self.room.gradient()[: self.count] * (self.plan.batch_size / self.plan.clip_norm)
+        return seen, np.minimum(lengths, self.bounds)
 
     def _norms(self) -> Tensor:
         parameters = {name: p.detach() for name, p in self.shadow.parameters.items()}

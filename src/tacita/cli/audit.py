@@ -38,8 +38,13 @@ def audit(
     from tacita.audit.attacks import ATTACKS
     from tacita.audit.attacks import run as attack
 
-    with _Progress(quiet=as_json) as progress:
-        made = attack(run, attacks=only or ATTACKS, minutes=minutes, references=references, rng=seed, progress=progress)
+    chosen = only or ATTACKS
+    try:
+        with _Progress(quiet=as_json) as progress:
+            made = attack(run, attacks=chosen, minutes=minutes, references=references, rng=seed, progress=progress)
+    except KeyboardInterrupt:
+        print(f"tacita: interrupted; attacks that had ended are kept in {run / 'audit.json'}", file=sys.stderr)
+        raise typer.Exit(130) from None
     if as_json:
         print_json({"run": str(run), **made.to_dict()})
     else:

@@ -198,6 +198,7 @@ class PrivateTraining:
         with _Interrupts() as interrupts:
             try:
                 while (step := self.advance()) is not None:
+                    self._read()
                     yield step
                     if interrupts.seen:
                         raise KeyboardInterrupt
@@ -208,7 +209,8 @@ class PrivateTraining:
     def advance(self) -> Step | None:
         """Take one step and return it; None if no step, or no budget, is left.
 
-        Iterating does the same, and also lets a step finish on Ctrl-C and keeps a checkpoint at the end.
+        Iterating does the same, and also takes running figures, lets a step finish on Ctrl-C and keeps a checkpoint at
+        the end.
         """
         self._refuse_failed()
         if self.taken >= self.plan.steps or not self._reserve():
@@ -512,12 +514,7 @@ class PrivateTraining:
         return self._ledger
 
     def _note(self, step: Step) -> None:
-        if not self._team.leads:
-            return
-        if self._panels and self.taken in reading_times(self.plan):
-            worst = max(reading(panel, self.plan.delta) for panel in self._panels.values())
-            self._facts = self._facts.with_reading(self.taken, worst)
-        if self.run_dir is None:
+        if self.run_dir is None or not self._team.leads:
             return
         row = {"step": step.number, "loss": step.loss if np.isfinite(step.loss) else None, "norms": step.norms}
         runs.append_metrics(self.run_dir, row)
@@ -526,6 +523,12 @@ class PrivateTraining:
             and self.taken // self._save_every > (self.taken - self._block) // self._save_every
         ):
             self._save(clean=False)
+
+    def _read(self) -> None:
+        """Take a running figure where one is due."""
+        if self._team.leads and self._panels and self.taken in reading_times(self.plan):
+            worst = max(reading(panel, self.plan.delta) for panel in self._panels.values())
+            self._facts = self._facts.with_reading(self.taken, worst)
 
     def _pause(self) -> None:
         """Leave everything on disk; nothing of this process is released after it, unless it goes on."""
