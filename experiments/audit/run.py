@@ -87,9 +87,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--bug-seeds", type=int, default=50)
     parser.add_argument("--canaries", type=int, default=50_000)
+    parser.add_argument("--setting", choices=SETTINGS, action="append")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    for setting, (rate, steps) in SETTINGS.items():
+    for setting in chosen.setting or SETTINGS:
+        rate, steps = SETTINGS[setting]
         for epsilon in (1.0, 4.0, 8.0):
             plan = plan_for(epsilon, rate, steps)
             row = audits(plan, range(chosen.seeds), chosen.canaries)

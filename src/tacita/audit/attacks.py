@@ -505,8 +505,8 @@ def _canary_notes(audits: list[CanaryAudit], left_out: int) -> tuple[str, ...]:
     notes = [
         "The shipped training loop was run again, with the run's own sampling, clipping and noise, on records made up "
         "for it. The attacker sees every noisy gradient, which is more than anyone sees of a published model.",
-        "“Proved” is a lower confidence limit: a mechanism that keeps its claim is called broken once in 2000 audits. "
-        "It is read as the epsilon of steps like the claimed ones with just as much less noise as it takes.",
+        "“Proved” is a lower confidence limit, read as the epsilon of steps like the claimed ones with as much less "
+        "noise as it takes. A mechanism that keeps its claim is called broken once in a million audits.",
     ]
     if len(audits) > 1:
         notes.append(

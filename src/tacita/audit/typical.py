@@ -56,8 +56,8 @@ def typical_canaries(
         stop: Asked before every step; True ends the audit early, with the claim of the training made here.
 
     Guarantee:
-        If every record leaks at most what its own account says, the lower bound exceeds the claim with probability at
-        most 1 - confidence. It speaks of the average over the records used.
+        If every record leaks at most what its own account says, the claim is called broken with probability at most
+        1e-6. It speaks of the average over the records used.
     """
     coins = np.random.default_rng(rng)
     chosen = torch.from_numpy(coins.permutation(len(held[-1]))[:_DISTINCT])
