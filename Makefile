@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo test test-all lint browser docs bench experiments clean
+.PHONY: demo test test-all lint browser docs bench audit-experiment experiments clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tacita needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
@@ -41,6 +41,9 @@ docs: $(READY)
 bench: $(READY)   ## speed as ratios against direct evaluation and against dp-accounting
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/training.py
+
+audit-experiment: $(READY)   ## the table of docs/audit.md; about an hour on one core
+	cd experiments/audit && ../../$(BIN)/python run.py > results.jsonl
 
 experiments: $(READY)   ## the MNIST table of the documentation; needs MNIST, about half an hour
 	for name in cnn linear-0.75 filter linear-2; do $(BIN)/python experiments/mnist_dpsgd/run.py $$name || exit 1; done
