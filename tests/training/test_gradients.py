@@ -443,3 +443,14 @@ def test_a_copy_of_the_model_is_not_changed():
     loss, parameters = parts(model)
     clipped_sum(loss, parameters, (x, y), bounds(5))
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_a_dropped_record_is_left_as_it_was():
+    model = nn.Linear(4, 2)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    x, y = torch.randn(5, 4), torch.randint(0, 2, (5,))
+    x[2, 1] = float("nan")
+    before = x.clone()
+    clipped_sum(record_loss(model, nn.functional.cross_entropy), parameters, (x, y), torch.ones(5, dtype=torch.float64))
+    assert torch.equal(x.nan_to_num(7.0), before.nan_to_num(7.0))
+    assert x[2, 1].isnan()

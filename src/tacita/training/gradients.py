@@ -185,8 +185,8 @@ class _Chunk:
             else:
                 sums[name] += total.view(sums[name].shape)
         for site, output, given in self.outer:
-            if spoiled:
-                output[dropped], given[dropped] = 0.0, 0.0
+            if spoiled:  # in copies: the input may be the caller's own record
+                output, given = (t.masked_fill(dropped[:, None], 0.0) for t in (output, given))
             kind = sums[site.weight].dtype
             scaled = output.to(kind) * factors.to(kind)[:, None]
             sums[site.weight].addmm_(scaled.T, given.to(kind))

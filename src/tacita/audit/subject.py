@@ -1,0 +1,181 @@
+"""What is attacked: a run made in Python or a run directory, with as much of it as is at hand."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita import runs
+from tacita.accounting import BayesianAccountant
+from tacita.audit.replay import shapes_of
+from tacita.report.label import Label
+from tacita.training.labels import standing_of_run
+from tacita.training.loop import PrivateTraining
+from tacita.training.plan import Plan
+from tacita.training.recipes import reopen
+
+Data = tuple[Tensor, ...]
+FEWEST = 20  # records a side that can be compared
+
+
+class SkippedError(ValueError):
+    """Why an attack cannot be made on this run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is attacked: a mechanism, and if they are at hand the model, its records and how it was made.
+
+    Attributes:
+        plan: What was declared.
+        steps: How many steps were taken.
+        label: What is claimed.
+        shapes: Of the trainable parameters.
+        model: The trained model.
+        loss_fn: Its loss.
+        train: Records trained on: inputs …, target.
+        held: Records like them that were not.
+        own: Epsilons of followed records, of those trained on and of those held out.
+        remake: Returns the model and the optimiser as before the first step.
+        classes: Names of the classes.
+        why: Why what is missing is missing.
+    """
+
+    plan: Plan
+    steps: int
+    label: Label
+    shapes: list[tuple[int, ...]]
+    model: nn.Module | None = None
+    loss_fn: Callable[[Any, Any], Tensor] | None = None
+    train: Data | None = field(default=None, repr=False)
+    held: Data | None = field(default=None, repr=False)
+    own: tuple[Any, Any] | None = field(default=None, repr=False)
+    remake: Callable[[], tuple[nn.Module, torch.optim.Optimizer]] | None = None
+    classes: tuple[str, ...] | None = None
+    why: str = ""
+
+    def private(self, records: Data, **options: Any) -> PrivateTraining:
+        """Start the run's training again, in memory, on the given records."""
+        if self.remake is None or self.loss_fn is None:
+            raise SkippedError(self.why)
+        model, optimizer = self.remake()
+        options = {"panel": 0, "sample_rate": self.plan.sample_rate, **options}
+        return PrivateTraining(
+            model,
+            self.loss_fn,
+            records,
+            optimizer=optimizer,
+            steps=self.steps,
+            clip_norm=self.plan.clip_norm,
+            noise_multiplier=self.plan.noise_multiplier,
+            batch_size=self.plan.batch_size,
+            delta=self.plan.delta,
+            **options,
+        )
+
+
+def subject_of(target: PrivateTraining | str | Path) -> tuple[Subject, Path | None]:
+    """Return what can be attacked, and the run directory if there is one."""
+    if isinstance(target, PrivateTraining):
+        return _of_training(target), target.run_dir
+    folder = Path(target)
+    return _of_folder(folder), folder
+
+
+def _of_training(private: PrivateTraining) -> Subject:
+    label = private.label()
+    steps = private.plan.steps if private.status == "failed" else private.taken
+    train, held = private.tensors
+    why = "the run was resumed, so the model it began with is not at hand"
+    if train is None:
+        why = "its records are not tensors (inputs, target)"
+    elif held is None:
+        why = "it has no held-out records; pass holdout=… to PrivateTraining"
+    return Subject(
+        plan=private.plan,
+        steps=steps,
+        label=label,
+        shapes=shapes_of(private.parameters),
+        model=private.model,
+        loss_fn=private.loss_fn,
+        train=train,
+        held=held,
+        own=_epsilons(private.accountants, label.worst.delta),
+        remake=_remaker(private),
+        why=why,
+    )
+
+
+def _remaker(private: PrivateTraining) -> Callable[[], tuple[nn.Module, torch.optim.Optimizer]] | None:
+    initial = private.initial
+    if initial is None:
+        return None
+
+    def remake() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model, optimizer = copy.deepcopy((private.model, private.optimizer))
+        named = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, value in initial.items():
+                named[name].copy_(value)
+        optimizer.state.clear()
+        for group in optimizer.param_groups:
+            group["lr"] = group.get("initial_lr", group["lr"])  # as before a scheduler changed it
+        return model, optimizer
+
+    return remake
+
+
+def _of_folder(folder: Path) -> Subject:
+    standing = standing_of_run(folder)
+    plan = standing.plan
+    accountants = {name: panel.accountant for name, panel in standing.panels.items()}
+    tensors, saved = runs.load_checkpoint(folder)
+    state = runs.unflatten(saved["skeleton"], tensors)["model"]
+    shapes = [tuple(t.shape) for t in state.values() if t.is_floating_point()]
+    common = {"plan": plan, "steps": standing.taken, "label": standing.label(plan.delta)}
+    if not (folder / "recipe.json").exists():
+        why = "the run was made in Python: call tacita.audit.run(private) where its model and records are at hand"
+        return Subject(shapes=shapes, why=why, **common)  # type: ignore[arg-type]
+    made = reopen(folder)
+    return Subject(
+        shapes=shapes_of({n: p for n, p in made.model.named_parameters() if p.requires_grad}),
+        model=made.model,
+        loss_fn=made.loss,
+        train=made.train,
+        held=made.held,
+        own=_epsilons(accountants, plan.delta),
+        remake=made.remake,
+        classes=made.dataset.classes,
+        **common,  # type: ignore[arg-type]
+    )
+
+
+def _epsilons(accountants: Mapping[str, BayesianAccountant], delta: float) -> tuple[Any, Any] | None:
+    """Return followed records' own epsilons, inside and outside, of at most 500 records each."""
+    if set(accountants) != {"training", "held-out"} or min(len(a.counts) for a in accountants.values()) < FEWEST:
+        return None
+    some = {name: np.unique(np.linspace(0, len(a.counts) - 1, 500).astype(int)) for name, a in accountants.items()}
+    own = {name: a.subset(some[name]).epsilons(delta=delta) for name, a in accountants.items()}
+    return own["training"], own["held-out"]
+
+
+def both(subject: Subject) -> tuple[Data, Data]:
+    """Return the records trained on and those held out, or say why there are none."""
+    if subject.train is None or subject.held is None or subject.remake is None:
+        raise SkippedError(subject.why)
+    return subject.train, subject.held
+
+
+def classification(subject: Subject) -> tuple[Data, Data]:
+    """Return records (inputs, class), trained on and held out, or say why there are none."""
+    train, held = both(subject)
+    if len(train) != 2 or train[1].is_floating_point() or train[1].dim() != 1:
+        raise SkippedError("it attacks classifiers of records (inputs, class)")
+    return train, held
