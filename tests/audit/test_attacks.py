@@ -171,6 +171,27 @@ def test_regression_and_time(digits):
         audit.run(private, attacks=["guessing"])
 
 
+def test_a_run_is_made_again_as_it_began(digits):
+    x, y = digits
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    first = model[1].weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.1 / (1 + step))
+    private = PrivateTraining(
+        model, loss_fn, (x[:200], y[:200]), optimizer=optimizer, scheduler=scheduler, sample_rate=0.1, batch_size=20,
+        steps=5, noise_multiplier=1.0, panel=0,
+    )  # fmt: skip
+    begun = optimizer.param_groups[0]["lr"]
+    private.run()
+    again, fresh, schedule = private.remake()
+    assert torch.equal(again[1].weight, first)
+    assert not torch.equal(model[1].weight, first)
+    assert fresh.param_groups[0]["lr"] == begun != optimizer.param_groups[0]["lr"]
+    assert not fresh.state
+    assert schedule.last_epoch == 0
+    assert schedule.optimizer is fresh
+
+
 # The typical case.
 
 

@@ -4,18 +4,20 @@ import json
 import math
 import os
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
-from scipy.stats import binom, norm
+from scipy.stats import binom, chi2, norm
 from torch import nn
 
 from tacita import worst_case
 from tacita.accounting import LEVELS, TokenBudget, token_profile
 from tacita.audit import CanaryModel, Replay, canaries
 from tacita.audit.canaries import CONFIDENCES, CanaryAudit, Family, Tally, finding, step_evidence
+from tacita.training import PrivateTraining
 from tacita.training.plan import make_plan
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
@@ -201,6 +203,50 @@ def test_a3_planted_bug_is_found(bugs, bug):
 
 def test_a3_nothing_is_found_without_a_bug():
     assert audit(plan_for(0.65), 31).verdict == "claim holds"
+
+
+def quiet_training(steps):
+    """Records without a gradient: what a step leaves is its noise."""
+    model = nn.Linear(400, 1, bias=False)
+    records = (torch.zeros(500, 400), torch.zeros(500))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    return PrivateTraining(
+        model,
+        lambda out, _: out.sum(),
+        records,
+        optimizer=optimizer,
+        sample_rate=0.1,
+        batch_size=50,
+        steps=steps,
+        noise_multiplier=1.0,
+        panel=0,
+        rng=3,
+    )
+
+
+@pytest.mark.parametrize("bug", [None, "noise used twice"])
+def test_f6_finds_planted_reuse(bugs, bug):
+    """No audit of independent canaries sees it; the correlation between steps does (F6)."""
+    with bugs.planted(bug) if bug else nullcontext():
+        private, noise = quiet_training(20), []
+        while private.advance():
+            noise.append(private.model.weight.grad.flatten().clone())
+    stacked = torch.stack(noise)
+    correlation = float((stacked[1:] * stacked[:-1]).sum() / stacked.square().sum())
+    assert (abs(correlation) > 5 / math.sqrt(19 * 400)) == (bug is not None)
+
+
+@pytest.mark.parametrize("bug", [None, "shuffled batches"])
+def test_f7_finds_planted_shuffling(bugs, bug):
+    """Batches of one size are not independent coins: the variance of their sizes says so (F7), at p < 1e-6."""
+    with bugs.planted(bug) if bug else nullcontext():
+        private, sizes = quiet_training(100), []
+        taken = private._records.take
+        private._records.take = lambda places: (sizes.append(len(places)), taken(places))[1]
+        while private.advance():
+            pass
+    spread = np.sum((np.array(sizes) - 50) ** 2) / (500 * 0.1 * 0.9)
+    assert (2 * min(chi2.cdf(spread, 100), chi2.sf(spread, 100)) < 1e-6) == (bug is not None)
 
 
 def test_individual_bounds_and_record_budgets_are_replayed():

@@ -284,14 +284,14 @@ class _Made:
     def _inversion(self) -> None:
         subject = self.subject
         (inputs, targets), (held, answers) = classification(subject)
-        if inputs.dim() != 1 + _IMAGE or subject.remake is None:
+        if inputs.dim() != 1 + _IMAGE:
             raise SkippedError("it rebuilds images, and these records are none")
         count = int(targets.max()) + 1
         names = subject.classes or tuple(str(i) for i in range(count))
         if len(answers) < 5 * count:
             raise SkippedError("it needs five held-out records a class, to train a judge on")
         report = self._report("inversion")
-        plain = _plain(subject.remake()[0], subject.loss_fn, inputs, targets, self._coins(7), report)
+        plain = _plain(subject.fresh()[0], subject.loss_fn, inputs, targets, self._coins(7), report)
         found = inversion(
             subject.model,  # type: ignore[arg-type]
             plain,

@@ -264,14 +264,26 @@ class Tally:
         factors = np.where(less, np.maximum(found, 0.05), 1.0)[self.parts]
         return self.noise_multiplier * np.where(self._early, 1.0, factors)
 
-    def audit(self, *, who: str, epsilon: float, delta: float, counts: Any = None) -> CanaryAudit:
-        """Return the bounds, beside the claim `epsilon`, and `counts` if an accountant kept its own."""
+    def audit(
+        self, *, who: str, epsilon: float, delta: float, counts: Any = None, limit: float | None = None
+    ) -> CanaryAudit:
+        """Return the bounds, beside the claim `epsilon`.
+
+        Args:
+            who: What kind of record the canaries were.
+            epsilon: The claim.
+            delta: Its delta.
+            counts: Steps at each level by kind, if an accountant kept its own.
+            limit: What must be exceeded to break the claim, if that is more than the claim.
+        """
         shares = np.bincount(self.kinds, minlength=len(self.counts)) / len(self.kinds)
         family = Family(self.counts if counts is None else counts, shares, self.sample_rate)
         distance = family.distance(self.noise_multiplier)
         lower = {confidence: self._epsilon(family, self._share(confidence)[0], delta) for confidence in CONFIDENCES}
         certain, part = self._share(CERTAIN)
-        broken = 2.0 * certain - 1.0 > distance or self._epsilon(family, certain, delta) > epsilon * _TOLERANCE
+        broken = 2.0 * certain - 1.0 > distance or self._epsilon(family, certain, delta) > _TOLERANCE * max(
+            epsilon, limit or 0.0
+        )
         return CanaryAudit(
             who=who,
             canaries=len(self.present),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +42,7 @@ class Subject:
         train: Records trained on: inputs …, target.
         held: Records like them that were not.
         own: Epsilons of followed records, of those trained on and of those held out.
-        remake: Returns the model and the optimiser as before the first step.
+        remake: Returns model, optimiser and scheduler as before the first step.
         classes: Names of the classes.
         why: Why what is missing is missing.
     """
@@ -57,21 +56,31 @@ class Subject:
     train: Data | None = field(default=None, repr=False)
     held: Data | None = field(default=None, repr=False)
     own: tuple[Any, Any] | None = field(default=None, repr=False)
-    remake: Callable[[], tuple[nn.Module, torch.optim.Optimizer]] | None = None
+    remake: Callable[[], tuple[nn.Module, torch.optim.Optimizer, Any]] | None = None
     classes: tuple[str, ...] | None = None
     why: str = ""
 
+    def fresh(self) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+        """Return model, optimiser and scheduler as before the first step, or say why there are none."""
+        if self.remake is None:
+            raise SkippedError(self.why)
+        try:
+            return self.remake()
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise SkippedError(f"the model cannot be made again ({error})") from error
+
     def private(self, records: Data, **options: Any) -> PrivateTraining:
         """Start the run's training again, in memory, on the given records."""
-        if self.remake is None or self.loss_fn is None:
+        model, optimizer, scheduler = self.fresh()
+        if self.loss_fn is None:
             raise SkippedError(self.why)
-        model, optimizer = self.remake()
         options = {"panel": 0, "sample_rate": self.plan.sample_rate, **options}
         return PrivateTraining(
             model,
             self.loss_fn,
             records,
             optimizer=optimizer,
+            scheduler=scheduler,
             steps=self.steps,
             clip_norm=self.plan.clip_norm,
             noise_multiplier=self.plan.noise_multiplier,
@@ -108,28 +117,9 @@ def _of_training(private: PrivateTraining) -> Subject:
         train=train,
         held=held,
         own=_epsilons(private.accountants, label.worst.delta),
-        remake=_remaker(private),
+        remake=None if private._initial is None else private.remake,
         why=why,
     )
-
-
-def _remaker(private: PrivateTraining) -> Callable[[], tuple[nn.Module, torch.optim.Optimizer]] | None:
-    initial = private.initial
-    if initial is None:
-        return None
-
-    def remake() -> tuple[nn.Module, torch.optim.Optimizer]:
-        model, optimizer = copy.deepcopy((private.model, private.optimizer))
-        named = dict(model.named_parameters())
-        with torch.no_grad():
-            for name, value in initial.items():
-                named[name].copy_(value)
-        optimizer.state.clear()
-        for group in optimizer.param_groups:
-            group["lr"] = group.get("initial_lr", group["lr"])  # as before a scheduler changed it
-        return model, optimizer
-
-    return remake
 
 
 def _of_folder(folder: Path) -> Subject:

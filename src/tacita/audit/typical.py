@@ -76,9 +76,10 @@ def typical_canaries(
         if progress is not None:
             progress(step + 1, plan.steps)
     accountant = shadow.accountants["held-out"]
-    if epsilon is None or tally.steps < plan.steps:
-        epsilon = accountant.guarantee(delta=delta).epsilon
-    return tally.audit(who="A record like those trained on", epsilon=epsilon, delta=delta, counts=accountant.counts)
+    own = accountant.guarantee(delta=delta).epsilon  # another path than the run's: its claim may be larger
+    claim = own if epsilon is None or tally.steps < plan.steps else epsilon
+    who = "A record like those trained on"
+    return tally.audit(who=who, epsilon=claim, delta=delta, counts=accountant.counts, limit=own)
 
 
 class _Loud:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import secrets
 import signal
@@ -113,7 +114,7 @@ class PrivateTraining:
     """
 
     _iterator: weakref.ref[Generator[Step, None, None]] | None
-    _initial: dict[str, Tensor] | None = None
+    _initial: tuple[dict[str, Tensor], Any, Any] | None = None
 
     def __init__(
         self,
@@ -167,7 +168,11 @@ class PrivateTraining:
         self._groups = _group_codes(groups, len(self._records))
         self._fingerprint = self._records.fingerprint() if run_dir is not None else ""
         self._panels = self._new_panels(_check.count("panel", panel, low=0, high=10**7))
-        self._initial = {name: p.detach().clone() for name, p in self._parameters.items()}
+        self._initial = (
+            {name: p.detach().clone() for name, p in self._parameters.items()},
+            copy.deepcopy(optimizer.state_dict()),
+            None if scheduler is None else copy.deepcopy(scheduler.state_dict()),
+        )
         self._begin(0)
         self._identity = secrets.token_hex(8)
         self._facts = RunFacts(
@@ -266,10 +271,20 @@ class PrivateTraining:
         """The parameters that are trained, by name."""
         return dict(self._parameters)
 
-    @property
-    def initial(self) -> dict[str, Tensor] | None:
-        """The trained parameters as they were before the first step; None for a resumed run."""
-        return self._initial
+    def remake(self) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+        """Return copies of model, optimiser and scheduler as they were before the first step."""
+        if self._initial is None:
+            raise ValueError("The run was resumed, so what it began with is not at hand.")
+        parameters, optimizer_state, scheduler_state = self._initial
+        model, optimizer, scheduler = copy.deepcopy((self.model, self.optimizer, self.scheduler))
+        named = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, value in parameters.items():
+                named[name].copy_(value)
+        optimizer.load_state_dict(copy.deepcopy(optimizer_state))
+        if scheduler is not None:
+            scheduler.load_state_dict(copy.deepcopy(scheduler_state))
+        return model, optimizer, scheduler
 
     @property
     def tensors(self) -> tuple[Any, Any]:

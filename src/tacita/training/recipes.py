@@ -260,7 +260,7 @@ class Trained:
         loss: Its loss function.
         train: Inputs and targets trained on.
         held: Inputs and targets held out.
-        remake: Returns the model and the optimiser as before the first step.
+        remake: Returns the model and the optimiser as before the first step, and no scheduler.
     """
 
     dataset: Dataset
@@ -268,7 +268,7 @@ class Trained:
     loss: Callable[[Any, Any], Tensor]
     train: tuple[Tensor, Tensor] = field(repr=False)
     held: tuple[Tensor, Tensor] = field(repr=False)
-    remake: Callable[[], tuple[nn.Module, torch.optim.Optimizer]]
+    remake: Callable[[], tuple[nn.Module, torch.optim.Optimizer, None]]
 
 
 def reopen(run_dir: str | Path) -> Trained:
@@ -283,10 +283,10 @@ def reopen(run_dir: str | Path) -> Trained:
     except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         raise runs.RunError(f"The checkpoint does not fit the recipe's model: {error}") from error
 
-    def remake() -> tuple[nn.Module, torch.optim.Optimizer]:
+    def remake() -> tuple[nn.Module, torch.optim.Optimizer, None]:
         with torch.random.fork_rng(devices=[]):
             _, fresh, _, optimizer, _ = _prepare(recipe, coins, dataset)
-        return fresh, optimizer
+        return fresh, optimizer, None
 
     return Trained(dataset, model, loss, train, held, remake)
 
