@@ -159,6 +159,18 @@ def test_measured_noise_keeps_the_level():
     assert alarms <= binom.isf(1e-4, 400, 0.05)
 
 
+def test_noise_that_stops_halfway_is_found():
+    rng, taken = np.random.default_rng(14), []
+
+    def step(present):
+        taken.append(1)
+        there = present & (rng.random(len(present)) < 0.1)
+        return there + (len(taken) <= 10) * rng.standard_normal(len(present))
+
+    found = canaries(step, sample_rate=0.1, noise_multiplier=1.0, steps=20, delta=DELTA, count=5000, rng=15)
+    assert found.verdict == "claim broken"
+
+
 # The shipped step.
 
 

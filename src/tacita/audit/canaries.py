@@ -254,15 +254,21 @@ class Tally:
         so that what a canary is scored with never depends on itself or on later ones: given the canaries before, a
         guess is right with no more than the claimed probability, and the binomial limit stands.
         """
-        probes = self.parts[self._probes]
-        self._squares += np.bincount(probes, weights=seen[self._probes] ** 2, minlength=len(self._squares))
-        looks = np.maximum(1, (self.steps + 1) * np.bincount(probes, minlength=len(self._squares)))
-        found = np.sqrt(self._squares / looks) / self.noise_multiplier
-        less = (found < 1.0 - 4.0 / np.sqrt(2.0 * looks)) & (looks >= _TRIED)
-        if not less.any():
+        probes, parts = self.parts[self._probes], len(self._squares)
+        squares = np.bincount(probes, weights=seen[self._probes] ** 2, minlength=parts).astype(np.float64)
+        looks = np.bincount(probes, minlength=parts)
+        self._squares += squares
+        so_far = self._short(self._squares, (self.steps + 1) * looks)
+        factors = np.minimum(so_far, self._short(squares, looks))  # this step by itself: noise may stop halfway
+        if (factors == 1.0).all():
             return self.noise_multiplier
-        factors = np.where(less, np.maximum(found, 0.05), 1.0)[self.parts]
-        return self.noise_multiplier * np.where(self._early, 1.0, factors)
+        return self.noise_multiplier * np.where(self._early, 1.0, factors[self.parts])
+
+    def _short(self, squares: Floats, looks: Counts) -> Floats:
+        """Return by part which share of the claimed noise is there: 1, or less where that is plain."""
+        found = np.sqrt(squares / np.maximum(1, looks)) / self.noise_multiplier
+        less = (found < 1.0 - 4.0 / np.sqrt(2.0 * np.maximum(1, looks))) & (looks >= _TRIED)
+        return np.where(less, np.maximum(found, 0.05), 1.0)
 
     def audit(
         self, *, who: str, epsilon: float, delta: float, counts: Any = None, limit: float | None = None
