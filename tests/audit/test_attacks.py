@@ -137,6 +137,7 @@ def test_a_run_directory_without_recipe_gets_the_replay(made, capsys, monkeypatc
         ({"held": 0}, "membership", "holdout"),
         ({"panel": 0}, "typical", "nobody was followed"),
         ({"held": 10}, "leak", "at least 20"),
+        ({"held": 8}, "membership", "At least 10 others"),
         ({"held": 30}, "inversion", "five held-out records a class"),
     ],
 )
@@ -169,6 +170,32 @@ def test_regression_and_time(digits):
     assert dict(late.skipped) == dict.fromkeys(audit.ATTACKS, "the time was up")
     with pytest.raises(ValueError, match="attacks"):
         audit.run(private, attacks=["guessing"])
+
+
+def test_equal_records_get_equal_epsilons_inside_and_outside():
+    from tacita import BayesianAccountant
+    from tacita.audit.subject import _epsilons
+
+    accountants = {}
+    for name, norms in (("training", np.ones(64)), ("held-out", np.append(np.ones(63), 0.9))):
+        accountants[name] = BayesianAccountant(sample_rate=0.1, noise_multiplier=1.0)
+        accountants[name].step(norms, steps=20)
+    inside, outside = _epsilons(accountants, DELTA)
+    assert set(inside) == set(outside[:63])
+
+
+def test_the_public_page_is_not_rewritten(digits, tmp_path):
+    from tacita.training.labels import write_label
+
+    private = train(digits, run_dir=tmp_path / "run", steps=3)
+    label = private.label(metrics={"accuracy": "50%"})
+    write_label(tmp_path / "run", label, include=["accuracy"])
+    public = (tmp_path / "run" / "label.html").read_bytes()
+    assert b"50%" in public
+    audit.run(tmp_path / "run", attacks=["canaries"], rng=1)
+    assert (tmp_path / "run" / "label.html").read_bytes() == public
+    assert label_of_run(tmp_path / "run").readings.audit
+    assert label_of_run(tmp_path / "run", delta=1e-6).readings.audit == ()
 
 
 def test_a_run_is_made_again_as_it_began(digits):

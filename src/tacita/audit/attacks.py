@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,8 +24,8 @@ from tacita.audit.subject import FEWEST, Data, SkippedError, Subject, both, clas
 from tacita.audit.typical import typical_canaries
 from tacita.report.finding import Finding
 from tacita.report.label import Label
+from tacita.report.page import label_html
 from tacita.report.text import findings_text
-from tacita.training.labels import write_label
 from tacita.training.loop import PrivateTraining
 from tacita.training.records import record_loss
 
@@ -68,6 +69,7 @@ class Audit:
             "schema": SCHEMA,
             "tacita": __version__,
             "steps": self.steps,
+            "delta": self.label.worst.delta,
             "broken": self.broken,
             "findings": [f.to_dict() for f in self.findings],
             "results": dict(self.results),
@@ -100,8 +102,11 @@ def run(
     """
     wanted = [_check.one_of("attacks", name, ATTACKS) for name in attacks]
     limit = None if minutes is None else _check.in_range("minutes", minutes, 0.0, 1e5)
+    if rng is not None:
+        _check.count("rng", rng, low=0, high=2**62)
     deadline = None if limit is None else time.monotonic() + 60.0 * limit
-    with torch.random.fork_rng(devices=[]):  # nobody else's dice are rolled
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():  # nobody else's dice are rolled
+        warnings.filterwarnings("ignore", message="Seems like `optimizer.step\\(\\)` has been overridden")  # a copy's
         made = _Made(*subject_of(target), deadline, references, rng, progress)
         for name in ATTACKS:
             if name in wanted:
@@ -151,12 +156,13 @@ class _Made:
             if self._stop():
                 raise SkippedError("the time was up")
             getattr(self, f"_{name}")()
-        except SkippedError as error:
-            self.skipped[name] = str(error)
+        except ValueError as error:  # SkippedError, or something about the run that the attack does not take
+            self.skipped[name] = str(error).rstrip(".")
         if self.folder is not None:
             audit = self.audit()
             runs.write_json(self.folder, "audit.json", audit.to_dict())
-            write_label(self.folder, audit.label)
+            runs.write_json(self.folder, "guarantee.json", audit.label.to_dict())
+            runs.write_text(self.folder, "label-owner.html", label_html(audit.label))  # label.html is not touched
 
     def audit(self) -> Audit:
         """Return what there is so far."""
@@ -236,7 +242,7 @@ class _Made:
     def _add_canaries(self, name: str, audit: CanaryAudit) -> None:
         self.results[name] = audit.to_dict()
         made = [CanaryAudit.from_dict(self.results[n]) for n in ("canaries", "typical") if n in self.results]
-        self.findings["canaries"] = finding(made, notes=_canary_notes(made, self.left_out))
+        self.findings["canaries"] = finding(made, notes=_canary_notes(made, self.left_out, self.subject.steps))
 
     def _leak(self) -> None:
         subject = self.subject
@@ -342,19 +348,23 @@ def _accuracy(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
         return float((model(inputs).argmax(1) == targets).float().mean())
 
 
-def _canary_notes(audits: list[CanaryAudit], left_out: int) -> tuple[str, ...]:
+def _canary_notes(audits: list[CanaryAudit], left_out: int, steps: int) -> tuple[str, ...]:
     """Return what the figures rest on."""
     notes = [
         "The shipped training loop was run again, with the run's own sampling, clipping and noise, on records made up "
         "for it. The attacker sees every noisy gradient, which is more than anyone sees of a published model.",
         "“Proved” is a lower confidence limit, read as the epsilon of steps like the claimed ones with as much less "
-        "noise as it takes. A mechanism that keeps its claim is called broken once in a million audits.",
+        "noise as it takes, at the claimed sample rate. A mechanism that keeps its claim is called broken once in a "
+        "million audits.",
     ]
     if len(audits) > 1:
         notes.append(
             "A record like those trained on: a canary with the gradient norms that a held-out record had in a second "
             "training. The proof is about the average over such records."
         )
+    for audit in audits:
+        if audit.steps < steps:
+            notes.append(f"{audit.who}: the time was up after {audit.steps} of {steps} steps; its claim is for those.")
     if left_out:
         notes.append(f"The model is large: {left_out} of its largest tensors were left out of the replay.")
     return tuple(notes)

@@ -32,6 +32,7 @@ CONFIDENCES = (0.95, 0.9995)
 CERTAIN = 1.0 - 1e-6  # before a claim is called broken
 _NOISE = (0.02, 1e4)  # noise multipliers searched for a lower bound
 _TOLERANCE = 1.005  # the curves that lower bounds are read from are this close to dp-accounting's
+_SMALL_DELTA = 1e-7
 _TRIED = 8
 _LARGEST = 600.0  # exponents that do not overflow
 _RARE = 0.005  # false alarms that the assumption-free bound is read at
@@ -55,6 +56,7 @@ class CanaryAudit:
         broken: True if a lower bound is above the claim, or more guesses are right than the declared mechanism, or the
             records' own accounts, allow; at a confidence such that a correct mechanism is called broken once in a
             million audits.
+        doubtful: True if the 99.95% bound reached the claim without breaking it: once in 2000 audits if all is well.
         part: The part of the gradient in which it was broken, if it was not all of it.
     """
 
@@ -68,6 +70,7 @@ class CanaryAudit:
     lower: dict[float, float]
     free: dict[float, float]
     broken: bool
+    doubtful: bool = False
     part: int | None = None
 
     def __str__(self) -> str:
@@ -97,7 +100,7 @@ class CanaryAudit:
             scope="reading",
             assumptions=(
                 f"{confidence:.2%} confidence over the audit's own coins",
-                "the mechanism is a composition of Poisson-sampled Gaussian steps, of whatever noise",
+                "the steps are Poisson-sampled Gaussian ones, at the claimed sample rate and bounds, of whatever noise",
             ),
         )
 
@@ -120,11 +123,6 @@ class CanaryAudit:
     def bound(self) -> Bound:
         """The two bounds for the label's picture."""
         return Bound(who=self.who, lower=self.lower[CONFIDENCES[-1]], upper=self.epsilon, state=self.state)
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether the 99.95% bound reached the claim without breaking it: once in 2000 audits if all is well."""
-        return not self.broken and self.lower[CONFIDENCES[-1]] >= self.epsilon
 
     @property
     def state(self) -> State:
@@ -287,9 +285,10 @@ class Tally:
         distance = family.distance(self.noise_multiplier)
         lower = {confidence: self._epsilon(family, self._share(confidence)[0], delta) for confidence in CONFIDENCES}
         certain, part = self._share(CERTAIN)
-        broken = 2.0 * certain - 1.0 > distance or self._epsilon(family, certain, delta) > _TOLERANCE * max(
-            epsilon, limit or 0.0
-        )
+        most = max(epsilon, limit or 0.0)
+        if delta < _SMALL_DELTA:  # our curves are looser than dp-accounting's there
+            most = max(most, family.epsilon(self.noise_multiplier, delta))
+        broken = 2.0 * certain - 1.0 > distance or self._epsilon(family, certain, delta) > _TOLERANCE * most
         return CanaryAudit(
             who=who,
             canaries=len(self.present),
@@ -301,6 +300,7 @@ class Tally:
             lower=lower if broken else {confidence: min(found, epsilon) for confidence, found in lower.items()},
             free={confidence: self._free(distance, delta, confidence) for confidence in CONFIDENCES},
             broken=broken,
+            doubtful=not broken and lower[CONFIDENCES[-1]] > most,
             part=part if broken else None,
         )
 

@@ -20,6 +20,7 @@ from scipy.stats import beta, binomtest, norm, rankdata
 from torch import Tensor, nn
 
 from tacita import _check
+from tacita.audit.canaries import CERTAIN
 from tacita.guarantee import Guarantee, attack_success, round_up_text
 from tacita.report.finding import Chart, Finding, Series, State
 from tacita.report.numbers import success_text
@@ -97,8 +98,11 @@ class Membership:
 
     @property
     def exceeds_claim(self) -> bool:
-        """Whether the success is above what the claim allows, its uncertainty included."""
-        return self.allowed is not None and self.success_interval[0] > self.allowed
+        """Whether the success is above what the claim allows, at one false alarm in a million."""
+        guesses = 2 * self.records
+        right = round(self.success * guesses)
+        low = float(beta.ppf(1.0 - CERTAIN, right, guesses - right + 1)) if right else 0.0
+        return self.allowed is not None and low > self.allowed
 
     @property
     def state(self) -> State:

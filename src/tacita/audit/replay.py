@@ -54,7 +54,8 @@ class Replay:
         kept = _small_enough(shapes)
         self.left_out = len(shapes) - len(kept)
         own = _Own(_repeated(kept), dtype)
-        room = min(self.count, own.size, int(_DENSE / (plan.sample_rate * max(1, own.size))))
+        drawn = plan.sample_rate if plan.individual_every is None else 1.0  # or all of them are measured
+        room = min(self.count, own.size, int(_DENSE / (drawn * max(1, own.size))))
         wide = CanaryModel(self.count - room, dtype)
         self._rooms: list[tuple[_Room, Any]] = [
             (own, np.linspace(0, own.size - 1, room).astype(np.int64)),

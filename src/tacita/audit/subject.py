@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import runs
-from tacita.accounting import BayesianAccountant
+from tacita.accounting import BayesianAccountant, record_curves
 from tacita.audit.replay import shapes_of
 from tacita.report.label import Label
 from tacita.training.labels import standing_of_run
@@ -151,9 +151,14 @@ def _epsilons(accountants: Mapping[str, BayesianAccountant], delta: float) -> tu
     """Return followed records' own epsilons, inside and outside, of at most 500 records each."""
     if set(accountants) != {"training", "held-out"} or min(len(a.counts) for a in accountants.values()) < FEWEST:
         return None
-    some = {name: np.unique(np.linspace(0, len(a.counts) - 1, 500).astype(int)) for name, a in accountants.items()}
-    own = {name: a.subset(some[name]).epsilons(delta=delta) for name, a in accountants.items()}
-    return own["training"], own["held-out"]
+    sides = [accountants[name].counts for name in ("training", "held-out")]
+    sides = [rows[np.unique(np.linspace(0, len(rows) - 1, 500).astype(int))] for rows in sides]
+    one = accountants["training"]
+    curves = record_curves(  # of both sides on one grid: equal records get equal figures
+        np.concatenate(sides), sample_rate=one.sample_rate, noise_multiplier=one.noise_multiplier
+    )
+    own = curves.epsilon(delta)
+    return own[: len(sides[0])], own[len(sides[0]) :]
 
 
 def both(subject: Subject) -> tuple[Data, Data]:

@@ -164,8 +164,8 @@ def with_audit(label: Label, folder: Path, taken: int) -> Label:
         return label
     document = runs.read_json(folder, "audit.json")
     try:
-        if document["steps"] != taken:
-            text = "An audit of this run is not shown: it was of fewer steps. Run `tacita audit` again"
+        if (document["steps"], document["delta"]) != (taken, label.worst.delta):
+            text = "An audit of this run is not shown: it was of other steps, or at another delta"
             checks = (*label.readings.checks, Check(text=text, state="open"))
             return replace(label, readings=replace(label.readings, checks=checks))
         found = tuple(Finding.from_dict(row) for row in document["findings"])
