@@ -179,7 +179,7 @@ def test_noise_that_stops_halfway_is_found():
 def test_a1_never_above_the_claim(noise, rate, steps):
     """A false alarm has probability 0.0005; the experiment of docs/audit.md has 200 seeds a row."""
     plan = plan_for(noise, rate, steps)
-    for seed in range(200 if THOROUGH else 5):
+    for seed in range(200 if THOROUGH else 3):
         found = audit(plan, seed, count=2000)
         assert not found.broken
         assert found.lower[0.9995] <= found.epsilon
