@@ -195,14 +195,14 @@ def test_a2_the_bound_is_tight(noise, epsilon, least):
 @pytest.mark.parametrize(
     "bug",
     [
-        "noise x 0.5",
-        "noise x 0.8",
+        pytest.param("noise x 0.5", marks=pytest.mark.slow),
+        pytest.param("noise x 0.8", marks=pytest.mark.slow),
         "noise x 0.9",
-        "clip at 2C",
+        pytest.param("clip at 2C", marks=pytest.mark.slow),
         "clip at 1.1C",
         "sample rate 2q",
         "no noise on biases",
-        "noise not scaled by C",
+        pytest.param("noise not scaled by C", marks=pytest.mark.slow),
     ],
 )
 def test_a3_planted_bug_is_found(bugs, bug):
