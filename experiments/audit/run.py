@@ -1,6 +1,6 @@
 """How tight the canary audit is, that it keeps quiet on correct steps, and which planted bugs it finds.
 
-    python experiments/audit/run.py --seeds 200 --bug-seeds 50 > results.jsonl
+    make audit-experiment
 
 One line of JSON for every case. Each audit goes through `PrivateTraining`; see docs/audit.md for the table.
 """

@@ -52,7 +52,7 @@ class CanaryAudit:
         steps: Steps replayed.
         lower: {confidence: lower bound on epsilon}, read through the mechanism's own family of privacy curves, and cut
             off at the claim unless the claim is broken.
-        free: {confidence: lower bound on epsilon} whatever the mechanism is; far from tight.
+        free: {confidence: lower bound on epsilon} whatever the mechanism's shape is; far from tight.
         broken: True if a lower bound is above the claim, or more guesses are right than the declared mechanism, or the
             records' own accounts, allow; at a confidence such that a correct mechanism is called broken once in a
             million audits.
@@ -80,7 +80,7 @@ class CanaryAudit:
         ]
         for confidence in self.lower:
             text = f"  proved:  epsilon at least {_down(self.lower[confidence])} ({confidence:.2%} confidence)"
-            lines.append(f"{text}; {_down(self.free[confidence])} whatever the mechanism is")
+            lines.append(f"{text}; {_down(self.free[confidence])} whatever the mechanism's shape is")
         share = self.right / self.canaries
         lines.append(f"  guesses: {share:.2%} of {self.canaries} right; the claim allows {self.allowed:.2%}")
         return "\n".join(lines)
