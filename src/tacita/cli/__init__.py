@@ -3,6 +3,7 @@
 from tacita.cli import account as account
 from tacita.cli import audit as audit
 from tacita.cli import ledger as ledger
+from tacita.cli import programs as programs
 from tacita.cli import training as training
 from tacita.cli.app import app as app
 from tacita.cli.app import main as main

@@ -1,0 +1,186 @@
+"""What releases cost together, when one record is replaced by another.
+
+A record may stay in the part of a release, or enter or leave it. What the noise must hide differs, so each release has
+two costs, and the whole program costs the worst sum over where the record was and where it goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from tacita.posterior.domains import Clamped
+from tacita.posterior.handles import labels_of
+
+if TYPE_CHECKING:
+    from tacita.posterior.handles import Condition, Query, Release
+    from tacita.posterior.requests import Request
+
+LARGEST_POPULATION = 1024
+_PROPORTIONAL = ("geometric", "laplace")  # half the change costs half the epsilon
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """By how much one record moves a query's whole numbers, in L1: within the part, and into or out of it."""
+
+    stay: int
+    cross: int
+
+    @property
+    def larger(self) -> int:
+        """What the noise is scaled to."""
+        return max(self.stay, self.cross)
+
+    def __str__(self) -> str:
+        return f"L1 {self.stay}" + (f", {self.cross} in or out" if self.cross else "")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """An exact (epsilon, delta)."""
+
+    epsilon: Fraction = Fraction(0)
+    delta: Fraction = Fraction(0)
+
+    def __str__(self) -> str:
+        return f"epsilon {text(self.epsilon)}" + (f", delta {text(self.delta)}" if self.delta else "")
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one release costs a record that stays in its part, and one that enters or leaves it."""
+
+    stay: Cost
+    cross: Cost
+
+    @property
+    def largest(self) -> Cost:
+        """The release by itself."""
+        return Cost(max(self.stay.epsilon, self.cross.epsilon), max(self.stay.delta, self.cross.delta))
+
+
+def sensitivity(query: Query) -> Sensitivity:
+    """Return by how much replacing one record can move the whole numbers of a query.
+
+    Without conditions a record is always there, so only `stay` counts. Cells: a record leaves one and enters another
+    (2), unless there are two cells of all records, where one number says everything (1). A part's size does not change
+    while the record stays. A sum moves by the width of its range, or by its largest value, in steps.
+    """
+    return Sensitivity(_stay(query), _cross(query) if query.conditions else 0)
+
+
+def charge(query: Query, request: Request) -> Charge:
+    """Return what a release costs: the larger change costs the whole budget of the mechanism.
+
+    Geometric and Laplace noise cost the smaller change in proportion; other noise all of it, unless nothing changes.
+    """
+    moved = sensitivity(query)
+    epsilon, delta = exact(request.epsilon), exact(request.delta)
+
+    def cost(change: int) -> Cost:
+        if request.name in _PROPORTIONAL:
+            return Cost(epsilon * change / moved.larger)
+        return Cost(epsilon, delta) if change else Cost()
+
+    return Charge(cost(moved.stay), cost(moved.cross))
+
+
+def total(releases: Sequence[Release]) -> Cost:
+    """Return what all releases cost the worst-placed record.
+
+    The record's cell of the population (its values in the columns of conditions) is v before and w after. A release
+    costs `stay` if both lie in its part, `cross` if one does, nothing if none does; v and w are the worst ones, for
+    epsilon and delta each. If there are too many cells, everything is added up.
+    """
+    cells = _memberships([release.query.conditions for release in releases])
+    charges = [release.charge for release in releases]
+    return Cost(
+        _worst([c.stay.epsilon for c in charges], [c.cross.epsilon for c in charges], cells),
+        _worst([c.stay.delta for c in charges], [c.cross.delta for c in charges], cells),
+    )
+
+
+def exact(value: float) -> Fraction:
+    """Return the number that a person wrote, such as 1/10 for 0.1: three times 0.1 fit into 0.3.
+
+    Examples:
+        >>> 3 * exact(0.1) == exact(0.3)
+        True
+    """
+    return Fraction(repr(float(value)))
+
+
+def text(value: Fraction) -> str:
+    """Return a cost for people, rounded up in its sixth digit."""
+    if not value:
+        return "0"
+    digits = 5 - math.floor(math.log10(value))
+    scaled = value * Fraction(10) ** digits
+    return f"{float(Fraction(math.ceil(scaled)) / Fraction(10) ** digits):.6g}"
+
+
+def _stay(query: Query) -> int:
+    if query.cells > 1:
+        return 1 if query.numbers == 1 else 2
+    if query.column is None:
+        return 0
+    domain = query.column.domain
+    return domain.highest - domain.lowest if isinstance(domain, Clamped) else 1
+
+
+def _cross(query: Query) -> int:
+    domain = query.column.domain if query.column is not None and query.cells == 1 else None
+    return max(abs(domain.lowest), abs(domain.highest)) if isinstance(domain, Clamped) else 1
+
+
+def _memberships(parts: Sequence[Sequence[Condition]]) -> set[frozenset[int]] | None:
+    """Return, for every cell of the population, which parts it lies in; None if there are too many."""
+    everywhere = frozenset(range(len(parts)))
+    cells = {everywhere}
+    for size, places in _conditions_by_column(parts):
+        free = everywhere.difference(places)
+        by_value: dict[int, list[int]] = {}
+        for number, allowed in places.items():
+            for place in allowed:
+                by_value.setdefault(place, []).append(number)
+        choices = {free.union(numbers) for numbers in by_value.values()}
+        if len(by_value) < size:
+            choices.add(free)
+        if len(choices) <= LARGEST_POPULATION:
+            cells = {cell & choice for cell in cells for choice in choices}
+        if max(len(choices), len(cells)) > LARGEST_POPULATION:
+            return None
+    return cells
+
+
+def _conditions_by_column(parts: Sequence[Sequence[Condition]]) -> list[tuple[int, dict[int, frozenset[int]]]]:
+    """Return each column's number of values, and which of them each part allows if it has a condition there."""
+    columns: dict[str | int, tuple[int, dict[int, frozenset[int]]]] = {}
+    for number, conditions in enumerate(parts):
+        for condition in conditions:
+            column = condition.column
+            key = column.name if column.source is None else id(column)
+            _, places = columns.setdefault(key, (len(labels_of(column)), {}))
+            places[number] = places.get(number, condition.places) & condition.places
+    return list(columns.values())
+
+
+def _worst(stay: Sequence[Fraction], cross: Sequence[Fraction], cells: set[frozenset[int]] | None) -> Fraction:
+    scale = math.lcm(*(cost.denominator for cost in (*stay, *cross)))
+    within, moving = [int(c * scale) for c in stay], [int(c * scale) for c in cross]
+    most = [max(pair) for pair in zip(within, moving, strict=True)]
+    if cells is None:
+        return Fraction(sum(most), scale)
+    bounded = sorted(((sum(most[i] for i in cell), cell) for cell in cells), key=lambda pair: -pair[0])
+    worst = 0
+    for position, (bound, before) in enumerate(bounded):
+        for other, after in bounded[position:]:
+            if bound + other <= worst:
+                break
+            cost = sum(within[i] for i in before & after) + sum(moving[i] for i in before ^ after)
+            worst = max(worst, cost)
+    return Fraction(worst, scale)

@@ -1,0 +1,271 @@
+"""A private program: what will be released, checked before any data are read."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from fractions import Fraction
+from functools import lru_cache
+from types import MappingProxyType
+
+from tacita import _check
+from tacita.posterior.composition import Cost, charge, exact, text, total
+from tacita.posterior.domains import Bool, Category, Domain, Real
+from tacita.posterior.errors import Note, ProgramError, Span, byte_column, caller
+from tacita.posterior.handles import (
+    Column,
+    Derived,
+    Handle,
+    Part,
+    Partition,
+    Query,
+    Release,
+    Released,
+    of_another_program,
+)
+from tacita.posterior.models import Normal
+from tacita.posterior.requests import Request
+
+LARGEST_BUDGET = 1e6
+loading = ContextVar("loading", default=False)  # while a file is executed to be checked, no data may be read
+_TWO_CELL_SCORES = ("total_variation", "jensen_shannon", "lecam")
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class Program:
+    """The releases of one table of `n` records, within one budget, where one record may be replaced by another.
+
+    Args:
+        schema: What each column holds, by name: `Bool()`, `Category(...)` or `Real()`.
+        n: The number of records. It is public.
+        epsilon: The budget of all releases together.
+        delta: Their failure probability together.
+
+    Examples:
+        >>> p = Program(schema=dict(smoker=Bool()), n=100, epsilon=1.0)
+        >>> p.column("smoker").count()
+        <private: the count of 'smoker'>
+    """
+
+    def __init__(self, *, schema: Mapping[str, Domain], n: int, epsilon: float, delta: float = 0.0) -> None:
+        for name, domain in dict(schema).items():
+            if not isinstance(name, str) or not isinstance(domain, Bool | Category | Real):
+                raise TypeError(f"schema[{name!r}] must be Bool(), Category(...) or Real(), got {domain!r}.")
+        if not schema:
+            raise ValueError("schema must name at least one column, such as dict(smoker=Bool()).")
+        self.schema: Mapping[str, Domain] = MappingProxyType(dict(schema))
+        self.n = _check.count("n", n)
+        self.epsilon = _check.in_range("epsilon", epsilon, 1e-4, LARGEST_BUDGET)
+        self.delta = _check.in_range("delta", delta, 0.0, 0.5)
+        self.span = caller()
+        self._results: dict[str, Released] = {}
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """What is released, in order."""
+        return tuple(result for result in self._results.values() if isinstance(result, Release))
+
+    @property
+    def derived(self) -> tuple[Derived, ...]:
+        """What is calculated from releases, in order."""
+        return tuple(result for result in self._results.values() if isinstance(result, Derived))
+
+    def column(self, name: str) -> Column:
+        """Return a column of all records."""
+        return self._everyone.column(name)
+
+    def where(self, *true: Column, **values: object) -> Part:
+        """Return the records that satisfy public conditions, such as `where(job="Sales", sex=["F", "X"])`."""
+        return self._everyone.where(*true, **values)
+
+    def partition(self, column: str | Column) -> Partition:
+        """Return the parts by the public labels of a column, as a mapping."""
+        return self._everyone.partition(column)
+
+    def release(self, query: Query, mechanism: Request, name: str | None = None) -> Release:
+        """Make a query public through a mechanism.
+
+        Args:
+            query: What is released.
+            mechanism: `geometric`, `gaussian`, `laplace`, `exponential` or `best`, with its part of the budget.
+            name: What it is called in the results; the variable it is assigned to, if there is one.
+        """
+        span = caller()
+        _releasable(query, self)
+        if not isinstance(mechanism, Request):
+            raise TypeError(f"mechanism must be such as geometric(epsilon=0.5), got {mechanism!r}.")
+        if problem := _mismatch(query, mechanism):
+            note = Note(query.span, "the query was made here")
+            raise ProgramError("T011", f"{mechanism.name} cannot release {query.description}", span, problem, (note,))
+        chosen = self._name(name, span, query.label)
+        made = Release(self, chosen, span, query, mechanism, charge(query, mechanism))
+        self._results[chosen] = made
+        return made
+
+    def derive(self, function: Callable[..., object], *released: Released, name: str | None = None) -> Derived:
+        """Calculate something from released results, when the program runs. It costs nothing.
+
+        Args:
+            function: It gets the results of `released`, in order.
+            *released: Results of `release` and `derive`.
+            name: What it is called in the results; the variable it is assigned to, if there is one.
+        """
+        span = caller()
+        if not callable(function):
+            raise TypeError(f"function must be callable, got {function!r}.")
+        for result in released:
+            if isinstance(result, Handle) and not isinstance(result, Released):
+                raise ProgramError("T010", f"{result!r} was not released", span, "release it first: p.release(...)")
+            if not isinstance(result, Released):
+                raise TypeError(f"derive takes released results after the function, got {result!r}.")
+            if result.program is not self:
+                raise of_another_program(result)
+        chosen = self._name(name, span, f"from {', '.join(result.name for result in released)}")
+        made = Derived(self, chosen, span, function, released)
+        self._results[chosen] = made
+        return made
+
+    def check(self) -> Cost:
+        """Return what the program costs, or raise ProgramError if it is more than the budget. Needs no data."""
+        if not self.releases:
+            raise ProgramError(
+                "T025", "the program releases nothing", self.span, "add p.release(query, geometric(epsilon=0.5))"
+            )
+        spent = total(self.releases)
+        if spent.epsilon > exact(self.epsilon):
+            raise _exceeded(self, "epsilon")
+        if spent.delta > exact(self.delta):
+            raise _exceeded(self, "delta")
+        return spent
+
+    @property
+    def _everyone(self) -> Part:
+        return Part(self, (), self.span)
+
+    def _name(self, given: str | None, span: Span, otherwise: str) -> str:
+        if given is not None:
+            if not isinstance(given, str) or not given:
+                raise TypeError(f"name must be a text, got {given!r}.")
+            if given in self._results:
+                note = Note(self._results[given].span, "first used here")
+                raise ProgramError("T014", f"two results are named {given!r}", span, "choose another name", (note,))
+            return given
+        assigned = _assignments(span.file).get((span.line, span.column, span.end_line, span.end_column), "")
+        if assigned and assigned not in self._results:
+            return assigned
+        places = (otherwise, *(f"{otherwise} ({i})" for i in range(2, len(self._results) + 3)))
+        return next(place for place in places if place not in self._results)
+
+
+def _releasable(query: object, program: Program) -> None:
+    if isinstance(query, Released):
+        note = Note(query.span, "the result comes from here")
+        raise ProgramError(
+            "T010", f"{query.name!r} is released already", caller(), "use the result in p.derive", (note,)
+        )
+    if isinstance(query, Column) and isinstance(query.domain, Real):
+        query._need_clamp("release")
+    if isinstance(query, Column | Part):
+        raise ProgramError(
+            "T010",
+            f"{query.description} stands for records, and records are never released",
+            caller(),
+            "ask for something about all of them: .count(), .histogram(), .posterior(...), .sum() or .mean()",
+            (Note(query.span, "the handle was made here"),),
+        )
+    if not isinstance(query, Query):
+        raise TypeError(f'query must be such as p.column("age").clamp(0, 100).mean(), got {query!r}.')
+    if query.program is not program:
+        raise of_another_program(query)
+
+
+def _mismatch(query: Query, request: Request) -> str:
+    """Return the way out if a mechanism cannot release a query, or nothing."""
+    if request.name == "gaussian" and query.numbers > 1:
+        return f"gaussian noise is for one number, this has {query.numbers}: use geometric or best"
+    if request.name not in ("laplace", "exponential"):
+        return ""
+    if query.kind != "posterior" or isinstance(query.model, Normal):
+        return f"{request.name} chooses among finitely many posteriors: use geometric or best"
+    if query.conditions:
+        return f"{request.name} needs a public number of records, and that of a part is private: use geometric or best"
+    if query.cells > 2 and request.sensitivity == "histogram":
+        return f"sensitivity='histogram' is for two categories, this has {query.cells}: use sensitivity='naive'"
+    if query.cells > 2 and request.score in _TWO_CELL_SCORES:
+        return f"score={request.score!r} is for two categories, this has {query.cells}: use score='hellinger'"
+    return ""
+
+
+def _exceeded(program: Program, what: str) -> ProgramError:
+    budget = exact(getattr(program, what))
+    releases = program.releases
+    sums = [getattr(total(releases[: i + 1]), what) for i in range(len(releases))]
+    first = next(i for i, spent in enumerate(sums) if spent > budget)
+    places: dict[Span, list[Release]] = {}
+    for release in releases:
+        places.setdefault(release.span, []).append(release)
+    labels = {span: _cost_label(group, what) for span, group in places.items()}
+    primary = releases[first].span
+    return ProgramError(
+        "T012",
+        f"the releases cost {what} {text(sums[-1])} together, more than the budget of {text(budget)}",
+        primary,
+        _way_out(program, what, sums),
+        tuple(Note(span, label) for span, label in labels.items() if span != primary),
+        labels[primary],
+    )
+
+
+def _cost_label(group: list[Release], what: str) -> str:
+    costs = [getattr(release.charge.largest, what) for release in group]
+    if len(group) == 1:
+        return f"costs {what} {text(costs[0])}"
+    return f"{len(group)} releases, each costs {what} up to {text(max(costs))}"
+
+
+def _way_out(program: Program, what: str, sums: list[Fraction]) -> str:
+    budget = exact(getattr(program, what))
+    if not budget:
+        return f"give the program a {what}, such as Program(..., {what}=1e-6), or use mechanisms without one"
+    ways = [f"multiply every {what} by {_rounded_down(budget / sums[-1])}"]
+    last = program.releases[-1]
+    left = budget - (sums[-2] if len(sums) > 1 else 0)
+    if left > 0 and (what == "delta" or left >= exact(1e-4)):
+        ways.append(f"give {last.name!r} {what}={_rounded_down(left)}, which is what the others leave")
+    ways.append(f"allow the program {what}={text(sums[-1])}")
+    return "\n".join([ways[0], *(f"or {way}" for way in ways[1:])])
+
+
+def _rounded_down(value: Fraction) -> str:
+    digits = 3 - math.floor(math.log10(value))
+    return f"{float(Fraction(math.floor(value * Fraction(10) ** digits)) / Fraction(10) ** digits):.4g}"
+
+
+@lru_cache(maxsize=8)
+def _assignments(file: str) -> dict[tuple[int, int, int, int], str]:
+    """Return the variables of a source file that get a value once, by the place of the value."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return {}
+    found = {}
+    for node in _statements(tree):
+        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        target = node.target if isinstance(node, ast.AnnAssign) else target
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.expr):
+            end_line, end = value.end_lineno or value.lineno, value.end_col_offset or 0
+            start = byte_column(file, value.lineno, value.col_offset)
+            found[value.lineno, start, end_line, byte_column(file, end_line, end)] = target.id
+    return found
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what runs at most once: nothing in loops and functions."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, _LOOPS):
+            yield child
+            yield from _statements(child)
