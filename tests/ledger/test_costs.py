@@ -5,6 +5,7 @@ from fractions import Fraction
 from functools import cache
 
 import dp_accounting
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from scipy.stats import norm
 
 from tacita._check import PrivacyError
 from tacita.accounting import ORDERS
-from tacita.ledger import DECLARED, BudgetExceeded, Ledger, replace_one_costs
+from tacita.ledger import DECLARED, BudgetExceeded, Ledger, pure_costs, replace_one_costs
 from tacita.ledger.costs import SHARES, cost_units, delta_units, total_epsilon
 from tacita.mechanisms import sampled_gaussian_cost
 
@@ -195,3 +196,49 @@ def test_an_order_that_is_infinite_once_helps_no_more():
         assert ledger.rows()[-2].body["costs"][DECLARED.index(7)] == "inf"
         with pytest.raises(BudgetExceeded, match="epsilon inf"):
             ledger.release("z", costs={7: 0.0}, description="")
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 2.0, 8.0])
+def test_pure_costs_are_those_of_a_coin(epsilon):
+    """Against mpmath, and never below what any two-output mechanism with that epsilon has."""
+    mp = mpmath.mp.clone()
+    mp.dps = 200
+    heads = 1 / (1 + mp.exp(-epsilon))
+    for order, cost in pure_costs(epsilon).items():
+        exact = mp.log(heads ** (order + 1) * (1 - heads) ** -order + (1 - heads) ** (order + 1) * heads**-order)
+        assert exact <= cost <= exact + 1e-9 * (1 + exact)
+    rng = np.random.default_rng(0)
+    for q in rng.random(50):
+        p = min(q * math.exp(epsilon), 1 - (1 - q) * math.exp(-epsilon))
+        cost = math.log(p**4 * q**-3 + (1 - p) ** 4 * (1 - q) ** -3)
+        assert cost <= pure_costs(epsilon)[3] + 1e-12
+
+
+def test_pure_releases_also_add_up_plainly():
+    with Ledger.create(":memory:", neighbours="replace_one", epsilon=0.3, delta=1e-5) as ledger:
+        for name in "abc":
+            ledger.release(name, pure=0.1, description="", neighbours="replace_one")
+        assert ledger.spent().epsilon == 0.3
+        with pytest.raises(BudgetExceeded):
+            ledger.release("d", pure=1e-6, description="", neighbours="replace_one")
+
+
+def test_many_pure_releases_cost_less_than_their_sum():
+    with Ledger.create(":memory:", neighbours="replace_one") as ledger:
+        for name in range(400):
+            ledger.release(str(name), pure=0.02, description="", neighbours="replace_one")
+        assert ledger.spent(1e-5).epsilon < 3.0  # the sum is 8
+
+
+def test_a_release_that_is_not_pure_ends_the_plain_sum():
+    with Ledger.create(":memory:", neighbours="replace_one") as ledger:
+        ledger.release("a", pure=0.1, description="", neighbours="replace_one")
+        ledger.release(
+            "b",
+            costs={order: order * (order + 1) * 1e-4 for order in DECLARED},
+            description="",
+            neighbours="replace_one",
+        )
+        assert ledger.spent(1e-5).epsilon > 0.1
+        with pytest.raises(TypeError, match="pure epsilon"):
+            ledger.release("c", description="", neighbours="replace_one")

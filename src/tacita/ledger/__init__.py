@@ -2,6 +2,7 @@
 
 from tacita.ledger.chain import Row as Row
 from tacita.ledger.costs import DECLARED as DECLARED
+from tacita.ledger.costs import pure_costs as pure_costs
 from tacita.ledger.costs import replace_one_costs as replace_one_costs
 from tacita.ledger.ledger import BudgetExceeded as BudgetExceeded
 from tacita.ledger.ledger import Head as Head

@@ -12,12 +12,17 @@ hence P(E) ≤ e^ε Q(E) + δ/(J+1) on the paths it did not stop (Canonne, Kamat
 is such a path for at least one λ; assign it to the first. The union over J orders and over the releases that fail
 outright, at most δ/(J+1) along any path, costs δ. The shares are fixed: if what the deltas leave went to the
 orders, a share would depend on the path, and P could fail on some paths while the moment grows on others.
+
+Releases that are purely ε-private (but for their own deltas) are also added up as they are: where that sum is at most
+ε, the privacy loss is at most ε for certain, so it needs no share. It is kept in whole 10⁻¹² of the decimal number that
+was declared, so that three times 0.1 is 0.3.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -33,6 +38,7 @@ DECLARED: tuple[int, ...] = (1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63, 128, 256)
 SHARES = len(DECLARED) + 1  # one for each order, one for the releases' own deltas
 COST_UNIT = 2**40
 DELTA_UNIT = 2**80
+PURE_UNIT = 10**12
 _LARGEST = 1e15  # nats; beyond this a cost is taken to be infinite
 
 Costs = Mapping[int, float] | Sequence[float] | NDArray[np.float64]
@@ -59,13 +65,39 @@ def delta_units(delta: float) -> int:
     return math.ceil(_check.in_range("delta", delta, 0.0, 1.0) * DELTA_UNIT)
 
 
-def total_epsilon(totals: Sequence[Units], deltas: int, *, delta: float) -> float:
+def pure_units(epsilon: float) -> Units:
+    """Return a purely private release's epsilon in units of 10⁻¹², rounded up.
+
+    Examples:
+        >>> 3 * pure_units(0.1) == pure_units(0.3)
+        True
+    """
+    eps = _cost(epsilon)
+    return math.ceil(Fraction(repr(eps)) * PURE_UNIT) if eps <= _LARGEST else math.inf
+
+
+def pure_costs(epsilon: float) -> dict[int, float]:
+    """Return the costs of a release that is purely ε-private: at every order those of a coin with odds e^ε.
+
+    No ε-private mechanism has a larger Rényi divergence at any order (Kairouz, Oh & Viswanath 2015: it is a
+    post-processing of that coin).
+    """
+    eps = _cost(epsilon)
+    return {order: _coin_cost(order, eps) * (1.0 + 1e-14) + 1e-14 for order in ORDERS}
+
+
+def _coin_cost(order: int, epsilon: float) -> float:
+    return order * epsilon + math.log1p(math.exp(-(2 * order + 1) * epsilon)) - math.log1p(math.exp(-epsilon))
+
+
+def total_epsilon(totals: Sequence[Units], deltas: int, *, delta: float, pure: Units = math.inf) -> float:
     """Return the smallest ε at which the totals are within (ε, δ); infinite if there is none."""
     share = _check.probability("delta", delta) / SHARES
     if not deltas <= share * DELTA_UNIT:
         return math.inf
     costs = np.array([(t + 1) / COST_UNIT for t in totals])  # the extra unit is more than all round-off below
-    return max(SMALLEST_EPSILON, float(epsilon_from_costs(costs, DECLARED, delta=share, notion="weak")))
+    by_moments = float(epsilon_from_costs(costs, DECLARED, delta=share, notion="weak"))
+    return max(SMALLEST_EPSILON, min(by_moments, pure / PURE_UNIT))
 
 
 def replace_one_costs(costs: Costs) -> dict[int, float]:

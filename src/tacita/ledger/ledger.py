@@ -6,6 +6,7 @@ added, checks the budget and appends; the noise may leave the process only after
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,17 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.guarantee import Guarantee, round_up_text
 from tacita.ledger.chain import Chain, Row
-from tacita.ledger.costs import DECLARED, SHARES, Costs, cost_units, delta_units, total_epsilon
+from tacita.ledger.costs import (
+    DECLARED,
+    SHARES,
+    Costs,
+    Units,
+    cost_units,
+    delta_units,
+    pure_costs,
+    pure_units,
+    total_epsilon,
+)
 from tacita.ledger.rows import (
     RELATIONS,
     SCHEMA,
@@ -261,14 +272,31 @@ class Ledger:
         self,
         name: str,
         *,
-        costs: Costs,
+        costs: Costs | None = None,
+        pure: float | None = None,
         delta: float = 0.0,
         description: str,
         neighbours: str = "add_remove",
         unit: str = "record",
     ) -> Head:
-        """Charge one release by another mechanism. Make it public only after this has returned."""
-        body = {**self._price(costs, delta, neighbours, unit), "description": str(description)}
+        """Charge one release by another mechanism. Make it public only after this has returned.
+
+        Args:
+            name: What people call it.
+            costs: λ D_{λ+1}, as for `charge`; may be left out if `pure` is given.
+            pure: The ε of a release that is ε-private outright, but for `delta`. Such releases also add up plainly.
+            delta: The release's own failure probability.
+            description: What was released, for people.
+            neighbours: The relation that the costs are for.
+            unit: The unit that they are for.
+        """
+        if costs is None:
+            if pure is None:
+                raise TypeError("A release needs its costs, or its pure epsilon.")
+            costs = pure_costs(pure)
+        body = self._price(costs, delta, neighbours, unit)
+        body["pure"] = _stored(pure_units(math.inf if pure is None else pure))
+        body["description"] = str(description)
         with self._writing():
             self._require_budget(f"Release {name_text('name', name)!r}", body)
             return self._append("release", name, body)
@@ -339,7 +367,7 @@ class Ledger:
             planned += "; otherwise the promise is the largest budget that was ever in force"
         return Guarantee(
             kind="worst_case",
-            epsilon=total_epsilon(state.totals, state.deltas, delta=dlt),
+            epsilon=total_epsilon(state.totals, state.deltas, delta=dlt, pure=state.pure),
             delta=dlt,
             method="rdp filter",
             neighbours=self.neighbours,
@@ -356,7 +384,7 @@ class Ledger:
         if state.budget is None:
             return {"epsilon": None, "delta": None, "spent": None, "left": None}
         epsilon, delta = state.budget
-        spent = total_epsilon(state.totals, state.deltas, delta=delta) if state.releases else 0.0
+        spent = total_epsilon(state.totals, state.deltas, delta=delta, pure=state.pure) if state.releases else 0.0
         return {"epsilon": epsilon, "delta": delta, "spent": spent, "left": max(0.0, epsilon - spent)}
 
     def _verified(self) -> Ledger:
@@ -410,8 +438,7 @@ class Ledger:
                 f"This ledger protects one {self.unit}, got costs for one {unit}: no conversion is known. Keep a "
                 "ledger for each unit."
             )
-        priced = [cost if isinstance(cost, int) else "inf" for cost in cost_units(costs)]
-        return {"costs": priced, "delta": delta_units(delta)}
+        return {"costs": [_stored(cost) for cost in cost_units(costs)], "delta": delta_units(delta)}
 
     def _require_budget(self, what: str, body: Mapping[str, Any]) -> None:
         state = self._state
@@ -419,9 +446,14 @@ class Ledger:
             return
         epsilon, delta = state.budget
         totals = [total + decoded(cost) for total, cost in zip(state.totals, body["costs"], strict=True)]
-        after = total_epsilon(totals, state.deltas + body["delta"], delta=delta)
+        pure = state.pure + decoded(body.get("pure", "inf"))
+        after = total_epsilon(totals, state.deltas + body["delta"], delta=delta, pure=pure)
         if not after <= epsilon:
             raise BudgetExceeded(
                 f"{what} would bring the total to epsilon {round_up_text(after)} at delta {delta:g}, and the budget is "
                 f"{epsilon:g}. Nothing was charged: stop here, or let the budget's owner raise it."
             )
+
+
+def _stored(units: Units) -> int | str:
+    return units if isinstance(units, int) else "inf"

@@ -36,6 +36,7 @@ class State:
     meta: dict[str, Any] = field(default_factory=dict)
     budget: tuple[float, float] | None = None
     totals: tuple[Units, ...] = (0,) * len(DECLARED)
+    pure: Units = 0
     deltas: int = 0
     releases: int = 0
     runs: dict[str, Run] = field(default_factory=dict)
@@ -72,6 +73,7 @@ class State:
     def _add_costs(self, row: Row) -> None:
         costs = [decoded(cost) for cost in row.body["costs"]]
         self.totals = tuple(a + b for a, b in zip(self.totals, costs, strict=True))
+        self.pure += decoded(row.body.get("pure", "inf"))
         self.deltas += row.body["delta"]
         self.releases += 1
         if row.kind == "charge":

@@ -1,0 +1,114 @@
+"""The posterior given what was released, the noise taken into account. No data come in here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import gammaln
+
+from tacita.posterior.mixtures import (
+    Mixture,
+    NormalMixture,
+    Shares,
+    cell_factors,
+    enumerated_shares,
+    normal_posterior,
+    tied_shares,
+)
+from tacita.posterior.models import Beta, Dirichlet, Normal
+from tacita.posterior.scores import predictive, states
+
+if TYPE_CHECKING:
+    from tacita._check import Counts, Floats
+    from tacita.posterior.plans import Noise, Plan
+
+_MOST_TOTALS = 4001
+_ALL_COUNTS = 200_000
+
+
+def cells_posterior(plan: Plan, prior: Dirichlet, output: Sequence[int], n: int | None, most: int) -> Mixture | Shares:
+    """Return the noise-aware posterior of the shares: every true count, weighted by its chance and the noise's.
+
+    Args:
+        plan: How the output was made.
+        prior: The prior.
+        output: What was released: the first count alone if there are two cells and n is public, else every cell.
+        n: The public number of records, or None if the part's size is private.
+        most: The largest number of records there can be.
+    """
+    if plan.table is not None:
+        listed = states(prior.cells, most)
+        released = int(np.flatnonzero((listed == np.array(output)).all(axis=1))[0])
+        weights = predictive(prior, most) * plan.table[:, released]
+        return _of_interest(prior, enumerated_shares(prior, listed, weights))
+    source = plan.source
+    if n is not None and prior.cells == 2:
+        return _of_interest(prior, _two_shares(prior, source, output[0], n))
+    starts, factors = cell_factors(prior, tuple(output), source.log_chance, most, _reach(source, prior, output, n))
+    return _of_interest(prior, tied_shares(prior, starts, factors, (0, most) if n is None else (n, n)))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where records may lie: `base + step * units`, with whole units from `low` to `high`."""
+
+    low: int
+    high: int
+    step: float
+    base: float = 0.0
+
+    def value(self, units: float) -> float:
+        """Return the number that these units stand for."""
+        return self.base + units * self.step
+
+    def total(self, records: Floats) -> int:
+        """Return the sum of the records in whole units, each clamped and rounded. What is no number counts as low."""
+        units = np.rint((np.nan_to_num(records, nan=-np.inf) - self.base) / self.step)
+        return int(np.clip(units, self.low, self.high).astype(np.int64).sum())
+
+
+def total_posterior(plan: Plan, model: Normal, total: int, n: int, grid: Grid) -> NormalMixture:
+    """Return the noise-aware posterior of the mean from a noisy total, which is in the grid's units."""
+    source = plan.source
+    first = int(np.clip(total - source.reach, n * grid.low, n * grid.high))
+    last = int(np.clip(total + source.reach, n * grid.low, n * grid.high))
+    totals = np.unique(np.linspace(first, last, _MOST_TOTALS).round()).astype(np.int64)
+    values = n * grid.base + totals.astype(np.float64) * grid.step
+    spread = n**2 * model.sd**2 + n * model.record_sd**2
+    logs = source.log_chance(total - totals) - 0.5 * (values - n * model.mean) ** 2 / spread
+    return normal_posterior(model, n, values, np.exp(logs - logs.max()))
+
+
+def _of_interest(prior: Dirichlet, shares: Shares) -> Mixture | Shares:
+    return shares.marginals[0] if isinstance(prior, Beta) else shares
+
+
+def _two_shares(prior: Dirichlet, source: Noise, output: int, n: int) -> Shares:
+    """With two cells and n public, one count says everything."""
+    counts, spacing = _possible_counts(n, output, source.reach)
+    (true, false) = prior.alphas
+    logs = gammaln(true + counts) - gammaln(counts + 1.0) + gammaln(false + n - counts) - gammaln(n - counts + 1.0)
+    logs += source.log_chance(output - counts)
+    return enumerated_shares(prior, np.stack([counts, n - counts], axis=1), spacing * np.exp(logs - logs.max()))
+
+
+def _possible_counts(n: int, near: int, reach: int) -> tuple[Counts, Floats]:
+    """Return counts from 0 to n and how many each stands for: all of them, or all near one place and some elsewhere."""
+    if n <= _ALL_COUNTS:
+        return np.arange(n + 1), np.ones(n + 1)
+    inner = np.arange(max(0, near - min(reach, _ALL_COUNTS)), min(n, near + min(reach, _ALL_COUNTS)) + 1)
+    counts = np.union1d(inner, np.linspace(0, n, _ALL_COUNTS).astype(np.int64))
+    return counts, np.gradient(counts.astype(np.float64))
+
+
+def _reach(source: Noise, prior: Dirichlet, output: Sequence[int], n: int | None) -> int:
+    """Return how far off the true numbers are looked for: the noise, and where a strong prior pulls them."""
+    if n is None:
+        return source.reach
+    expected = n * np.array(prior.alphas) / sum(prior.alphas)
+    pulled = np.abs(np.array(output) - expected).max() if sum(prior.alphas) > 0.01 * n else 0.0
+    return source.reach + abs(n - sum(output)) + math.ceil(pulled)

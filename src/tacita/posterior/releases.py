@@ -1,0 +1,224 @@
+"""Release a posterior, or a few whole numbers, with exact noise and a certificate of what it costs.
+
+A plan is made first, from public things only: which noise, how much, what is proved about it. Then it is drawn once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacita import _check
+from tacita._check import PrivacyError
+from tacita.guarantee import Guarantee
+from tacita.ledger import Ledger
+from tacita.posterior import requests
+from tacita.posterior.awareness import Grid, cells_posterior, total_posterior
+from tacita.posterior.mixtures import Mixture, Shares
+from tacita.posterior.models import Beta, Dirichlet, Normal
+from tacita.posterior.plans import Candidate, Certificate, Plan, cells_plan, charge, draw, sum_plan
+from tacita.posterior.requests import Request
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+LARGEST_SIZE = 10**9
+
+
+@dataclass(frozen=True)
+class Release:
+    """A released posterior with everything that is known about it. `print` it.
+
+    Attributes:
+        posterior: The posterior of the share, the shares or the mean, the noise taken into account.
+        output: The whole numbers that were released: noisy counts, or a noisy sum in steps.
+        guarantee: What is promised to every record.
+        certificate: The exact privacy curve.
+        mechanism: What was used.
+        compared: What `best` compared, the nearest first.
+        model: The prior.
+        n: The public number of records; None inside a part, whose size is private.
+    """
+
+    posterior: Mixture | Shares
+    output: tuple[int, ...]
+    guarantee: Guarantee
+    certificate: Certificate
+    mechanism: Request
+    compared: tuple[Candidate, ...]
+    model: Dirichlet | Normal
+    n: int | None
+
+    def __str__(self) -> str:
+        lines = [f"posterior under {self.model}: {_summary(self.posterior)}", f"mechanism: {self.mechanism}"]
+        if len(self.compared) > 1:
+            lines[-1] += f", {self.compared[0].measure} {self.compared[0].distance:.3g}; chosen over"
+        lines += [f"  {text}" for text in _comparison(self.compared)]
+        return "\n".join([*lines, f"released: {list(self.output)}", str(self.guarantee)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, without the curve's table."""
+        intervals = np.atleast_2d(np.array(self.posterior.interval(0.95)))
+        return {
+            "model": str(self.model),
+            "mean": np.atleast_1d(self.posterior.mean).tolist(),
+            "sd": np.atleast_1d(self.posterior.sd).tolist(),
+            "interval_95": intervals.tolist(),
+            "output": list(self.output),
+            "mechanism": str(self.mechanism),
+            "compared": [{"mechanism": str(c.mechanism), "distance": c.distance} for c in self.compared],
+            "guarantee": self.guarantee.to_dict(),
+            "certificate": self.certificate.to_dict(),
+        }
+
+
+def release(
+    model: Dirichlet | Normal,
+    *,
+    counts: Sequence[int] | None = None,
+    column: ArrayLike | None = None,
+    epsilon: float | None = None,
+    delta: float = 0.0,
+    mechanism: str | Request = "best",
+    clamp: tuple[float, float] | None = None,
+    step: float | None = None,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    name: str = "posterior",
+) -> Release:
+    """Release the posterior of a conjugate model, with the noise taken into account and a certificate of its privacy.
+
+    Args:
+        model: `beta(...)`, `dirichlet(...)` or `normal(...)`.
+        counts: The number of records in each category: (true, false) for a Beta prior. Or pass `column`.
+        column: The records: true or false, whole numbers from 0 for categories, or real numbers for a normal model.
+        epsilon: The privacy loss it may have.
+        delta: Its failure probability; 0 by default.
+        mechanism: `best`, `geometric`, `gaussian`, `laplace`, `exponential`, or what the functions of these names
+            return (then without `epsilon` and `delta`).
+        clamp: For a normal model: public bounds. Records outside are moved to them.
+        step: For a normal model: the grid that records are rounded to; a thousandth of the bounds' width by default.
+        ledger: A ledger for replace_one, or its file, that is charged before anything is drawn.
+        name: What the release is called in the ledger.
+
+    Guarantee:
+        (epsilon, delta)-differential privacy for replacing one record, as the certificate shows. The number of records
+        is public. The posterior is computed from what was released alone.
+
+    Examples:
+        >>> from tacita.posterior import beta
+        >>> made = release(beta(1, 1), counts=(37, 63), epsilon=0.5)
+        >>> made.guarantee.epsilon, made.mechanism.name
+        (0.5, 'geometric')
+    """
+    request = _request(mechanism, epsilon, delta)
+    if isinstance(model, Normal):
+        return _release_mean(model, counts, column, request, clamp, step, ledger, name)
+    if not isinstance(model, Dirichlet):
+        raise TypeError(f"model must be what beta, dirichlet or normal returns, got {model!r}.")
+    if clamp is not None or step is not None:
+        raise TypeError("clamp and step are for a normal model; counts need no bounds.")
+    values = _counts(model, counts, column)
+    n = sum(values)
+    plan = cells_plan(request, model, model.cells, n)
+    charge(ledger, plan, name, f"posterior under {model} of {n} records")
+    output = draw(plan, values[:1] if plan.table is None and model.cells == 2 else values)
+    return _made(model, plan, output, cells_posterior(plan, model, output, n, n), n)
+
+
+def _request(mechanism: str | Request, epsilon: float | None, delta: float) -> Request:
+    if isinstance(mechanism, Request):
+        if epsilon is not None or delta:
+            raise TypeError(f"epsilon and delta are in {mechanism} already; leave them out.")
+        return mechanism
+    _check.one_of("mechanism", mechanism, tuple(_NAMED))
+    if epsilon is None:
+        raise TypeError(f"epsilon is needed for {mechanism!r}.")
+    make = _NAMED[mechanism]
+    if mechanism in ("geometric", "laplace"):
+        return make(epsilon=epsilon)
+    return make(epsilon=epsilon, delta=delta)
+
+
+_NAMED: dict[str, Callable[..., Request]] = {
+    function.__name__: function
+    for function in (requests.best, requests.geometric, requests.gaussian, requests.laplace, requests.exponential)
+}
+
+
+def _counts(prior: Dirichlet, counts: Sequence[int] | None, column: ArrayLike | None) -> tuple[int, ...]:
+    if (counts is None) == (column is None):
+        raise TypeError("Pass either counts or column.")
+    if counts is not None:
+        if len(counts) != prior.cells:
+            raise ValueError(f"counts must have one number for each of {prior.cells} categories, got {len(counts)}.")
+        values = tuple(_check.count("counts", c, low=0, high=LARGEST_SIZE) for c in counts)
+    else:
+        array = np.asarray(column)
+        if array.ndim != 1 or array.dtype.kind not in "biuf" or not np.isin(array, np.arange(prior.cells)).all():
+            raise ValueError(
+                f"column must be one column of whole numbers from 0 to {prior.cells - 1}, or of truth values."
+            )
+        found = np.bincount(array.astype(np.int64), minlength=prior.cells)
+        values = tuple(int(c) for c in (found[::-1] if isinstance(prior, Beta) else found))
+    if sum(values) == 0:
+        raise ValueError("There must be at least one record.")
+    return values
+
+
+def _release_mean(
+    model: Normal,
+    counts: Sequence[int] | None,
+    column: ArrayLike | None,
+    request: Request,
+    clamp: tuple[float, float] | None,
+    step: float | None,
+    ledger: Ledger | str | os.PathLike[str] | None,
+    name: str,
+) -> Release:
+    if column is None or counts is not None:
+        raise TypeError("A normal model needs column, the records themselves, so that they can be clamped.")
+    grid = _grid(clamp, step)
+    records = np.asarray(column, dtype=np.float64)
+    if records.ndim != 1 or not len(records):
+        raise ValueError(f"column must be one column of at least one record, got shape {records.shape}.")
+    if request.name not in ("best", "geometric", "gaussian"):
+        raise PrivacyError(f"{request} is for counts; a normal model takes geometric, gaussian or best.")
+    n = len(records)
+    plan = sum_plan(request, grid.high)
+    charge(ledger, plan, name, f"posterior under {model} of {n} records in [{grid.base:g}, {grid.value(grid.high):g}]")
+    output = draw(plan, (grid.total(records),))
+    return _made(model, plan, output, total_posterior(plan, model, output[0], n, grid), n)
+
+
+def _grid(clamp: tuple[float, float] | None, step: float | None) -> Grid:
+    if clamp is None:
+        raise PrivacyError(
+            "A normal model needs clamp=(low, high): without public bounds no noise can hide one record."
+        )
+    low, high = (_check.in_range("clamp", bound, -1e100, 1e100) for bound in clamp)
+    if not low < high:
+        raise ValueError(f"clamp must be (low, high) with low < high, got ({low:g}, {high:g}).")
+    width = (high - low) / 1000 if step is None else _check.in_range("step", step, (high - low) / 1e6, high - low)
+    return Grid(0, math.ceil(round((high - low) / width, 6)), width, low)
+
+
+def _made(
+    model: Dirichlet | Normal, plan: Plan, output: tuple[int, ...], posterior: Mixture | Shares, n: int | None
+) -> Release:
+    return Release(posterior, output, plan.guarantee(), plan.certificate, plan.used, plan.compared, model, n)
+
+
+def _summary(posterior: Mixture | Shares) -> str:
+    means, intervals = np.atleast_1d(posterior.mean), np.atleast_2d(np.array(posterior.interval(0.95)))
+    parts = [f"{m:.4g} ({low:.4g} to {high:.4g})" for m, (low, high) in zip(means, intervals, strict=True)]
+    return f"mean and 95% interval {', '.join(parts)}"
+
+
+def _comparison(compared: tuple[Candidate, ...]) -> list[str]:
+    return [f"{c.mechanism}: {c.measure} {c.distance:.3g}" for c in compared[1:]]
