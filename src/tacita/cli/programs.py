@@ -12,7 +12,7 @@ from tacita.cli.app import JSON, app, print_json
 
 if TYPE_CHECKING:
     from tacita.posterior.composition import Cost
-    from tacita.posterior.handles import Release
+    from tacita.posterior.handles import PlannedRelease
     from tacita.posterior.program import Program
 
 PROGRAM = Annotated[Path, typer.Argument(help="A Python file that makes one Program.", show_default=False)]
@@ -65,7 +65,7 @@ def summary(program: Program) -> dict[str, Any]:
     }
 
 
-def _release(release: Release) -> dict[str, Any]:
+def _release(release: PlannedRelease) -> dict[str, Any]:
     from tacita.posterior.composition import sensitivity
 
     query, moved = release.query, sensitivity(release.query)

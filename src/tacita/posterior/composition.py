@@ -16,7 +16,7 @@ from tacita.posterior.domains import Clamped
 from tacita.posterior.handles import labels_of
 
 if TYPE_CHECKING:
-    from tacita.posterior.handles import Condition, Query, Release
+    from tacita.posterior.handles import Condition, PlannedRelease, Query
     from tacita.posterior.requests import Request
 
 LARGEST_POPULATION = 1024
@@ -89,7 +89,7 @@ def charge(query: Query, request: Request) -> Charge:
     return Charge(cost(moved.stay), cost(moved.cross))
 
 
-def total(releases: Sequence[Release]) -> Cost:
+def total(releases: Sequence[PlannedRelease]) -> Cost:
     """Return what all releases cost the worst-placed record.
 
     The record's cell of the population (its values in the columns of conditions) is v before and w after. A release

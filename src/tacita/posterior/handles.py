@@ -441,7 +441,7 @@ class Released(Handle):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Release(Released):
+class PlannedRelease(Released):
     """A query and the mechanism that makes it public, with what that costs."""
 
     query: Query

@@ -21,8 +21,8 @@ from tacita.posterior.handles import (
     Handle,
     Part,
     Partition,
+    PlannedRelease,
     Query,
-    Release,
     Released,
     of_another_program,
 )
@@ -64,9 +64,9 @@ class Program:
         self._results: dict[str, Released] = {}
 
     @property
-    def releases(self) -> tuple[Release, ...]:
+    def releases(self) -> tuple[PlannedRelease, ...]:
         """What is released, in order."""
-        return tuple(result for result in self._results.values() if isinstance(result, Release))
+        return tuple(result for result in self._results.values() if isinstance(result, PlannedRelease))
 
     @property
     def derived(self) -> tuple[Derived, ...]:
@@ -85,7 +85,7 @@ class Program:
         """Return the parts by the public labels of a column, as a mapping."""
         return self._everyone.partition(column)
 
-    def release(self, query: Query, mechanism: Request, name: str | None = None) -> Release:
+    def release(self, query: Query, mechanism: Request, name: str | None = None) -> PlannedRelease:
         """Make a query public through a mechanism.
 
         Args:
@@ -101,7 +101,7 @@ class Program:
             note = Note(query.span, "the query was made here")
             raise ProgramError("T011", f"{mechanism.name} cannot release {query.description}", span, problem, (note,))
         chosen = self._name(name, span, query.label)
-        made = Release(self, chosen, span, query, mechanism, charge(query, mechanism))
+        made = PlannedRelease(self, chosen, span, query, mechanism, charge(query, mechanism))
         self._results[chosen] = made
         return made
 
@@ -204,7 +204,7 @@ def _exceeded(program: Program, what: str) -> ProgramError:
     releases = program.releases
     sums = [getattr(total(releases[: i + 1]), what) for i in range(len(releases))]
     first = next(i for i, spent in enumerate(sums) if spent > budget)
-    places: dict[Span, list[Release]] = {}
+    places: dict[Span, list[PlannedRelease]] = {}
     for release in releases:
         places.setdefault(release.span, []).append(release)
     labels = {span: _cost_label(group, what) for span, group in places.items()}
@@ -219,7 +219,7 @@ def _exceeded(program: Program, what: str) -> ProgramError:
     )
 
 
-def _cost_label(group: list[Release], what: str) -> str:
+def _cost_label(group: list[PlannedRelease], what: str) -> str:
     costs = [getattr(release.charge.largest, what) for release in group]
     if len(group) == 1:
         return f"costs {what} {text(costs[0])}"

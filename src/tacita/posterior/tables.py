@@ -1,0 +1,215 @@
+"""Read private records through a program's schema, and count what its queries ask for, exactly.
+
+Every cell is some value of its column, whatever it holds, and depends on its own record alone: a cell that cannot be
+read is false, a category's `other` label, or for numbers NaN, which a clamp makes its lower bound.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+
+from tacita.posterior.domains import Bool, Category, Clamped, Finite
+from tacita.posterior.handles import labels_of
+
+if TYPE_CHECKING:
+    from tacita._check import Counts, Floats
+    from tacita.posterior.domains import Domain
+    from tacita.posterior.handles import Column, Query
+    from tacita.posterior.program import Program
+
+    Values = Counts | Floats
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The records of one program. Private: it prints nothing of them.
+
+    Attributes:
+        columns: For each column, one number a record: the place of a label, or a real number.
+        unreadable: How many cells of each column could not be read. For the data's owner only.
+        mapped: Clamped and mapped columns, made once: a record has one value, whatever the function does later.
+    """
+
+    columns: Mapping[str, Values] = field(repr=False)
+    unreadable: Mapping[str, int] = field(repr=False)
+    mapped: dict[Column, Counts] = field(default_factory=dict, repr=False)
+
+
+def read(program: Program, data: Path | str | Mapping[str, Sequence[Any]]) -> Table:
+    """Read a CSV file, or take a mapping from names to values, as the program's schema says.
+
+    A CSV file is UTF-8 with a header; every line after it is a record, a blank one too. Fields may be quoted but hold
+    no line break, so no line can change how another is read. A line that cannot be read, or has not as many fields as
+    the header, is a record of unreadable cells. Columns that the schema does not name are skipped.
+
+    Raises:
+        ValueError: If a column is missing, or the number of records is not the program's n.
+        OSError: If the file cannot be read.
+
+    Guarantee:
+        What a record becomes depends on that record and the schema alone.
+    """
+    cells = _mapped_cells(program, data) if isinstance(data, Mapping) else _file_cells(program, Path(data))
+    for name, values in cells.items():
+        if len(values) != program.n:
+            raise ValueError(
+                f"The program is for n={program.n} records, but column {name!r} has {len(values)}; "
+                "give the program the true n, which is public."
+            )
+    read_columns = {name: _encoded(program.schema[name], values) for name, values in cells.items()}
+    return Table(
+        {name: values for name, (values, _) in read_columns.items()},
+        {name: bad for name, (_, bad) in read_columns.items()},
+    )
+
+
+def statistic(query: Query, table: Table) -> tuple[int, ...]:
+    """Return the exact whole numbers of a query, before any noise. Private.
+
+    Cells are counted in the order of `query.labels`; of two cells of all records only the first. Sums, means and normal
+    posteriors are the sum of the values in units of the step.
+    """
+    kept = np.ones(query.program.n, dtype=np.bool_)
+    for condition in query.conditions:
+        kept &= np.isin(_values(condition.column, table), sorted(condition.places))
+    if query.column is None:
+        return (int(kept.sum()),)
+    values = _values(query.column, table)[kept].astype(np.int64)
+    domain = query.column.domain
+    if query.cells > 1:
+        if isinstance(domain, Clamped):
+            values = np.minimum(
+                (values - domain.lowest) * query.cells // (domain.highest - domain.lowest), query.cells - 1
+            )
+        return tuple(np.bincount(values, minlength=query.cells).tolist())[: query.numbers]
+    return (int(values.sum()) if isinstance(domain, Clamped) else int((values == 0).sum()),)
+
+
+def _file_cells(program: Program, path: Path) -> dict[str, list[str | None]]:
+    with path.open("rb") as lines:
+        header = _fields(lines.readline().removeprefix(b"\xef\xbb\xbf"))
+        if not header:
+            raise ValueError(f"{path.name} must start with a header line of column names, in UTF-8.")
+        places = {name: _place(name, header, path.name) for name in program.schema}
+        cells: dict[str, list[str | None]] = {name: [] for name in places}
+        for line in lines:
+            fields = _fields(line)
+            whole = fields is not None and len(fields) == len(header)
+            for name, place in places.items():
+                cells[name].append(fields[place] if whole and fields is not None else None)
+    return cells
+
+
+def _fields(line: bytes) -> list[str] | None:
+    try:
+        text = line.rstrip(b"\r\n").decode()
+        return [field.strip() for field in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
+    except (UnicodeDecodeError, csv.Error):
+        return None
+
+
+def _place(name: str, header: Sequence[str], file: str) -> int:
+    if header.count(name) != 1:  # the header is not shown: without one, the first line is a record
+        found = "more than one column" if name in header else "no column"
+        raise ValueError(f"{file} has {found} {name!r}, which the program's schema names; compare the first line.")
+    return header.index(name)
+
+
+def _mapped_cells(program: Program, data: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    for name in program.schema:
+        if name not in data:
+            raise ValueError(f"The data have no column {name!r}, which the program's schema names.")
+    arrays = {name: np.asarray(data[name], dtype=_dtype(data[name])) for name in program.schema}
+    for name, array in arrays.items():
+        if array.ndim != 1:
+            raise ValueError(f"Column {name!r} must hold one value for each record, got shape {array.shape}.")
+    return {name: array.tolist() for name, array in arrays.items()}
+
+
+def _dtype(values: object) -> Any:
+    return getattr(values, "dtype", object)  # a list's cells stay as they are, whatever the others hold
+
+
+def _encoded(domain: Domain, cells: Sequence[object]) -> tuple[Values, int]:
+    """Return one number for each cell, and how many cells could not be read."""
+    if isinstance(domain, Bool | Category):
+        places = [_attempt(_index, domain, cell) for cell in cells]
+        codes = [domain.fallback if place is None else place for place in places]
+        return np.array(codes, dtype=np.int64), places.count(None)
+    numbers = [_attempt(_number, cell) for cell in cells]
+    return np.array([math.nan if x is None else x for x in numbers], dtype=np.float64), numbers.count(None)
+
+
+def _attempt(function: Callable[..., T], *arguments: object) -> T | None:
+    """Return what a function says of one cell, or None if it fails: no cell may stop the program."""
+    try:
+        return function(*arguments)
+    except (Exception, SystemExit):
+        return None
+
+
+def _index(domain: Finite, cell: object) -> int | None:
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)  # a column of whole numbers that went through floats
+    return None if cell is None else domain.index(cell.decode() if isinstance(cell, bytes) else cell)
+
+
+def _number(cell: Any) -> float | None:
+    value = float(cell)
+    return value if math.isfinite(value) and not (isinstance(cell, str) and "_" in cell) else None
+
+
+def _values(column: Column, table: Table) -> Values:
+    """Return a column's value for every record: places of labels, steps of a clamped number, or reals."""
+    if column.source is None:
+        return table.columns[column.name]
+    if column not in table.mapped:
+        table.mapped[column] = _made_from(column, column.source, table)
+    return table.mapped[column]
+
+
+def _made_from(column: Column, source: Column, table: Table) -> Counts:
+    domain = column.domain
+    if column.function is None:
+        return _on_grid(cast("Clamped", domain), _reals(source, table))
+    results = [_attempt(_forced, domain, column.function, cell) for cell in _seen(source, table)]
+    if isinstance(domain, Bool | Category):
+        return np.array([domain.fallback if place is None else place for place in results], dtype=np.int64)
+    numbers = np.array([math.nan if x is None else x for x in results], dtype=np.float64)
+    return _on_grid(cast("Clamped", domain), numbers)
+
+
+def _seen(column: Column, table: Table) -> list[object]:
+    """Return a column's values as a function sees them: truth values, labels, or real numbers."""
+    if isinstance(column.domain, Bool | Category):
+        labels = labels_of(column)
+        return [labels[place] for place in _values(column, table).tolist()]
+    return list(_reals(column, table).tolist())
+
+
+def _reals(column: Column, table: Table) -> Floats:
+    step = float(column.domain.step) if isinstance(column.domain, Clamped) else 1.0
+    return _values(column, table).astype(np.float64) * step
+
+
+def _forced(domain: Domain, function: Callable[[Any], object], cell: object) -> float | None:
+    result = function(cell)
+    if isinstance(domain, Bool):
+        return 0 if result else 1
+    return domain.index(result) if isinstance(domain, Category) else float(result)  # type: ignore[arg-type]
+
+
+def _on_grid(domain: Clamped, values: Floats) -> Counts:
+    steps = np.rint(
+        np.clip(np.where(np.isnan(values), domain.low, values), domain.low, domain.high) / float(domain.step)
+    )
+    return np.clip(steps, domain.lowest, domain.highest).astype(np.int64)
