@@ -76,13 +76,13 @@ def exponential(
     """
     if sensitivity == "local":
         raise PrivacyError(
-            "sensitivity='local' is not private: the local sensitivity itself depends on the data, and for some priors "
-            "neighbouring datasets are told apart beyond the stated (epsilon, delta). Use sensitivity='smooth'."
+            "sensitivity='local' is not private: the local sensitivity depends on the data, and there are priors "
+            "(such as beta(0.01, 0.01) with 200 records) for which the stated (epsilon, delta) is broken. Use 'smooth'."
         )
     if score in ("chi2", "chi^2", "chi_squared"):
         raise PrivacyError(
-            "score='chi2' has infinite sensitivity: the chi-squared divergence between posteriors of neighbouring "
-            "datasets is unbounded or infinite, so no noise is enough. Use score='hellinger'."
+            "score='chi2' has infinite sensitivity: the chi-squared divergence between two posteriors is infinite once "
+            "one count is about twice the other, so no noise is enough. Use score='hellinger'."
         )
     _check.one_of("sensitivity", sensitivity, SENSITIVITIES)
     dlt = _check.in_range("delta", delta, 0.0, 0.5)
