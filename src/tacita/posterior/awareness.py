@@ -67,8 +67,10 @@ class Grid:
 
     def total(self, records: Floats) -> int:
         """Return the sum of the records in whole units, each clamped and rounded. What is no number counts as low."""
-        units = np.rint((np.nan_to_num(records, nan=-np.inf) - self.base) / self.step)
-        return int(np.clip(units, self.low, self.high).astype(np.int64).sum())
+        low, high = self.value(self.low), self.value(self.high)
+        clamped = np.clip(np.where(np.isnan(records), low, records), low, high)
+        units = np.rint((clamped - self.base) / self.step).astype(np.int64)
+        return int(np.clip(units, self.low, self.high).sum())
 
 
 def total_posterior(plan: Plan, model: Normal, total: int, n: int, grid: Grid) -> NormalMixture:

@@ -304,9 +304,9 @@ def _cell_marginal(
         inside = mine[fits]
         return _pruned(weights, alphas[cell] + inside, alphas.sum() - alphas[cell] + sizes[0] - inside)
     (few, mass), (beside, others_mass) = _merged(mine, own[1]), _merged(rest, others[1])
-    size = np.minimum(few[:, None] + beside[None, :], sizes[1])
+    size = few[:, None] + beside[None, :]
     logs = gammaln(size + 1.0) - gammaln(alphas.sum() + size)
-    weights = (mass[:, None] * others_mass[None, :] * np.exp(logs - logs.max())).reshape(-1)
+    weights = np.where(size <= sizes[1], mass[:, None] * others_mass * np.exp(logs - logs.max()), 0.0).reshape(-1)
     first, second = alphas[cell] + few[:, None], alphas.sum() - alphas[cell] + size - few[:, None]
     return _pruned(weights, np.broadcast_to(first, size.shape).reshape(-1), second.reshape(-1))
 
