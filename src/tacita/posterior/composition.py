@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from tacita.posterior.columns import labels_of
 from tacita.posterior.domains import Clamped
-from tacita.posterior.handles import labels_of
 
 if TYPE_CHECKING:
-    from tacita.posterior.handles import Condition, PlannedRelease, Query
+    from tacita.posterior.columns import Condition, Query
+    from tacita.posterior.handles import PlannedRelease
     from tacita.posterior.requests import Request
 
 LARGEST_POPULATION = 1024

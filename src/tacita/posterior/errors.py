@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import linecache
-import os
-import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import islice
-from types import CodeType, FrameType, TracebackType
 
 from tacita._check import PrivacyError
+from tacita.posterior.source import Span
 
 CODES = {
     "T001": "unknown column",
@@ -45,40 +42,7 @@ CODES = {
     "T028": "Python error",
 }
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _MOST_LINES = 6
-
-
-@dataclass(frozen=True)
-class Span:
-    """A piece of source. Lines count from 1, columns from 0 in characters; the end column is not in it."""
-
-    file: str
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-
-    def holds(self, other: Span) -> bool:
-        """Return whether `other` lies in this piece."""
-        start = (self.line, self.column) <= (other.line, other.column)
-        return (
-            self.file == other.file and start and (other.end_line, other.end_column) <= (self.end_line, self.end_column)
-        )
-
-    @property
-    def place(self) -> str:
-        """File, line and column, as editors read them."""
-        near = os.path.relpath(self.file) if os.path.isabs(self.file) else self.file
-        return f"{self.file if near.startswith('..') else near}:{self.line}:{self.column + 1}"
-
-    @property
-    def text(self) -> str:
-        """The source of a piece on one line; empty if it spans several or is not known."""
-        return (
-            linecache.getline(self.file, self.line)[self.column : self.end_column] if self.line == self.end_line else ""
-        )
 
 
 @dataclass(frozen=True)
@@ -134,25 +98,6 @@ class ProgramError(PrivacyError):
         }
 
 
-def caller() -> Span:
-    """Return the expression outside of tacita that is being evaluated."""
-    frames = [f for f in _frames(sys._getframe(1)) if not f.f_code.co_filename.startswith(_PACKAGE)]
-    own = [f for f in frames if not _is_library(f.f_code.co_filename)]
-    found = (own or frames)[0]
-    return _position(found.f_code, found.f_lasti)
-
-
-def origin(trace: TracebackType | None) -> tuple[Span | None, bool]:
-    """Return the user's innermost expression in a traceback, and whether tacita itself raised the error."""
-    found, last = None, ""
-    while trace is not None:
-        code, last = trace.tb_frame.f_code, trace.tb_frame.f_code.co_filename
-        if not last.startswith(_PACKAGE) and not _is_library(last):
-            found = _position(code, trace.tb_lasti)
-        trace = trace.tb_next
-    return found, last.startswith(_PACKAGE)
-
-
 def did_you_mean(name: object, known: Sequence[object]) -> str:
     """Return a suggestion for a misspelt name, or the names there are."""
     names = [str(k) for k in known]
@@ -161,30 +106,6 @@ def did_you_mean(name: object, known: Sequence[object]) -> str:
         return f"did you mean {near[0]!r}?"
     more = ", …" if len(names) > 12 else ""
     return f"there are: {', '.join(map(repr, names[:12]))}{more}"
-
-
-def byte_column(file: str, line: int, column: int) -> int:
-    """Return a column in characters for one in UTF-8 bytes, as Python's compiler counts them."""
-    return len(linecache.getline(file, line).encode()[:column].decode(errors="replace"))
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith(("<frozen", _STANDARD)) or f"{os.sep}site-packages{os.sep}" in file
-
-
-def _position(code: CodeType, instruction: int) -> Span:
-    line, end_line, column, end_column = next(islice(code.co_positions(), instruction // 2, None))
-    file, first = code.co_filename, line or code.co_firstlineno
-    last = end_line or first
-    start = 0 if column is None else byte_column(file, first, column)
-    end = len(linecache.getline(file, last).rstrip("\n")) if end_column is None else byte_column(file, last, end_column)
-    return Span(file, first, start, last, end)
 
 
 def _render(error: ProgramError) -> Iterator[str]:

@@ -8,8 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from tacita.posterior.errors import Note, ProgramError, Span, origin
+from tacita.posterior.errors import Note, ProgramError
 from tacita.posterior.program import Program, loading
+from tacita.posterior.source import Span, origin
 
 
 def load(path: Path | str) -> Program:

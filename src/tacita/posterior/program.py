@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import ast
-import linecache
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from fractions import Fraction
-from functools import lru_cache
+from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
 from tacita import _check
+from tacita.posterior.columns import Column, Part, Partition, Query
 from tacita.posterior.composition import Cost, charge, exact, text, total
 from tacita.posterior.domains import Bool, Category, Domain, Real
-from tacita.posterior.errors import Note, ProgramError, Span, byte_column, caller
-from tacita.posterior.handles import (
-    Column,
-    Derived,
-    Handle,
-    Part,
-    Partition,
-    PlannedRelease,
-    Query,
-    Released,
-    of_another_program,
-)
+from tacita.posterior.errors import Note, ProgramError
+from tacita.posterior.handles import Derived, Handle, PlannedRelease, Released, of_another_program
 from tacita.posterior.models import Normal
 from tacita.posterior.requests import Request
+from tacita.posterior.source import Span, assigned_name, caller
 
 LARGEST_BUDGET = 1e6
 loading = ContextVar("loading", default=False)  # while a file is executed to be checked, no data may be read
 _TWO_CELL_SCORES = ("total_variation", "jensen_shannon", "lecam")
-_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Program:
@@ -141,6 +131,18 @@ class Program:
             raise _exceeded(self, "delta")
         return spent
 
+    def run(self, data: object, **options: Any) -> Any:
+        """Check the program, then read the data and release; see `tacita.posterior.evaluate.run`."""
+        if loading.get():
+            raise ProgramError(
+                "T026",
+                "the program reads its data while it is checked",
+                caller(),
+                'put it under `if __name__ == "__main__":`, or leave it to the command: tacita run FILE --data DATA',
+            )
+        self.check()
+        return import_module("tacita.posterior.evaluate").run(self, data, **options)
+
     @property
     def _everyone(self) -> Part:
         return Part(self, (), self.span)
@@ -153,7 +155,7 @@ class Program:
                 note = Note(self._results[given].span, "first used here")
                 raise ProgramError("T014", f"two results are named {given!r}", span, "choose another name", (note,))
             return given
-        assigned = _assignments(span.file).get((span.line, span.column, span.end_line, span.end_column), "")
+        assigned = assigned_name(span)
         if assigned and assigned not in self._results:
             return assigned
         places = (otherwise, *(f"{otherwise} ({i})" for i in range(2, len(self._results) + 3)))
@@ -242,30 +244,3 @@ def _way_out(program: Program, what: str, sums: list[Fraction]) -> str:
 def _rounded_down(value: Fraction) -> str:
     digits = 3 - math.floor(math.log10(value))
     return f"{float(Fraction(math.floor(value * Fraction(10) ** digits)) / Fraction(10) ** digits):.4g}"
-
-
-@lru_cache(maxsize=8)
-def _assignments(file: str) -> dict[tuple[int, int, int, int], str]:
-    """Return the variables of a source file that get a value once, by the place of the value."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return {}
-    found = {}
-    for node in _statements(tree):
-        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        target = node.target if isinstance(node, ast.AnnAssign) else target
-        value = getattr(node, "value", None)
-        if isinstance(target, ast.Name) and isinstance(value, ast.expr):
-            end_line, end = value.end_lineno or value.lineno, value.end_col_offset or 0
-            start = byte_column(file, value.lineno, value.col_offset)
-            found[value.lineno, start, end_line, byte_column(file, end_line, end)] = target.id
-    return found
-
-
-def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what runs at most once: nothing in loops and functions."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, _LOOPS):
-            yield child
-            yield from _statements(child)

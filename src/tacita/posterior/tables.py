@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
+from tacita.posterior.columns import labels_of
 from tacita.posterior.domains import Bool, Category, Clamped, Finite
-from tacita.posterior.handles import labels_of
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
+    from tacita.posterior.columns import Column, Query
     from tacita.posterior.domains import Domain
-    from tacita.posterior.handles import Column, Query
     from tacita.posterior.program import Program
 
     Values = Counts | Floats
