@@ -235,10 +235,9 @@ def charge(ledger: Ledger | str | os.PathLike[str] | None, plan: Plan, name: str
 def _best_plan(request: Request, prior: Dirichlet | None, cells: int, n: int | None) -> Plan:
     from tacita.posterior.choice import compare
 
-    if prior is None or n is None:
-        return cells_plan(replace(request, name="geometric", delta=0.0), prior, cells, n)
-    compared = compare(request, prior, n)
-    return replace(cells_plan(compared[0].mechanism, prior, cells, n), compared=compared)
+    compared = () if prior is None or n is None else compare(request, prior, n)
+    chosen = compared[0].mechanism if compared else replace(request, name="geometric", delta=0.0)
+    return replace(cells_plan(chosen, prior, cells, n), compared=compared)
 
 
 def _laplace_plan(request: Request, moves: int) -> Plan:

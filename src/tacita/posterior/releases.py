@@ -44,6 +44,7 @@ class Release:
         compared: What `best` compared, the nearest first.
         model: The prior.
         n: The public number of records; None inside a part, whose size is private.
+        labels: The names of the categories, if they have any.
     """
 
     posterior: Mixture | Shares
@@ -54,6 +55,7 @@ class Release:
     compared: tuple[Candidate, ...]
     model: Dirichlet | Normal
     n: int | None
+    labels: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"posterior under {self.model}: {_summary(self.posterior)}", f"mechanism: {self.mechanism}"]
@@ -67,6 +69,7 @@ class Release:
         intervals = np.atleast_2d(np.array(self.posterior.interval(0.95)))
         return {
             "model": str(self.model),
+            "labels": list(self.labels),
             "mean": np.atleast_1d(self.posterior.mean).tolist(),
             "sd": np.atleast_1d(self.posterior.sd).tolist(),
             "interval_95": intervals.tolist(),
@@ -128,7 +131,20 @@ def release(
     plan = cells_plan(request, model, model.cells, n)
     charge(ledger, plan, name, f"posterior under {model} of {n} records")
     output = draw(plan, values[:1] if plan.table is None and model.cells == 2 else values)
-    return _made(model, plan, output, cells_posterior(plan, model, output, n, n), n)
+    return made(model, plan, output, cells_posterior(plan, model, output, n, n), n)
+
+
+def made(
+    model: Dirichlet | Normal,
+    plan: Plan,
+    output: tuple[int, ...],
+    posterior: Mixture | Shares,
+    n: int | None,
+    labels: tuple[str, ...] = (),
+) -> Release:
+    """Return a release with what its plan proved."""
+    proved = plan.guarantee(), plan.certificate, plan.used, plan.compared
+    return Release(posterior, output, *proved, model, n, labels)
 
 
 def _request(mechanism: str | Request, epsilon: float | None, delta: float) -> Request:
@@ -193,7 +209,7 @@ def _release_mean(
     plan = sum_plan(request, grid.high)
     charge(ledger, plan, name, f"posterior under {model} of {n} records in [{grid.base:g}, {grid.value(grid.high):g}]")
     output = draw(plan, (grid.total(records),))
-    return _made(model, plan, output, total_posterior(plan, model, output[0], n, grid), n)
+    return made(model, plan, output, total_posterior(plan, model, output[0], n, grid), n)
 
 
 def _grid(clamp: tuple[float, float] | None, step: float | None) -> Grid:
@@ -206,12 +222,6 @@ def _grid(clamp: tuple[float, float] | None, step: float | None) -> Grid:
         raise ValueError(f"clamp must be (low, high) with low < high, got ({low:g}, {high:g}).")
     width = (high - low) / 1000 if step is None else _check.in_range("step", step, (high - low) / 1e6, high - low)
     return Grid(0, math.ceil(round((high - low) / width, 6)), width, low)
-
-
-def _made(
-    model: Dirichlet | Normal, plan: Plan, output: tuple[int, ...], posterior: Mixture | Shares, n: int | None
-) -> Release:
-    return Release(posterior, output, plan.guarantee(), plan.certificate, plan.used, plan.compared, model, n)
 
 
 def _summary(posterior: Mixture | Shares) -> str:

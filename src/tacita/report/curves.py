@@ -45,7 +45,7 @@ def draw_curves(
         note = "The typical curve levels off at the estimator's failure probability, and is capped by the worst case. "
         note += "Computed from private data: for the data's owner."
         figure.text(0.01, 0.015, note, fontsize=8, color="#6b6b6b")
-        figure.savefig(path, metadata=_metadata(path))
+        figure.savefig(path, metadata=figure_metadata(path))
 
 
 def _finish_curves(axis: Any, worst: Guarantee, typical: Guarantee) -> None:
@@ -101,7 +101,7 @@ def _canvas() -> tuple[Any, Any]:
     return figure, axes
 
 
-def _metadata(path: Path) -> dict[str, Any]:
+def figure_metadata(path: Path) -> dict[str, Any]:
     """Leave dates out, so that the same run draws the same file."""
     if path.suffix == ".svg":
         return {"Date": None, "Creator": "tacita"}

@@ -1,0 +1,108 @@
+"""Released results for people: a table with small plots on a terminal, and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tacita.posterior.evaluate import Noisy
+from tacita.posterior.mixtures import BetaMixture, Mixture, Shares
+from tacita.posterior.releases import Release
+from tacita.report.posteriors import Panel, Ridge, draw_posteriors
+
+if TYPE_CHECKING:
+    from tacita._check import Floats
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_PLOT_WIDTH = 24
+_FIGURE_POINTS = 240
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of a result: its best guess, its 95% interval, and its distribution if it has one."""
+
+    name: str
+    mean: float
+    low: float
+    high: float
+    posterior: Mixture | None = None
+
+
+def rows(results: Mapping[str, Any]) -> list[Row]:
+    """Return every released number."""
+    return [row for name, value in results.items() for row in _rows(name, value)]
+
+
+def text_table(results: Mapping[str, Any]) -> str:
+    """Return a table with a small plot of each posterior, and what was derived below it."""
+    listed = rows(results)
+    spans = _spans(listed)
+    cells = [("", "mean", "95% interval", "")]
+    cells += [(row.name, f"{row.mean:.4g}", f"{row.low:.4g} to {row.high:.4g}", _plot(row, spans)) for row in listed]
+    widths = [max(len(row[i]) for row in cells) for i in range(3)]
+    lines = ["  ".join((*(f"{c:{w}}" for c, w in zip(row, widths, strict=False)), row[3])).rstrip() for row in cells]
+    derived = [f"{name} = {value}" for name, value in results.items() if not isinstance(value, Release | Noisy)]
+    return "\n".join([*lines, *(["", *derived] if derived else [])])
+
+
+def write_figure(path: Path, results: Mapping[str, Any]) -> None:
+    """Draw every posterior, shares on one axis; the suffix decides the format."""
+    listed = [row for row in rows(results) if row.posterior is not None]
+    spans = _spans(listed)
+    shares = [row for row in listed if isinstance(row.posterior, BetaMixture)]
+    panels = [Panel("Shares", tuple(_ridge(row, spans[row.name]) for row in shares))] if shares else []
+    panels += [Panel(r.name, (_ridge(r, spans[r.name]),)) for r in listed if not isinstance(r.posterior, BetaMixture)]
+    draw_posteriors(path, panels)
+
+
+def has_posteriors(results: Mapping[str, Any]) -> bool:
+    """Return whether there is anything to draw."""
+    return any(isinstance(value, Release) for value in results.values())
+
+
+def _rows(name: str, value: Any) -> list[Row]:
+    if isinstance(value, Noisy):
+        names = [f"{name}: {label}" for label in value.labels] or [name]
+        ends = value.interval(0.95)
+        return [Row(n, v, *e) for n, v, e in zip(names, value.values, ends, strict=True)]
+    if not isinstance(value, Release):
+        return []
+    posterior = value.posterior
+    if isinstance(posterior, Shares):
+        known = value.labels or [str(i) for i in range(len(posterior.marginals))]
+        return [_row(f"{name}: {label}", one) for label, one in zip(known, posterior.marginals, strict=True)]
+    return [_row(name, posterior)]
+
+
+def _row(name: str, posterior: Mixture) -> Row:
+    return Row(name, posterior.mean, *posterior.interval(0.95), posterior)
+
+
+def _spans(listed: Sequence[Row]) -> dict[str, tuple[float, float]]:
+    """Return the axis of each posterior: all shares have one, so that they can be compared."""
+    own = {row.name: row.posterior.interval(0.998) for row in listed if row.posterior is not None}
+    shares = [own[row.name] for row in listed if isinstance(row.posterior, BetaMixture)]
+    common = (min(s[0] for s in shares), max(s[1] for s in shares)) if shares else (0.0, 1.0)
+    return {r.name: common if isinstance(r.posterior, BetaMixture) else own[r.name] for r in listed if r.name in own}
+
+
+def _plot(row: Row, spans: Mapping[str, tuple[float, float]]) -> str:
+    if row.posterior is None:
+        return ""
+    low, high = spans[row.name]
+    ends = np.linspace(low, high, _PLOT_WIDTH + 1)
+    heights = np.diff(row.posterior.cdf(ends))
+    bars = np.ceil(heights / heights.max() * (len(_BLOCKS) - 1) - 0.4).astype(int)
+    return f"{low:.3g} {''.join(_BLOCKS[max(bar, 0)] for bar in bars)} {high:.3g}"
+
+
+def _ridge(row: Row, span: tuple[float, float]) -> Ridge:
+    if row.posterior is None:
+        raise ValueError("only posteriors are drawn")
+    x: Floats = np.linspace(*span, _FIGURE_POINTS)
+    return Ridge(row.name, tuple(x.tolist()), tuple(row.posterior.pdf(x).tolist()), row.mean, row.low, row.high)
