@@ -177,11 +177,14 @@ def _worst(stay: Sequence[Fraction], cross: Sequence[Fraction], cells: set[froze
     if cells is None:
         return Fraction(sum(most), scale)
     bounded = sorted(((sum(most[i] for i in cell), cell) for cell in cells), key=lambda pair: -pair[0])
+    leaving = {cell: sum(moving[i] for i in cell) for cell in cells}
+    saved = [2 * out - kept for kept, out in zip(within, moving, strict=True)]  # by a record that does not leave
     worst = 0
     for position, (bound, before) in enumerate(bounded):
+        if 2 * bound <= worst:
+            break
         for other, after in bounded[position:]:
             if bound + other <= worst:
                 break
-            cost = sum(within[i] for i in before & after) + sum(moving[i] for i in before ^ after)
-            worst = max(worst, cost)
+            worst = max(worst, leaving[before] + leaving[after] - sum([saved[i] for i in before & after]))
     return Fraction(worst, scale)

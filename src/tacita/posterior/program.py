@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from fractions import Fraction
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from tacita import _check
 from tacita.posterior.columns import Column, Part, Partition, Query
@@ -202,20 +203,22 @@ def _mismatch(query: Query, request: Request) -> str:
 
 
 def _exceeded(program: Program, what: str) -> ProgramError:
-    budget = exact(getattr(program, what))
-    releases = program.releases
-    sums = [getattr(total(releases[: i + 1]), what) for i in range(len(releases))]
-    first = next(i for i, spent in enumerate(sums) if spent > budget)
+    budget, releases = exact(getattr(program, what)), program.releases
+
+    def spent(count: int) -> Fraction:
+        return cast("Fraction", getattr(total(releases[:count]), what))
+
+    first = bisect_left(range(1, len(releases) + 1), True, key=lambda count: spent(count) > budget)
     places: dict[Span, list[PlannedRelease]] = {}
     for release in releases:
         places.setdefault(release.span, []).append(release)
     labels = {span: _cost_label(group, what) for span, group in places.items()}
-    primary = releases[first].span
+    primary, together = releases[first].span, spent(len(releases))
     return ProgramError(
         "T012",
-        f"the releases cost {what} {text(sums[-1])} together, more than the budget of {text(budget)}",
+        f"the releases cost {what} {text(together)} together, more than the budget of {text(budget)}",
         primary,
-        _way_out(program, what, sums),
+        _way_out(releases[-1], what, budget, together, budget - spent(len(releases) - 1)),
         tuple(Note(span, label) for span, label in labels.items() if span != primary),
         labels[primary],
     )
@@ -228,17 +231,14 @@ def _cost_label(group: list[PlannedRelease], what: str) -> str:
     return f"{len(group)} releases, each costs {what} up to {text(max(costs))}"
 
 
-def _way_out(program: Program, what: str, sums: list[Fraction]) -> str:
-    budget = exact(getattr(program, what))
+def _way_out(last: PlannedRelease, what: str, budget: Fraction, together: Fraction, left: Fraction) -> str:
     if not budget:
         return f"give the program a {what}, such as Program(..., {what}=1e-6), or use mechanisms without one"
-    ways = [f"multiply every {what} by {_rounded_down(budget / sums[-1])}"]
-    last = program.releases[-1]
-    left = budget - (sums[-2] if len(sums) > 1 else 0)
+    ways = [f"multiply every {what} by {_rounded_down(budget / together)}"]
     if left > 0 and (what == "delta" or left >= exact(1e-4)):
-        ways.append(f"give {last.name!r} {what}={_rounded_down(left)}, which is what the others leave")
-    ways.append(f"allow the program {what}={text(sums[-1])}")
-    return "\n".join([ways[0], *(f"or {way}" for way in ways[1:])])
+        ways.append(f"or give {last.name!r} {what}={_rounded_down(left)}, which is what the others leave")
+    ways.append(f"or allow the program {what}={text(together)}")
+    return "\n".join(ways)
 
 
 def _rounded_down(value: Fraction) -> str:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from types import CodeType, FrameType, TracebackType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -51,9 +51,9 @@ class Span:
 
 def caller() -> Span:
     """Return the expression outside of tacita that is being evaluated."""
-    frames = [f for f in _frames(sys._getframe(1)) if not f.f_code.co_filename.startswith(_PACKAGE)]
-    own = [f for f in frames if not _is_library(f.f_code.co_filename)]
-    found = (own or frames)[0]
+    outside = (f for f in _frames(sys._getframe(1)) if not f.f_code.co_filename.startswith(_PACKAGE))
+    first = next(outside)
+    found = next((f for f in chain([first], outside) if not _is_library(f.f_code.co_filename)), first)
     return _position(found.f_code, found.f_lasti)
 
 
@@ -78,25 +78,30 @@ def narrowed(span: Span) -> Span:
 
 def assigned_name(span: Span) -> str:
     """Return the variable to which an expression is assigned, unless it is in a loop; empty if there is none."""
-    for node in _outside_loops(_tree(_source(span.file))):
-        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        target = node.target if isinstance(node, ast.AnnAssign) else target
-        value = getattr(node, "value", None)
-        if isinstance(target, ast.Name) and isinstance(value, ast.expr) and _span_of(value, span.file) == span:
-            return target.id
-    return ""
+    return _assignments(span.file, _source(span.file)).get(span, "")
 
 
 def _source(file: str) -> str:
     return "".join(linecache.getlines(file))
 
 
-@lru_cache(maxsize=8)
 def _tree(source: str) -> ast.AST:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError):
         return ast.Module([], [])
+
+
+@lru_cache(maxsize=8)
+def _assignments(file: str, source: str) -> dict[Span, str]:
+    found = {}
+    for node in _outside_loops(_tree(source)):
+        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        target = node.target if isinstance(node, ast.AnnAssign) else target
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.expr):
+            found[_span_of(value, file)] = target.id
+    return found
 
 
 def _outside_loops(node: ast.AST) -> Iterator[ast.AST]:
