@@ -1,0 +1,200 @@
+"""Records through a program's schema: every cell is some value, whatever it holds, and no cell touches another."""
+
+import numpy as np
+import pytest
+
+from tacita.posterior import Bool, Category, Program, Real
+from tacita.posterior.tables import read, statistic
+
+SCHEMA = {"smoker": Bool(), "job": Category("a", "b", "c"), "age": Real()}
+GOOD = ["yes,a,30", "NO,b,41.4", "1,c,-7"]
+
+
+def program(n=3, **schema):
+    return Program(schema=schema or SCHEMA, n=n, epsilon=100)
+
+
+def csv(path, lines, header="smoker,job,age"):
+    path.write_bytes("\n".join([header, *lines, ""]).encode("utf-8", "surrogateescape"))
+    return path
+
+
+def numbers(p, data):
+    table = read(p, data)
+    queries = [p.column("smoker").count(), p.column("job").histogram(), p.column("age").clamp(0, 100, step=5).sum()]
+    return [statistic(query, table) for query in queries]
+
+
+def test_a_file_and_a_mapping_of_the_same_records_agree(tmp_path):
+    expected = [(2,), (1, 1, 1), (6 + 8 + 0,)]
+    assert numbers(program(), csv(tmp_path / "d.csv", GOOD)) == expected
+    listed = {"smoker": ["yes", "NO", 1], "job": ["a", "b", "c"], "age": [30, "41.4", -7.0], "unused": [1]}
+    assert numbers(program(), listed) == expected
+    arrays = {"smoker": np.array([True, False, True]), "job": np.array(list("abc")), "age": np.array([30, 41.4, -7])}
+    assert numbers(program(), arrays) == expected
+    assert numbers(program(), {**arrays, "smoker": np.array([1.0, 0.0, 1.0])}) == expected
+    assert numbers(program(), {**arrays, "job": np.array([b"a", b"b", b"c"])}) == expected
+
+
+def test_columns_may_come_in_any_order_with_quotes_a_mark_and_other_columns(tmp_path):
+    lines = ['"30", x,"a", yes ', "41.4,y,b,no", '"-7","z,""","c",1\r']
+    path = csv(tmp_path / "d.csv", lines, header="\ufeffage,other,job,smoker")
+    assert numbers(program(), path) == [(2,), (1, 1, 1), (14,)]
+
+
+BROKEN = {
+    "too few fields": "yes,a",
+    "too many fields": "yes,a,30,1",
+    "an open quote": 'yes,"a,30',
+    "blank": "",
+    "not UTF-8": "yes,a,30\udcff",
+    "a return inside": "yes,a\ryes,30",
+    "unknown everywhere": "perhaps,z,old",
+    "missing": ",,",
+    "not finite": "maybe,?,inf",
+    "no number": "maybe,?,NaN",
+    "underscores": "maybe,?,1_000",
+    "a very long field": "maybe,?," + "9" * 200_000,
+}
+
+
+@pytest.mark.parametrize("line", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_broken_line_is_one_record_of_unreadable_cells(line, place, tmp_path):
+    p = program(n=4)
+    path = csv(tmp_path / "d.csv", [*GOOD[:place], line, *GOOD[place:]])
+    assert numbers(p, path) == [(2,), (2, 1, 1), (14,)]  # false, the first label, the lower bound
+    assert dict(read(p, path).unreadable) == {"smoker": 1, "job": 1, "age": 1}
+
+
+@pytest.mark.parametrize(
+    "cell", [None, object(), float("nan"), [1], b"\xff", 10**400, 1j, "x" * 10**6, type("T", (), {"__str__": None})()]
+)
+def test_odd_cells_of_a_mapping_are_unreadable(cell):
+    cells = np.empty(3, dtype=object)
+    cells[:] = [cell, cell, cell]
+    assert numbers(program(), {"smoker": cells, "job": cells, "age": cells}) == [(0,), (3, 0, 0), (0,)]
+
+
+def test_the_number_of_records_is_the_public_one(tmp_path):
+    with pytest.raises(ValueError, match=r"for n=4 records, but column 'smoker' has 3; give the program the true n"):
+        read(program(n=4), csv(tmp_path / "d.csv", GOOD))
+    with pytest.raises(ValueError, match="column 'job' has 2"):
+        read(program(), {"smoker": [1, 1, 1], "job": ["a", "b"], "age": [1, 1, 1]})
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("smoker,jobs,age", "has no column 'job'"),
+        ("smoker,job,age,job", "more than one column 'job'"),
+        ("", "must start with a header line"),
+    ],
+)
+def test_the_header_is_held_against_the_schema(header, message, tmp_path):
+    with pytest.raises(ValueError, match=message) as refusal:
+        read(program(), csv(tmp_path / "d.csv", GOOD, header=header))
+    assert "jobs" not in str(refusal.value)  # without a header it would be a record
+
+
+def test_a_mapping_without_a_column_or_of_the_wrong_shape():
+    with pytest.raises(ValueError, match="The data have no column 'age'"):
+        read(program(), {"smoker": [1] * 3, "job": ["a"] * 3})
+    with pytest.raises(ValueError, match="'age' must hold one value for each record"):
+        read(program(), {"smoker": [1] * 3, "job": ["a"] * 3, "age": np.zeros((3, 2))})
+
+
+def test_spellings_and_other_labels():
+    p = program(2, smoker=Bool(true=["j", "ja"], false="n"), job=Category("a", "b", other="b"), size=Category(3))
+    table = read(p, {"smoker": ["JA", "yes"], "job": ["a", "z"], "size": [2, 2.0]})
+    found = [statistic(p.column(name).histogram(), table) for name in ("smoker", "job", "size")]
+    assert found == [(1,), (1,), (0, 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Bool(true="x", false=["y", "X"]), ValueError, "both true and false"),
+        (lambda: Bool(true=[]), TypeError, "true must be a spelling"),
+        (lambda: Category("a", "a"), ValueError, "different labels, got 1"),
+        (lambda: Category(["a", "b"]), TypeError, "labels one by one"),
+        (lambda: Category(1), ValueError, r"got Category\(1\)"),
+        (lambda: Category("a", "b", other="c"), ValueError, "other='c' must be one of its labels"),
+        (lambda: Program(schema={"x": Bool}, n=1, epsilon=1), TypeError, r"must be Bool\(\)"),
+        (lambda: Program(schema={}, n=1, epsilon=1), ValueError, "at least one column"),
+        (lambda: Program(schema=SCHEMA, n=0, epsilon=1), ValueError, "n must be a whole number"),
+    ],
+)
+def test_domains_say_what_they_need(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_values_are_rounded_to_the_grid_and_bounded(rng):
+    values = np.concatenate([rng.normal(0, 3, 500), [1e308, -1e308, np.nan, 0.25, -0.25]])
+    p = program(len(values), x=Real())
+    table = read(p, {"x": values})
+    column = p.column("x").clamp(-2, 2.5, step=0.5)
+    expected = [max(-4, min(5, round((-2 if np.isnan(v) else max(-9, min(9, v))) / 0.5))) for v in values]
+    assert statistic(column.sum(), table) == (sum(expected),)
+    cells = statistic(column.histogram(bins=3), table)
+    assert cells == tuple(sum(edge <= e < edge + 3 or (edge == 2 and e == 5) for e in expected) for edge in (-4, -1, 2))
+    assert statistic(column.histogram(bins=2), table) == (sum(e < 0.5 for e in expected),)
+
+
+def test_steps_that_are_not_binary_fractions_lose_nothing():
+    p = program(4, x=Real())
+    table = read(p, {"x": [0.3, 0.1, 0.7, 0.05]})
+    assert statistic(p.column("x").clamp(0, 1, step=0.1).sum(), table) in ((11,), (12,))  # 0.05 lies between
+    assert statistic(p.column("x").clamp(0.1, 0.7, step=0.1).sum(), table) == (3 + 1 + 7 + 1,)
+
+
+def test_maps_are_forced_into_what_they_declare():
+    p = program(3)
+    table = read(p, {"smoker": [1, 0, 1], "job": list("abc"), "age": [30, float("nan"), 70]})
+
+    def fails(value):
+        raise SystemExit(value)
+
+    def first_only(value, seen=[]):  # noqa: B006
+        seen.append(value)
+        return len(seen) == 1
+
+    age, job, smoker = p.column("age"), p.column("job"), p.column("smoker")
+    asked = {
+        "bounded above": (age.map(lambda v: v**9, low=0, high=10).sum(), (20,)),
+        "infinite": (age.map(lambda v: float("inf"), low=0, high=10).sum(), (30,)),
+        "exceptions": (age.map(fails, low=-3, high=10).sum(), (-9,)),
+        "exceptions in labels": (age.map(fails, to=Category("x", "y", "z", other="z")).histogram(), (0, 0, 3)),
+        "nonsense": (age.map(lambda v: "nonsense", low=2, high=10).sum(), (6,)),
+        "huge": (age.map(lambda v: 10**400, low=2, high=10).sum(), (6,)),
+        "labels are seen": (job.map(lambda v: v == "b", to=Bool()).count(), (1,)),
+        "truth is seen": (smoker.map(lambda v: 5 if v is True else 1, low=0, high=9).sum(), (11,)),
+        "unknown labels": (job.map(lambda v: v + v, to=Category("aa", "bb")).histogram(), (2,)),
+        "clamped numbers are seen": (age.clamp(0, 50, step=50).map(lambda v: v, low=0, high=100).sum(), (100,)),
+        "clamped again": (age.clamp(0, 100).clamp(40, 60, step=20).sum(), (2 + 2 + 3,)),
+        "mapped again": (age.map(lambda v: v + 1, low=0, high=99).map(lambda v: -v, low=-99, high=0).sum(), (-102,)),
+    }
+    for name, (query, expected) in asked.items():
+        assert statistic(query, table) == expected, name
+    parts = p.partition(age.map(first_only, to=Bool()))
+    found = [statistic(part.count(), table) for part in parts.values()]
+    assert found == [(1,), (2,)]  # one value a record, although the function would change its mind
+
+
+def test_a_table_prints_nothing_of_its_records():
+    p = program(1)
+    assert repr(read(p, {"smoker": [1], "job": ["b"], "age": [77]})) == "Table()"
+
+
+@pytest.mark.parametrize(
+    ("odd", "own"), [("\x00", 0), ('"', 0), ("yes,a,50", 50), ('x"y,a,50', 50), ("a,b,c,d", 0), ("yes,c,50", 0)]
+)
+def test_a_line_changes_nothing_but_its_own_numbers(odd, own, tmp_path):
+    p = program(5)
+    lines, jobs, ages = [*GOOD, "no,b,3", "yes,c,9"], "abcbc", [30, 41, 0, 3, 9]
+    query = p.where(job=["a", "b"]).column("age").clamp(0, 100).sum()
+    for place in range(5):
+        path = csv(tmp_path / "d.csv", [*lines[:place], odd, *lines[place + 1 :]])
+        others = sum(age for i, age in enumerate(ages) if i != place and jobs[i] != "c")
+        assert statistic(query, read(p, path)) == (others + own,)
