@@ -81,7 +81,7 @@ class Column(Private):
         if not callable(function):
             raise TypeError(f"function must be callable, got {function!r}.")
         if isinstance(to, Bool | Category) and low is None and high is None:
-            return replace(self, domain=to, span=span, source=self, function=function)
+            return self._mapped(function, to, span)
         if to is not None or low is None or high is None:
             raise ProgramError(
                 "T005",
@@ -89,7 +89,7 @@ class Column(Private):
                 span,
                 "declare one: .map(function, low=0, high=100, step=1), or .map(function, to=Bool())",
             )
-        return replace(self, domain=_grid(self, low, high, step), span=span, source=self, function=function)
+        return self._mapped(function, _grid(self, low, high, step), span)
 
     def count(self) -> Query:
         """How many records are true."""
@@ -139,6 +139,10 @@ class Column(Private):
             f"use {wanted}",
             (Note(self.span, "the handle was made here"),),
         )
+
+    def _mapped(self, function: Callable[[Any], object], domain: Domain, span: Span) -> Column:
+        called = getattr(function, "__name__", "map").replace("<lambda>", "map")
+        return replace(self, name=f"{called}({self.name})", domain=domain, span=span, source=self, function=function)
 
     def _query(self, kind: str, *, bins: int | None = None, model: Model | None = None) -> Query:
         return Query(self.program, kind, self, self.conditions, caller(), bins, model)
@@ -212,7 +216,7 @@ class Part(Private):
         """
         if not true and not values:
             raise TypeError('where needs a condition, such as where(job="Sales").')
-        added = [Condition(self._own(column), frozenset([0])) for column in true]
+        added = [Condition(self._truth(column), frozenset([0])) for column in true]
         for name, wanted in values.items():
             column = self._labelled(self.column(name))
             listed = list(wanted) if isinstance(wanted, list | tuple | set | frozenset) else [wanted]
@@ -251,6 +255,17 @@ class Part(Private):
             raise of_another_program(column)
         return self._labelled(column)
 
+    def _truth(self, column: object) -> Column:
+        found = self._own(column)
+        if isinstance(found.domain, Bool):
+            return found
+        raise ProgramError(
+            "T003",
+            f"{found.name!r} is {found.domain}, which is neither true nor false",
+            caller(),
+            f"say which values: where({found.name}={labels_of(found)[0]!r})",
+        )
+
     def _labelled(self, column: Column) -> Column:
         if isinstance(column.domain, Bool | Category):
             return column
@@ -258,7 +273,7 @@ class Part(Private):
             "T003",
             f"{column.name!r} is {column.domain}: only truth values and categories have public values",
             caller(),
-            f"make a truth value of it: where(p.column({column.name!r}).map(lambda v: v >= 65, to=Bool()))",
+            f"make a truth value of it: where({column.span.text or 'column'}.map(lambda v: v >= 65, to=Bool()))",
         )
 
 

@@ -92,13 +92,8 @@ class Private(Handle):
             verb, way_out = _VERBS[code]
             raise ProgramError(code, f"{self.description} is private, but it {verb}", narrowed(caller()), way_out, made)
         offered = [name for name in dir(type(self)) if not name.startswith("_") and callable(getattr(type(self), name))]
-        raise ProgramError(
-            code,
-            f"{self.description} is private and has no {attribute!r}",
-            caller(),
-            did_you_mean(attribute, offered),
-            made,
-        )
+        way_out = did_you_mean(attribute, offered) if offered else _VERBS["T017"][1]
+        raise ProgramError(code, f"{self.description} is private and has no {attribute!r}", caller(), way_out, made)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -7,10 +7,13 @@ import linecache
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from tacita.posterior.errors import Note, ProgramError
 from tacita.posterior.program import Program, loading
 from tacita.posterior.source import Span, origin
+
+_NAME = "__tacita__"  # what a program finds in __name__ while it is checked
 
 
 def load(path: Path | str) -> Program:
@@ -25,17 +28,15 @@ def load(path: Path | str) -> Program:
     file, folder = str(path), os.path.dirname(os.path.abspath(path))
     source = Path(path).read_bytes()
     linecache.checkcache(file)
-    names: dict[str, object] = {
-        "__name__": "__tacita__",
-        "__file__": os.path.abspath(file),
-        "__builtins__": __builtins__,
-    }
+    module = ModuleType(_NAME)
+    module.__file__ = os.path.abspath(file)
+    sys.modules[_NAME] = module
     token = loading.set(True)
     places = sys.path[:]
     sys.path.insert(0, folder)
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            exec(compile(source, file, "exec", dont_inherit=True), names)
+            exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
     except ProgramError:
         raise
     except (Exception, SystemExit) as error:
@@ -43,7 +44,7 @@ def load(path: Path | str) -> Program:
     finally:
         loading.reset(token)
         sys.path[:] = places
-    program = _only_program(names, file)
+    program = _only_program(vars(module), file)
     program.check()
     return program
 
