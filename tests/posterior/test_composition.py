@@ -15,7 +15,6 @@ from tacita.posterior import (
     Program,
     Real,
     best,
-    beta,
     composition,
     dirichlet,
     gaussian,
@@ -63,7 +62,7 @@ def asked(p, kind, column, allowed):
     if kind == "women":
         return part.column(column).map(lambda sex: sex == "F", to=Bool()).count()
     if kind == "posterior":
-        return part.column(column).posterior(beta(1, 1))
+        return part.column(column).posterior(dirichlet(1, 1))
     return part.column(column).histogram()
 
 

@@ -297,18 +297,3 @@ def test_mechanisms_that_fit(make, request_):
     p = program()
     p.release(make(p), request_)
     assert p.check().epsilon == 1
-
-
-def test_recognised_models_are_used(monkeypatch):
-    """Any callable is shown to the reader of Pyro models, with the number of categories."""
-    seen = []
-
-    def recognise(model, *, cells):
-        seen.append((model, cells))
-        return beta(2, 3) if cells == 2 else normal(0, 1, record_sd=1)
-
-    monkeypatch.setitem(sys.modules, "tacita.posterior.pyro_model", SimpleNamespace(recognise=recognise))
-    p = program()
-    assert p.column("smoker").posterior(test_labels_of_cells).model == beta(2, 3)
-    assert p.column("age").clamp(0, 9).posterior(test_labels_of_cells).model == normal(0, 1, record_sd=1)
-    assert [cells for _, cells in seen] == [2, None]

@@ -389,12 +389,11 @@ def _recognised(model: object, cells: int | None) -> Model:
         found: Model = import_module("tacita.posterior.pyro_model").recognise(model, cells=cells)
     except (ValueError, ImportError) as error:
         name = getattr(model, "__name__", "the model")
-        raise ProgramError(
-            "T008",
-            f"{name} is not a model with a known posterior: {error}",
-            caller(),
-            "supported are beta(a, b), dirichlet(a, b, ...), normal(mean, sd, record_sd=...) and Pyro models of them",
-        ) from error
+        reason, _, rest = " ".join(str(error).split()).partition(". ")
+        known = (
+            "supported are beta(a, b), dirichlet(a, b, ...), normal(mean, sd, record_sd=...) and Pyro models of them"
+        )
+        raise ProgramError("T008", f"{name} cannot be used: {reason.rstrip('.')}", caller(), rest or known) from error
     return found
 
 
