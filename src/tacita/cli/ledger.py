@@ -72,6 +72,7 @@ def _print(ledger: Ledger, as_json: bool) -> None:
         "budget": None if ledger.budget is None else dict(zip(("epsilon", "delta"), ledger.budget, strict=True)),
         "spent": None if spent is None else spent.to_dict(),
         "runs": ledger.runs(),
+        "releases": ledger.releases(),
         "head": ledger.head,
     }
     if as_json:
@@ -84,7 +85,8 @@ def _print(ledger: Ledger, as_json: bool) -> None:
 def _lines(ledger: Ledger, document: dict[str, Any]) -> list[str]:
     from tacita.guarantee import round_up_text
 
-    lines = [f"{ledger.path}: protects one {ledger.unit} ({ledger.neighbours.replace('_', ' or ')})"]
+    relation = {"add_remove": "added or removed", "replace_one": "replaced by another"}[ledger.neighbours]
+    lines = [f"{ledger.path}: protects one {ledger.unit}, {relation}"]
     spent = ledger.spent() if ledger.budget else ledger.spent(1e-5)
     if spent is None:
         lines.append("spent:  nothing yet")
@@ -100,5 +102,7 @@ def _lines(ledger: Ledger, document: dict[str, Any]) -> list[str]:
             f"run {name}: {run['charged']} of {mechanism.get('steps', '?')} steps charged, noise multiplier "
             f"{mechanism.get('noise_multiplier', '?')}, sample rate {mechanism.get('sample_rate', '?')}"
         )
+    for release in document["releases"]:
+        lines.append(f"release {release['name']}: {release['description']}")
     lines.append(f"head:   {document['head']} (keep it elsewhere: it tells whether the file was rolled back)")
     return lines

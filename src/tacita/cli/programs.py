@@ -1,4 +1,4 @@
-"""`tacita check`: type-check a private program, without any data."""
+"""`tacita check` and `tacita run`: type-check a private program without any data, and run it on them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import JSON, app, print_json
+from tacita.cli.app import JSON, app, busy, print_json
 
 if TYPE_CHECKING:
+    from tacita.ledger import Ledger
     from tacita.posterior.composition import Cost
+    from tacita.posterior.domains import Domain
     from tacita.posterior.handles import PlannedRelease
     from tacita.posterior.program import Program
 
@@ -31,6 +33,41 @@ def check(program: PROGRAM, as_json: JSON = False) -> None:
         return
     for line in _lines(loaded, program):
         typer.echo(line)
+
+
+@app.command(epilog="Example: tacita run survey.py --data people.csv")
+def run(
+    program: PROGRAM,
+    data: Annotated[Path, typer.Option(help="A CSV file with a header.", show_default=False)],
+    ledger: Annotated[
+        Path | None, typer.Option(help="The ledger to charge; DATA.ledger.sqlite unless given, made if it is missing.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for the results; runs/PROGRAM-1 and so on unless given.")
+    ] = None,
+    inspect: Annotated[
+        bool, typer.Option("--inspect", help="For the data's owner: say how well the file fits, and release nothing.")
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Run a private program: check it, read the data, charge the ledger, release, and show the results.
+
+    The results are kept in a folder, because what was charged is charged: results.json, results.txt and, if there are
+    posteriors, posteriors.svg. Cells that do not fit the schema count as their column's fallback. An ill-typed program
+    ends with exit code 1 before the data are looked at.
+    """
+    loaded = load_program(program, as_json=as_json)
+    if not data.is_file():
+        raise ValueError(f"{str(data)!r} {'is a folder' if data.is_dir() else 'does not exist'}; pass a CSV file.")
+    if inspect:
+        _inspect(loaded, data, as_json)
+        return
+    book = Path(f"{data}.ledger.sqlite") if ledger is None else ledger
+    document, text = _released(loaded, program, data, book, out, as_json)
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(text)
 
 
 def load_program(path: Path, *, as_json: bool) -> Program:
@@ -105,3 +142,81 @@ def _lines(program: Program, path: Path) -> list[str]:
         totals.append(f"delta {text(spent.delta)} of {text(exact(program.delta))}")
     head = f"{path}: {program.n} records, of which one may be replaced by another"
     return [head, "", *table, "", f"total: {', '.join(totals)}", "The program is well-typed. No data were read."]
+
+
+def _released(
+    program: Program, file: Path, data: Path, book: Path, out: Path | None, quiet: bool
+) -> tuple[dict[str, Any], str]:
+    """Run a program and keep its results; return them as plain data and as text."""
+    from tacita import runs
+    from tacita.guarantee import round_up_text
+    from tacita.posterior import show
+
+    folder = _new_folder(file, out)
+    try:
+        with _ledger(book, data) as ledger:
+            with busy("releasing", quiet=quiet):
+                results = program.run(data, ledger=ledger, name=file.stem)
+            spent = ledger.spent(ledger.budget[1] if ledger.budget else 1e-6)
+    except BaseException:
+        folder.rmdir()  # still empty: nothing was released
+        raise
+    document = {"program": str(file), "data": str(data), "ledger": str(book), **results.to_dict()}
+    document["spent"] = None if spent is None else spent.to_dict()
+    runs.write_json(folder, "results.json", document)
+    total = f"epsilon {round_up_text(spent.epsilon)} at delta {spent.delta:g}" if spent else "nothing"
+    text = f"{results}\n\nThis and everything charged before to {book}: {total}."
+    runs.write_text(folder, "results.txt", text + "\n")
+    if show.has_posteriors(results) and _can_draw():
+        show.write_figure(folder / "posteriors.svg", results)
+    return document, f"{text}\nKept in {folder}."
+
+
+def _new_folder(file: Path, out: Path | None) -> Path:
+    from tacita import runs
+
+    folder = runs.fresh_name("runs", file.stem) if out is None else out
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{str(folder)!r} is not an empty folder; choose another --out, so that no results are lost.")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _ledger(book: Path, data: Path) -> Ledger:
+    from tacita.ledger import Ledger
+
+    if book.exists():
+        return Ledger.open(book)
+    try:
+        return Ledger.create(book, neighbours="replace_one", dataset=data.name)
+    except OSError as error:
+        raise OSError(f"Cannot make the ledger {str(book)!r} ({error}); pass --ledger.") from error
+
+
+def _can_draw() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("matplotlib") is not None
+
+
+def _inspect(program: Program, data: Path, as_json: bool) -> None:
+    from tacita.posterior.tables import read
+
+    unreadable = dict(read(program, data).unreadable)
+    if as_json:
+        print_json({"schema": 1, "n": program.n, "unreadable": unreadable, "publishable": False})
+        return
+    typer.echo(f"{data}: {program.n} records, as the program says. For the data's owner, not for publication:")
+    for name, number in unreadable.items():
+        domain = program.schema[name]
+        bad = f"cells that are not {domain}: {number}, each counts as {_fallback(domain)}"
+        says = bad if number else "every cell fits"
+        typer.echo(f"  {name}: {says}")
+
+
+def _fallback(domain: Domain) -> str:
+    from tacita.posterior.domains import Bool, Category
+
+    if isinstance(domain, Bool | Category):
+        return repr(domain.labels[domain.fallback])
+    return "its lower bound once it is clamped"

@@ -169,6 +169,11 @@ class Ledger:
         """Return every row, read and checked again."""
         return self._chain.read()
 
+    def releases(self) -> list[dict[str, str]]:
+        """Return the name and the description of each release by another mechanism, in order."""
+        rows = (row for row in self.rows() if row.kind == "release")
+        return [{"name": row.run, "description": row.body["description"]} for row in rows]
+
     def events(self, run_id: str) -> list[Row]:
         """Return a run's zero-cost rows: `resume`, `close` and what else `event` wrote."""
         return [row for row in self.rows() if row.kind == "event" and row.run == run_id]

@@ -12,7 +12,7 @@ from tacita import _check
 from tacita.posterior.domains import Bool, Category, Clamped, Domain, Finite, Real
 from tacita.posterior.errors import Note, ProgramError, did_you_mean
 from tacita.posterior.handles import Handle, Private, of_another_program
-from tacita.posterior.models import Dirichlet, Model, Normal, beta, dirichlet, normal
+from tacita.posterior.models import Beta, Dirichlet, Model, Normal, beta, dirichlet, normal
 from tacita.posterior.source import Span, caller
 
 if TYPE_CHECKING:
@@ -124,13 +124,13 @@ class Column(Private):
             self._need_clamp("posterior")
         cells = None if isinstance(self.domain, Clamped) else len(labels_of(self))
         found = _recognised(model, cells)
-        if isinstance(found, Normal) if cells is None else isinstance(found, Dirichlet) and found.cells == cells:
+        if self._fits(found, cells, written=found is model):
             if cells is None:
                 self._need_public_size("posterior")
             return self._query("posterior", model=found)
-        fitting = {None: "normal(0, 10, record_sd=1)", 2: "beta(1, 1)"}.get(
-            cells, f"dirichlet({', '.join('1' * (cells or 0))})"
-        )
+        fitting = f"dirichlet({', '.join('1' * (cells or 0))})"
+        if cells is None or isinstance(self.domain, Bool):
+            fitting = "normal(0, 10, record_sd=1)" if cells is None else "beta(1, 1)"
         wanted = fitting if len(fitting) < 40 else f"dirichlet with {cells} numbers"
         raise ProgramError(
             "T007",
@@ -143,6 +143,13 @@ class Column(Private):
     def _mapped(self, function: Callable[[Any], object], domain: Domain, span: Span) -> Column:
         called = getattr(function, "__name__", "map").replace("<lambda>", "map")
         return replace(self, name=f"{called}({self.name})", domain=domain, span=span, source=self, function=function)
+
+    def _fits(self, model: Model, cells: int | None, *, written: bool) -> bool:
+        """Return whether a model is about such a column; one found in Pyro code counts its categories from 0."""
+        if cells is None or isinstance(model, Normal):
+            return cells is None and isinstance(model, Normal)
+        same = isinstance(model, Beta) == isinstance(self.domain, Bool)
+        return model.cells == cells and (same or (written and isinstance(model, Beta)))
 
     def _query(self, kind: str, *, bins: int | None = None, model: Model | None = None) -> Query:
         return Query(self.program, kind, self, self.conditions, caller(), bins, model)
@@ -317,8 +324,17 @@ class Query(Private):
     def label(self) -> str:
         """What it is, shortly."""
         of = "records" if self.column is None else repr(self.column.name)
-        where = f" where {', '.join(condition.text for condition in self.conditions)}" if self.conditions else ""
-        return f"{self.kind} of {of}{where}"
+        return f"{self.kind} of {of}{self._where}"
+
+    @property
+    def short(self) -> str:
+        """What a result is called that was not given a name."""
+        named = self.kind == "posterior" and self.column is not None
+        return f"{self.column.name}{self._where}" if named else self.label  # type: ignore[union-attr]
+
+    @property
+    def _where(self) -> str:
+        return f" where {', '.join(condition.text for condition in self.conditions)}" if self.conditions else ""
 
     @property
     def cells(self) -> int:

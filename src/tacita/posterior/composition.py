@@ -81,9 +81,10 @@ def charge(query: Query, request: Request) -> Charge:
     """
     moved = sensitivity(query)
     epsilon, delta = exact(request.epsilon), exact(request.delta)
+    proportional = request.name in _PROPORTIONAL or _chooses_geometric(query, request)
 
     def cost(change: int) -> Cost:
-        if request.name in _PROPORTIONAL:
+        if proportional:
             return Cost(epsilon * change / moved.larger)
         return Cost(epsilon, delta) if change else Cost()
 
@@ -122,6 +123,15 @@ def text(value: Fraction) -> str:
     digits = 5 - math.floor(math.log10(value))
     scaled = value * Fraction(10) ** digits
     return f"{float(Fraction(math.ceil(scaled)) / Fraction(10) ** digits):.6g}"
+
+
+def _chooses_geometric(query: Query, request: Request) -> bool:
+    """Return whether `best` has no choice but geometric noise, which leaves the delta unused."""
+    if request.name != "best":
+        return False
+    if query.cells == 1 and query.kind != "count":  # for sums gaussian noise is there too, if there is a delta
+        return request.delta == 0.0
+    return bool(query.conditions) or query.kind != "posterior"
 
 
 def _stay(query: Query) -> int:

@@ -91,7 +91,7 @@ class Program:
         if problem := _mismatch(query, mechanism):
             note = Note(query.span, "the query was made here")
             raise ProgramError("T011", f"{mechanism.name} cannot release {query.description}", span, problem, (note,))
-        chosen = self._name(name, span, query.label)
+        chosen = self._name(name, span, query.short)
         made = PlannedRelease(self, chosen, span, query, mechanism, charge(query, mechanism))
         self._results[chosen] = made
         return made

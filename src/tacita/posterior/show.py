@@ -46,7 +46,7 @@ def text_table(results: Mapping[str, Any]) -> str:
     cells += [(row.name, f"{row.mean:.4g}", f"{row.low:.4g} to {row.high:.4g}", _plot(row, spans)) for row in listed]
     widths = [max(len(row[i]) for row in cells) for i in range(3)]
     lines = ["  ".join((*(f"{c:{w}}" for c, w in zip(row, widths, strict=False)), row[3])).rstrip() for row in cells]
-    derived = [f"{name} = {value}" for name, value in results.items() if not isinstance(value, Release | Noisy)]
+    derived = [f"{n} = {_plain(value)}" for n, value in results.items() if not isinstance(value, Release | Noisy)]
     return "\n".join([*lines, *(["", *derived] if derived else [])])
 
 
@@ -76,7 +76,12 @@ def _rows(name: str, value: Any) -> list[Row]:
     if isinstance(posterior, Shares):
         known = value.labels or [str(i) for i in range(len(posterior.marginals))]
         return [_row(f"{name}: {label}", one) for label, one in zip(known, posterior.marginals, strict=True)]
-    return [_row(name, posterior)]
+    first = value.labels[0] if value.labels else "True"
+    return [_row(name if first == "True" else f"{name}: {first}", posterior)]
+
+
+def _plain(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _row(name: str, posterior: Mixture) -> Row:
