@@ -22,6 +22,7 @@ from tacita.posterior import (
     normal,
 )
 from tacita.posterior.composition import sensitivity, total
+from tacita.posterior.evaluate import planned
 from tacita.posterior.tables import read, statistic
 
 JOBS, SEXES, AGES = ("a", "b", "c"), ("F", "M"), (-2, 0, 3)
@@ -135,7 +136,7 @@ def test_no_random_program_loses_more_than_the_checker_says_in_many():
     import numpy as np
 
     rng = np.random.default_rng(1)
-    for _ in range(3000):
+    for _ in range(1000):
         p, releases = random_program(rng)
         assert worst_loss(releases) <= p.check().epsilon
 
@@ -177,6 +178,33 @@ def test_deltas_are_maximised_by_themselves():
     p.release(p.where(job="a").column("age").clamp(0, 9).sum(), best(epsilon=1, delta=0.001))
     spent = p.check()
     assert (spent.epsilon, spent.delta) == (Fraction("1.2"), Fraction("0.031"))
+
+
+def plans_of_best(epsilon, delta):
+    """Yield what the checker charges for each change that is possible, and the mechanism that will be used."""
+    for kind, column in KINDS:
+        for allowed in ({}, {"sex": {"F"}} if column == "job" else {"job": {"a"}}):
+            if kind == "count" and not allowed:
+                continue
+            p = program(n=20)
+            release = p.release(asked(p, kind, column, allowed), best(epsilon=epsilon, delta=delta))
+            moved, charged = sensitivity(release.query), release.charge
+            owed = [charged.stay] * (moved.stay > 0) + [charged.cross] * (moved.cross > 0)
+            yield owed, planned(release).used
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1, 0), (1, 0.01), (0.01, 0.1)])
+def test_best_is_charged_less_only_where_it_takes_geometric_noise(epsilon, delta):
+    """The checker foresees what will be planned: a cost in proportion, or without the delta, needs geometric noise."""
+    full = composition.Cost(Fraction(str(epsilon)), Fraction(str(delta)))
+    for owed, used in plans_of_best(epsilon, delta):
+        if any(cost != full for cost in owed):
+            assert (used.name, used.epsilon, used.delta) == ("geometric", epsilon, 0)
+
+
+def test_a_checker_that_always_foresees_geometric_noise_is_seen(monkeypatch):
+    monkeypatch.setattr(composition, "_chooses_geometric", lambda query, request: request.name == "best")
+    assert {used.name for owed, used in plans_of_best(0.01, 0.1) if owed[0].delta == 0} > {"geometric"}
 
 
 def test_the_statistics_are_what_the_enumeration_counts(rng):
