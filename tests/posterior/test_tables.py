@@ -67,6 +67,27 @@ def test_a_broken_line_is_one_record_of_unreadable_cells(line, place, tmp_path):
     assert dict(read(p, path).unreadable) == {"smoker": 1, "job": 1, "age": 1}
 
 
+def test_blank_lines_beyond_the_last_record_are_none(tmp_path):
+    assert numbers(program(), csv(tmp_path / "d.csv", [*GOOD, "", "  ", ""])) == numbers(
+        program(), csv(tmp_path / "e.csv", GOOD)
+    )
+    with pytest.raises(ValueError, match="has 5"):
+        read(program(), csv(tmp_path / "d.csv", [*GOOD, "", "x"]))
+
+
+def test_packed_files_and_files_without_a_header(tmp_path):
+    import gzip
+
+    plain = csv(tmp_path / "d.csv", GOOD)
+    (tmp_path / "d.csv.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    assert numbers(program(), tmp_path / "d.csv.gz") == numbers(program(), plain)
+    (tmp_path / "bare.csv").write_bytes(plain.read_bytes().split(b"\n", 1)[1])
+    table = read(program(), tmp_path / "bare.csv", header=["smoker", "job", "age"])
+    assert {n: list(v) for n, v in table.columns.items()} == {
+        n: list(v) for n, v in read(program(), plain).columns.items()
+    }
+
+
 @pytest.mark.parametrize(
     "cell", [None, object(), float("nan"), [1], b"\xff", 10**400, 1j, "x" * 10**6, type("T", (), {"__str__": None})()]
 )

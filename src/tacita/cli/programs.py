@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +39,10 @@ def check(program: PROGRAM, as_json: JSON = False) -> None:
 @app.command(epilog="Example: tacita run survey.py --data people.csv")
 def run(
     program: PROGRAM,
-    data: Annotated[Path, typer.Option(help="A CSV file with a header.", show_default=False)],
+    data: Annotated[Path, typer.Option(help="A CSV file with a header, or .csv.gz.", show_default=False)],
+    header: Annotated[
+        str | None, typer.Option(help="The names of the columns, with commas, if the file has no header line.")
+    ] = None,
     ledger: Annotated[
         Path | None, typer.Option(help="The ledger to charge; DATA.ledger.sqlite unless given, made if it is missing.")
     ] = None,
@@ -59,15 +63,26 @@ def run(
     loaded = load_program(program, as_json=as_json)
     if not data.is_file():
         raise ValueError(f"{str(data)!r} {'is a folder' if data.is_dir() else 'does not exist'}; pass a CSV file.")
+    names = [name.strip() for name in header.split(",")] if header is not None else None
     if inspect:
-        _inspect(loaded, data, as_json)
+        _inspect(loaded, data, names, as_json)
         return
     book = Path(f"{data}.ledger.sqlite") if ledger is None else ledger
-    document, text = _released(loaded, program, data, book, out, as_json)
+    folder = _new_folder(program, out)
+    try:
+        with _ledger(book, data) as opened, busy("releasing", quiet=as_json):
+            results = loaded.run(data, header=names, ledger=opened, name=program.stem)
+            spent = opened.spent(opened.budget[1] if opened.budget else 1e-6)
+    except BaseException:
+        folder.rmdir()  # still empty: nothing was released
+        raise
+    document = {"program": str(program), "data": str(data), "ledger": str(book), **results.to_dict()}
+    document["spent"] = None if spent is None else spent.to_dict()
+    text = _kept(folder, results, document)
     if as_json:
         print_json(document)
     else:
-        typer.echo(text)
+        typer.echo(f"{text}\nKept in {folder}.")
 
 
 def load_program(path: Path, *, as_json: bool) -> Program:
@@ -144,32 +159,20 @@ def _lines(program: Program, path: Path) -> list[str]:
     return [head, "", *table, "", f"total: {', '.join(totals)}", "The program is well-typed. No data were read."]
 
 
-def _released(
-    program: Program, file: Path, data: Path, book: Path, out: Path | None, quiet: bool
-) -> tuple[dict[str, Any], str]:
-    """Run a program and keep its results; return them as plain data and as text."""
+def _kept(folder: Path, results: Any, document: dict[str, Any]) -> str:
+    """Write the results to their folder, the data first; return them as text."""
     from tacita import runs
     from tacita.guarantee import round_up_text
     from tacita.posterior import show
 
-    folder = _new_folder(file, out)
-    try:
-        with _ledger(book, data) as ledger:
-            with busy("releasing", quiet=quiet):
-                results = program.run(data, ledger=ledger, name=file.stem)
-            spent = ledger.spent(ledger.budget[1] if ledger.budget else 1e-6)
-    except BaseException:
-        folder.rmdir()  # still empty: nothing was released
-        raise
-    document = {"program": str(file), "data": str(data), "ledger": str(book), **results.to_dict()}
-    document["spent"] = None if spent is None else spent.to_dict()
     runs.write_json(folder, "results.json", document)
-    total = f"epsilon {round_up_text(spent.epsilon)} at delta {spent.delta:g}" if spent else "nothing"
-    text = f"{results}\n\nThis and everything charged before to {book}: {total}."
+    spent = document["spent"]
+    total = f"epsilon {round_up_text(spent['epsilon'])} at delta {spent['delta']:g}"
+    text = f"{results}\n\nThis and everything charged before to {document['ledger']}: {total}."
     runs.write_text(folder, "results.txt", text + "\n")
-    if show.has_posteriors(results) and _can_draw():
+    if show.has_posteriors(results) and find_spec("matplotlib") is not None:
         show.write_figure(folder / "posteriors.svg", results)
-    return document, f"{text}\nKept in {folder}."
+    return text
 
 
 def _new_folder(file: Path, out: Path | None) -> Path:
@@ -193,16 +196,10 @@ def _ledger(book: Path, data: Path) -> Ledger:
         raise OSError(f"Cannot make the ledger {str(book)!r} ({error}); pass --ledger.") from error
 
 
-def _can_draw() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("matplotlib") is not None
-
-
-def _inspect(program: Program, data: Path, as_json: bool) -> None:
+def _inspect(program: Program, data: Path, header: list[str] | None, as_json: bool) -> None:
     from tacita.posterior.tables import read
 
-    unreadable = dict(read(program, data).unreadable)
+    unreadable = dict(read(program, data, header=header).unreadable)
     if as_json:
         print_json({"schema": 1, "n": program.n, "unreadable": unreadable, "publishable": False})
         return

@@ -130,6 +130,7 @@ def run(
     program: Program,
     data: str | os.PathLike[str] | Mapping[str, Sequence[Any]],
     *,
+    header: Sequence[str] | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
     name: str = "program",
 ) -> Results:
@@ -138,6 +139,7 @@ def run(
     Args:
         program: A program; it is checked first.
         data: A CSV file with a header, or a mapping from column names to values.
+        header: The names of a file's columns, if it has no header line.
         ledger: A ledger for replace_one, or its file, that is charged for the whole program before noise is drawn.
         name: What the program is called in the ledger.
 
@@ -148,7 +150,7 @@ def run(
     """
     cost = program.check()
     plans = [planned(release) for release in program.releases]
-    table = tables.read(program, data if isinstance(data, Mapping) else Path(data))
+    table = tables.read(program, data if isinstance(data, Mapping) else Path(data), header=header)
     numbers = [tables.statistic(release.query, table) for release in program.releases]
     _charge(ledger, cost, name, f"{len(plans)} releases of {program.n} records")
     values: dict[str, Any] = {}

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import betainc, betaln, gammaln, ndtr, xlog1py, xlogy
 
 from tacita import _check
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
     from tacita.posterior.models import Dirichlet, Normal
 
 _MOST_BINS = 128
-_NEGLIGIBLE = 1e-13
+_NEGLIGIBLE = 1e-11
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mixture:
     """A distribution of one number, as a weighted mixture. `first`, `second` are what its family says."""
 
@@ -55,12 +57,7 @@ class Mixture:
 
     def quantile(self, share: float) -> float:
         """Return the point that has this share of the probability below it."""
-        target = _check.probability("share", share)
-        low, high = self._range()
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if float(self.cdf(middle)) >= target else (middle, high)
-        return high
+        return _quantile(self, _check.probability("share", share))
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return the central interval that holds this share of the probability."""
@@ -92,6 +89,15 @@ class Mixture:
 
     def _draw(self, rng: Generator, first: Floats, second: Floats) -> Floats:
         raise NotImplementedError
+
+
+@lru_cache(maxsize=4096)
+def _quantile(mixture: Mixture, share: float) -> float:
+    low, high = mixture._range()
+    if float(mixture.cdf(low)) >= share:
+        return low
+    found = brentq(lambda x: float(mixture.cdf(x)) - share, low, high, xtol=1e-13 * max(1.0, high - low))
+    return float(found)
 
 
 class BetaMixture(Mixture):

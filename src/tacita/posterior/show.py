@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from tacita._check import Floats
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_PLOT_WIDTH = 24
+_PLOT_WIDTH = 36
 _FIGURE_POINTS = 240
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
     """One number of a result: its best guess, its 95% interval, and its distribution if it has one."""
 
@@ -90,20 +91,21 @@ def _row(name: str, posterior: Mixture) -> Row:
 
 def _spans(listed: Sequence[Row]) -> dict[str, tuple[float, float]]:
     """Return the axis of each posterior: all shares have one, so that they can be compared."""
-    own = {row.name: row.posterior.interval(0.998) for row in listed if row.posterior is not None}
-    shares = [own[row.name] for row in listed if isinstance(row.posterior, BetaMixture)]
-    common = (min(s[0] for s in shares), max(s[1] for s in shares)) if shares else (0.0, 1.0)
-    return {r.name: common if isinstance(r.posterior, BetaMixture) else own[r.name] for r in listed if r.name in own}
+    shares = [row for row in listed if isinstance(row.posterior, BetaMixture)]
+    low, high = min((r.low for r in shares), default=0.0), max((r.high for r in shares), default=1.0)
+    beside = 0.15 * (high - low)
+    common = (max(0.0, math.floor((low - beside) * 50) / 50), min(1.0, math.ceil((high + beside) * 50) / 50))
+    others = {r.name: r.posterior.interval(0.998) for r in listed if r.posterior is not None and r not in shares}
+    return {row.name: common for row in shares} | others
 
 
 def _plot(row: Row, spans: Mapping[str, tuple[float, float]]) -> str:
     if row.posterior is None:
         return ""
     low, high = spans[row.name]
-    ends = np.linspace(low, high, _PLOT_WIDTH + 1)
-    heights = np.diff(row.posterior.cdf(ends))
+    heights = np.diff(row.posterior.cdf(np.linspace(low, high, _PLOT_WIDTH + 1)))
     bars = np.ceil(heights / heights.max() * (len(_BLOCKS) - 1) - 0.4).astype(int)
-    return f"{low:.3g} {''.join(_BLOCKS[max(bar, 0)] for bar in bars)} {high:.3g}"
+    return f"{low:.4g} {''.join(_BLOCKS[max(bar, 0)] for bar in bars)} {high:.4g}"
 
 
 def _ridge(row: Row, span: tuple[float, float]) -> Ridge:

@@ -7,6 +7,7 @@ read is false, a category's `other` label, or for numbers NaN, which a clamp mak
 from __future__ import annotations
 
 import csv
+import gzip
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,12 +45,19 @@ class Table:
     mapped: dict[Column, Counts] = field(default_factory=dict, repr=False)
 
 
-def read(program: Program, data: Path | str | Mapping[str, Sequence[Any]]) -> Table:
+def read(
+    program: Program, data: Path | str | Mapping[str, Sequence[Any]], *, header: Sequence[str] | None = None
+) -> Table:
     """Read a CSV file, or take a mapping from names to values, as the program's schema says.
 
-    A CSV file is UTF-8 with a header; every line after it is a record, a blank one too. Fields may be quoted but hold
-    no line break, so no line can change how another is read. A line that cannot be read, or has not as many fields as
-    the header, is a record of unreadable cells. Columns that the schema does not name are skipped.
+    A CSV file (.gz too) is UTF-8 with a header; every line after it is a record, but for blank ones after the n-th. Fields
+    may be quoted but hold no line break, so no line can change how another is read. A line that cannot be read, or has
+    not as many fields as the header, is a record of unreadable cells. Columns that the schema does not name are left.
+
+    Args:
+        program: What the schema and n are taken from.
+        data: The file, or the mapping.
+        header: The names of a file's columns, if it has no header line.
 
     Raises:
         ValueError: If a column is missing, or the number of records is not the program's n.
@@ -58,7 +66,7 @@ def read(program: Program, data: Path | str | Mapping[str, Sequence[Any]]) -> Ta
     Guarantee:
         What a record becomes depends on that record and the schema alone.
     """
-    cells = _mapped_cells(program, data) if isinstance(data, Mapping) else _file_cells(program, Path(data))
+    cells = _mapped_cells(program, data) if isinstance(data, Mapping) else _file_cells(program, Path(data), header)
     for name, values in cells.items():
         if len(values) != program.n:
             raise ValueError(
@@ -94,19 +102,21 @@ def statistic(query: Query, table: Table) -> tuple[int, ...]:
     return (int(values.sum()) if isinstance(domain, Clamped) else int((values == 0).sum()),)
 
 
-def _file_cells(program: Program, path: Path) -> dict[str, list[str | None]]:
-    with path.open("rb") as lines:
-        header = _fields(lines.readline().removeprefix(b"\xef\xbb\xbf"))
+def _file_cells(program: Program, path: Path, names: Sequence[str] | None) -> dict[str, list[str | None]]:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        header = _fields(lines.readline().removeprefix(b"\xef\xbb\xbf")) if names is None else list(names)
         if not header:
             raise ValueError(f"{path.name} must start with a header line of column names, in UTF-8.")
         places = {name: _place(name, header, path.name) for name in program.schema}
         cells: dict[str, list[str | None]] = {name: [] for name in places}
+        blank = 0  # at the end, beyond the public n, such lines are no records
         for line in lines:
+            blank = 0 if line.strip() else blank + 1
             fields = _fields(line)
             whole = fields is not None and len(fields) == len(header)
             for name, place in places.items():
                 cells[name].append(fields[place] if whole and fields is not None else None)
-    return cells
+    return {name: values[: max(program.n, len(values) - blank)] for name, values in cells.items()}
 
 
 def _fields(line: bytes) -> list[str] | None:
