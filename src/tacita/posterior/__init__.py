@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tacita.posterior.models import dirichlet as dirichlet
     from tacita.posterior.models import normal as normal
     from tacita.posterior.program import Program as Program
+    from tacita.posterior.releases import Release as Release
+    from tacita.posterior.releases import release as release
     from tacita.posterior.requests import best as best
     from tacita.posterior.requests import exponential as exponential
     from tacita.posterior.requests import gaussian as gaussian
@@ -29,6 +31,7 @@ _HOMES = {
     "Program": "program",
     "ProgramError": "errors",
     "Real": "domains",
+    "Release": "releases",
     "best": "requests",
     "beta": "models",
     "dirichlet": "models",
@@ -37,6 +40,7 @@ _HOMES = {
     "geometric": "requests",
     "laplace": "requests",
     "normal": "models",
+    "release": "releases",
 }
 __all__ = list(_HOMES)
 

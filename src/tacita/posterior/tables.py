@@ -50,9 +50,10 @@ def read(
 ) -> Table:
     """Read a CSV file, or take a mapping from names to values, as the program's schema says.
 
-    A CSV file (.gz too) is UTF-8 with a header; every line after it is a record, but for blank ones after the n-th. Fields
-    may be quoted but hold no line break, so no line can change how another is read. A line that cannot be read, or has
-    not as many fields as the header, is a record of unreadable cells. Columns that the schema does not name are left.
+    A CSV file (.gz too) is UTF-8 with a header; every line after it is a record, but for blank ones after the n-th.
+    Fields may be quoted but hold no line break, so no line can change how another is read. A line that cannot be read,
+    or has not as many fields as the header, is a record of unreadable cells. Columns that the schema does not name are
+    skipped.
 
     Args:
         program: What the schema and n are taken from.
