@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo test test-all lint browser docs bench audit-experiment experiments clean
+.PHONY: demo test test-all lint browser docs bench audit-experiment posterior-experiment experiments clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tacita needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
@@ -45,6 +45,10 @@ bench: $(READY)   ## speed as ratios against direct evaluation and against dp-ac
 audit-experiment: $(READY)   ## the table of docs/audit.md; about half an hour on one core
 	cd experiments/audit && ../../$(BIN)/python run.py --seeds 200 --bug-seeds 20 --setting "every record, one step" > results.jsonl
 	cd experiments/audit && ../../$(BIN)/python run.py --seeds 50 --bug-seeds 10 --canaries 20000 --setting "one in ten, 50 steps" >> results.jsonl
+
+posterior-experiment: $(READY)   ## the figures and the table of docs/posterior.md; about three minutes
+	$(BIN)/python experiments/posterior_release/run.py figures
+	$(BIN)/python experiments/posterior_release/run.py coverage
 
 experiments: $(READY)   ## the MNIST table of the documentation; needs MNIST, about half an hour
 	for name in cnn linear-0.75 filter linear-2; do $(BIN)/python experiments/mnist_dpsgd/run.py $$name || exit 1; done

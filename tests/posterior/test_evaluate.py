@@ -1,7 +1,11 @@
 """Programs on data: planned as they were checked, charged before anything is drawn, and nothing lost afterwards."""
 
+import gzip
 import json
+import os
+import re
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -328,3 +332,27 @@ def test_the_figure_is_the_same_every_time(folder):
         write_figure(folder / name, results)
     assert (folder / "a.svg").read_bytes() == (folder / "b.svg").read_bytes()
     assert (folder / "a.svg").read_text().count("<svg") == 1
+
+
+def test_the_tutorial_on_the_adult_census(tmp_path, monkeypatch):
+    """The program of docs/examples/adult.md on the real file, through the command."""
+    source = Path(os.environ.get("TACITA_DATA", "nowhere")) / "adult" / "adult.data.gz"
+    if not source.is_file():
+        pytest.skip("needs the Adult census: set TACITA_DATA")
+    page = (Path(__file__).parents[2] / "docs" / "examples" / "adult.md").read_text()
+    header = re.search(r"--header (\S+)", page).group(1)
+    (tmp_path / "income.py").write_text(re.search(r'```py title="income.py"\n(.*?)```', page, re.DOTALL).group(1))
+    monkeypatch.chdir(tmp_path)
+    result = command("run", "income.py", "--data", str(source), "--header", header, "--ledger", "b.sqlite", "--json")
+    document = json.loads(result.stdout)
+    assert document["guarantee"]["epsilon"] == document["spent"]["epsilon"] == 1.0
+    rows = [line.decode().strip().split(", ") for line in gzip.open(source) if line.strip()]
+    rich = [row for row in rows if row[14] == ">50K"]
+    inside = 0
+    for job in {row[6] for row in rows}:
+        share = sum(row[6] == job for row in rich) / sum(row[6] == job for row in rows)
+        low, high = document["results"][job]["interval_95"][0]
+        inside += low <= share <= high
+    assert inside >= 9  # 14.25 of 15 expected; fewer than 9 has a chance below 1e-6
+    hours = sum(int(row[12]) for row in rich) / len(rich)
+    assert float(document["results"]["mean_rich_hours"]["text"]) == pytest.approx(hours, abs=1.5)

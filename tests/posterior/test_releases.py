@@ -137,6 +137,27 @@ def test_noise_aware_shares_equal_enumeration(alphas, output, public):
     assert made.pdf(0.2, category=1) > 0.0
 
 
+@pytest.mark.stat
+@pytest.mark.parametrize(("size", "share"), [(9, 0.11), (200, 0.3)])
+def test_intervals_cover_in_parts_of_private_size(size, share):
+    """At a fixed share, which the prior does not promise: at least 85% of 150, five standard errors below 95%."""
+    rng = np.random.default_rng(size)
+    prior, hits = beta(1, 1), 0
+    plan = cells_plan(geometric(epsilon=0.5), prior, 2, None)
+    for _ in range(150):
+        true = rng.binomial(size, share)
+        made = cells_posterior(plan, prior, plan.source.draw([true, size - true]), None, 30_000)
+        hits += 0.025 <= float(made.cdf(share)) <= 0.975
+    assert hits / 150 >= 0.85
+
+
+def test_densities_of_tiny_parts_are_finite():
+    prior = beta(1, 1)
+    plan = cells_plan(geometric(epsilon=0.5), prior, 2, None)
+    made = cells_posterior(plan, prior, (12, -3), None, 30_000)
+    assert np.isfinite(made.pdf(np.array([0.0, 0.5, 1.0]))).all()
+
+
 def test_large_tables_of_cells_are_quick_enough_to_use():
     prior = dirichlet(*[1.0] * 15)
     counts = np.arange(15) * 400 + 10

@@ -313,8 +313,8 @@ def _cell_marginal(
     size = few[:, None] + beside[None, :]
     logs = gammaln(size + 1.0) - gammaln(alphas.sum() + size)
     weights = np.where(size <= sizes[1], mass[:, None] * others_mass * np.exp(logs - logs.max()), 0.0).reshape(-1)
-    first, second = alphas[cell] + few[:, None], alphas.sum() - alphas[cell] + size - few[:, None]
-    return _pruned(weights, np.broadcast_to(first, size.shape).reshape(-1), second.reshape(-1))
+    first, second = np.repeat(few, len(beside)), np.tile(beside, len(few))
+    return _pruned(weights, alphas[cell] + first, alphas.sum() - alphas[cell] + second)
 
 
 def _merged(counts: Counts, weights: Floats) -> tuple[Floats, Floats]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _PLOT_WIDTH = 36
-_FIGURE_POINTS = 240
+_FIGURE_POINTS = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +56,8 @@ def write_figure(path: Path, results: Mapping[str, Any]) -> None:
     listed = [row for row in rows(results) if row.posterior is not None]
     spans = _spans(listed)
     shares = [row for row in listed if isinstance(row.posterior, BetaMixture)]
-    panels = [Panel("Shares", tuple(_ridge(row, spans[row.name]) for row in shares))] if shares else []
-    panels += [Panel(r.name, (_ridge(r, spans[r.name]),)) for r in listed if not isinstance(r.posterior, BetaMixture)]
+    panels = [Panel("Shares", tuple(_ridge(row) for row in shares), *spans[shares[0].name])] if shares else []
+    panels += [Panel(r.name, (_ridge(r),), *spans[r.name]) for r in listed if r not in shares]
     draw_posteriors(path, panels)
 
 
@@ -108,8 +108,8 @@ def _plot(row: Row, spans: Mapping[str, tuple[float, float]]) -> str:
     return f"{low:.4g} {''.join(_BLOCKS[max(bar, 0)] for bar in bars)} {high:.4g}"
 
 
-def _ridge(row: Row, span: tuple[float, float]) -> Ridge:
+def _ridge(row: Row) -> Ridge:
     if row.posterior is None:
         raise ValueError("only posteriors are drawn")
-    x: Floats = np.linspace(*span, _FIGURE_POINTS)
+    x: Floats = np.linspace(*row.posterior.interval(0.9998), _FIGURE_POINTS)
     return Ridge(row.name, tuple(x.tolist()), tuple(row.posterior.pdf(x).tolist()), row.mean, row.low, row.high)

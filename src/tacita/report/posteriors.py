@@ -27,10 +27,12 @@ class Ridge:
 
 @dataclass(frozen=True)
 class Panel:
-    """Posteriors that share an axis."""
+    """Posteriors that share an axis from `low` to `high`."""
 
     title: str
     ridges: tuple[Ridge, ...]
+    low: float
+    high: float
 
 
 def draw_posteriors(path: Path, panels: Sequence[Panel]) -> None:
@@ -59,9 +61,10 @@ def _draw(axis: Any, panel: Panel) -> None:
         axis.plot(ridge.x, heights, color=_LINE, lw=1)
         axis.plot([ridge.low, ridge.high], [base, base], color=_INK, lw=2, solid_capstyle="butt")
         axis.plot([ridge.mean], [base], "o", color=_INK, ms=4)
-    axis.set_yticks(range(count), [_short(ridge.name) for ridge in reversed(panel.ridges)])
+    names = [_short(ridge.name) if ridge.name != panel.title else "" for ridge in reversed(panel.ridges)]
+    axis.set_yticks(range(count), names)
     axis.set_ylim(-0.3, count)
-    axis.set_xlim(min(r.x[0] for r in panel.ridges), max(r.x[-1] for r in panel.ridges))
+    axis.set_xlim(panel.low, panel.high)
     axis.tick_params(axis="y", length=0)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.grid(axis="x", color=_GRID, lw=0.6)
