@@ -54,9 +54,15 @@ def test_every_public_name_resolves():
         ("safetensors", "label runs/x", "torch"),
         ("sklearn", "demo", "torch"),
         ("jinja2", "demo --steps 1", "report"),
+        ("opendp", "run survey.py --data people.csv", "posterior"),
     ],
 )
 def test_a_missing_extra_names_the_install_command(missing, command, extra, tmp_path):
+    (tmp_path / "people.csv").write_text("smoker\nyes\n")
+    (tmp_path / "survey.py").write_text(
+        "from tacita.posterior import *\np = Program(schema=dict(smoker=Bool()), n=1, epsilon=1)\n"
+        "x = p.release(p.column('smoker').count(), geometric(epsilon=1))\n"
+    )
     code = (
         f"import sys; sys.modules[{missing!r}] = None; sys.argv = 'tacita {command}'.split()\n"
         "from tacita.cli import main; main()"

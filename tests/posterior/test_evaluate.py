@@ -152,6 +152,16 @@ def test_the_whole_program_is_charged_once_and_before_anything_is_drawn(monkeypa
         assert len(ledger.releases()) == 1
 
 
+def test_noise_that_cannot_be_drawn_costs_nothing(monkeypatch):
+    p = program()
+    p.release(p.column("smoker").count(), geometric(epsilon=0.123))
+    monkeypatch.setattr(samplers, "_opendp", lambda: (_ for _ in ()).throw(ImportError("no OpenDP")))
+    with Ledger.create(":memory:", neighbours="replace_one") as ledger:
+        with pytest.raises(ImportError):
+            p.run(people(), ledger=ledger)
+        assert ledger.spent(1e-5) is None
+
+
 def test_data_that_do_not_fit_cost_nothing(tmp_path):
     p = program()
     p.release(p.column("smoker").count(), geometric(epsilon=0.5))

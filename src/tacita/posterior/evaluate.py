@@ -150,6 +150,8 @@ def run(
     """
     cost = program.check()
     plans = [planned(release) for release in program.releases]
+    for plan in plans:
+        plan.prepare()
     table = tables.read(program, data if isinstance(data, Mapping) else Path(data), header=header)
     numbers = [tables.statistic(release.query, table) for release in program.releases]
     _charge(ledger, cost, name, f"{len(plans)} releases of {program.n} records")

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from tacita._check import Floats
 
 
+def prepare(kind: str, scale: float) -> None:
+    """Build a sampler, so that what is missing or impossible is known before anything is charged."""
+    if kind == "gaussian":
+        _gaussian(float(scale))
+    else:
+        _laplace(float(scale))
+
+
 def discrete_laplace(values: Sequence[int], scale: float) -> tuple[int, ...]:
     """Return values plus noise with P(z) proportional to exp(-|z| / scale)."""
     return tuple(_laplace(float(scale))([int(v) for v in values]))

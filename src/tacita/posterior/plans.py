@@ -137,6 +137,11 @@ class Plan:
             raise RuntimeError("this plan has a table, not noise")
         return self.noise
 
+    def prepare(self) -> None:
+        """Make sure that the noise can be drawn. Call it before charging."""
+        if self.noise is not None:
+            noise.prepare(self.noise.kind, self.noise.scale)
+
     def guarantee(self) -> Guarantee:
         """Return what is promised: the certificate's figure, never more than what was asked for."""
         proved = self.certificate.epsilon(self.used.delta)
@@ -216,6 +221,7 @@ def sum_plan(request: Request, step: int) -> Plan:
 
 def charge(ledger: Ledger | str | os.PathLike[str] | None, plan: Plan, name: str, description: str) -> None:
     """Charge a ledger for what a plan releases, if there is one. Nothing may be drawn before this has returned."""
+    plan.prepare()
     if ledger is None:
         return
     if not isinstance(ledger, Ledger):
