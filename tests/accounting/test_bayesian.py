@@ -2,12 +2,13 @@
 
 import json
 import math
+import os
 
 import hypothesis.strategies as st
 import mpmath as mp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from scipy.stats import norm
 
 import tacita.accounting.bayesian as module
@@ -15,6 +16,7 @@ from tacita import BayesianAccountant, PrivacyError, moments_budget, token_budge
 from tacita.accounting import LEVELS, ORDERS, epsilon_from_costs, record_curves
 from tacita.accounting.levels import TOP, cost_table, level_of
 
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 MECHANISM = {"sample_rate": 0.01, "noise_multiplier": 1.0}
 
 
@@ -468,7 +470,8 @@ def test_a_state_must_be_a_mapping():
         BayesianAccountant.from_state([1, 2])
 
 
-@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=12), st.integers(1, 400), st.floats(1e-8, 1e-2))
+@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=12), st.sampled_from([1, 7, 60, 400]), st.floats(1e-8, 1e-2))
+@settings(max_examples=1000 if THOROUGH else 20)
 def test_any_panel_gives_a_positive_finite_epsilon_below_the_worst_case(norms, steps, delta):
     accountant = followed(norms, steps)
     g = accountant.guarantee(delta=delta)
@@ -478,6 +481,7 @@ def test_any_panel_gives_a_positive_finite_epsilon_below_the_worst_case(norms, s
 
 
 @given(st.permutations([0.05, 0.2, 0.5, 1.0, 0.0]))
+@settings(max_examples=100 if THOROUGH else 10)
 def test_order_of_records_does_not_matter(norms):
     here = followed(norms, 50).guarantee(delta=1e-4).epsilon
     there = followed(sorted(norms), 50).guarantee(delta=1e-4).epsilon
