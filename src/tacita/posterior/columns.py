@@ -16,6 +16,7 @@ from tacita.posterior.models import Beta, Dirichlet, Model, Normal, beta, dirich
 from tacita.posterior.source import Span, caller
 
 if TYPE_CHECKING:
+    from tacita.posterior.composition import Sensitivity
     from tacita.posterior.program import Program
 
 LARGEST_UNITS = 10**9  # so that a sum over 10**9 records stays within 64 bits
@@ -337,6 +338,18 @@ class Query(Private):
         return f" where {', '.join(condition.text for condition in self.conditions)}" if self.conditions else ""
 
     @property
+    def metric(self) -> str:
+        """How far two answers are apart: by the sum of absolute differences of their whole numbers."""
+        return "L1"
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """By how much one record moves the answer: within the part, and into or out of it."""
+        from tacita.posterior.composition import sensitivity
+
+        return sensitivity(self)
+
+    @property
     def cells(self) -> int:
         """How many values are told apart: the categories of a histogram or a finite posterior, otherwise 1."""
         if self.kind not in ("histogram", "posterior") or isinstance(self.model, Normal) or self.column is None:
@@ -409,7 +422,8 @@ def _recognised(model: object, cells: int | None) -> Model:
         known = (
             "supported are beta(a, b), dirichlet(a, b, ...), normal(mean, sd, record_sd=...) and Pyro models of them"
         )
-        raise ProgramError("T008", f"{name} cannot be used: {reason.rstrip('.')}", caller(), rest or known) from error
+        way_out = f"{rest or known}\nfor any other model, release .histogram(...) and infer from it in p.derive"
+        raise ProgramError("T008", f"{name} cannot be used: {reason.rstrip('.')}", caller(), way_out) from error
     return found
 
 
