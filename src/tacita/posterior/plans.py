@@ -58,7 +58,8 @@ class Noise:
     def sd(self) -> float:
         """The standard deviation."""
         gaps = np.arange(-self.reach, self.reach + 1)
-        return float(math.sqrt(np.exp(self.log_chance(gaps)) @ gaps.astype(np.float64) ** 2))
+        chances = np.exp(self.log_chance(gaps))
+        return float(math.sqrt(chances @ gaps.astype(np.float64) ** 2 / chances.sum()))
 
     def half_width(self, level: float) -> int:
         """Return the smallest whole number that noise stays within with at least this probability."""

@@ -44,7 +44,9 @@ def text_table(results: Mapping[str, Any]) -> str:
     listed = rows(results)
     spans = _spans(listed)
     cells = [("", "mean", "95% interval", "")]
-    cells += [(row.name, f"{row.mean:.4g}", f"{row.low:.4g} to {row.high:.4g}", _plot(row, spans)) for row in listed]
+    for row in listed:
+        ends = f"{_number(row.low)} to {_number(row.high)}"
+        cells.append((row.name, _number(row.mean), ends, _plot(row, spans)))
     widths = [max(len(row[i]) for row in cells) for i in range(3)]
     lines = ["  ".join((*(f"{c:{w}}" for c, w in zip(row, widths, strict=False)), row[3])).rstrip() for row in cells]
     derived = [f"{n} = {_plain(value)}" for n, value in results.items() if not isinstance(value, Release | Noisy)]
@@ -79,6 +81,10 @@ def _rows(name: str, value: Any) -> list[Row]:
         return [_row(f"{name}: {label}", one) for label, one in zip(known, posterior.marginals, strict=True)]
     first = value.labels[0] if value.labels else "True"
     return [_row(name if first == "True" else f"{name}: {first}", posterior)]
+
+
+def _number(x: float) -> str:
+    return f"{x:.0f}" if 1e4 <= abs(x) < 1e15 else f"{x:.4g}"
 
 
 def _plain(value: object) -> str:
