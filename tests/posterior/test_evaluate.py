@@ -4,6 +4,8 @@ import gzip
 import json
 import os
 import re
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from unittest import mock
@@ -369,3 +371,41 @@ def test_the_tutorial_on_the_adult_census(tmp_path, monkeypatch):
     assert inside >= 9  # 14.25 of 15 expected; fewer than 9 has a chance below 1e-6
     hours = sum(int(row[12]) for row in rich) / len(rich)
     assert float(document["results"]["mean_rich_hours"]["text"]) == pytest.approx(hours, abs=1.5)
+
+
+def test_a_delta_on_a_ledger_without_a_budget_is_shown(folder):
+    text = SURVEY.replace("epsilon=1.5)", "epsilon=1.5, delta=1e-3)").replace(
+        "geometric(epsilon=0.5))\njobs", "gaussian(epsilon=0.5, delta=1e-4))\njobs"
+    )
+    (folder / "survey.py").write_text(text)
+    result = command("run", "survey.py", "--data", "people.csv")
+    assert result.exit_code == 0, result.output
+    assert "epsilon 1.5 at delta 0.01" in result.stdout
+    assert (folder / "runs/survey-1/results.txt").exists()
+
+
+def test_what_ends_a_calculation_does_not_end_the_program():
+    p = program()
+    count = p.release(p.column("smoker").count(), geometric(epsilon=5))
+    p.derive(lambda value: exit(), count, name="leaves")
+    p.derive(lambda value: type("Odd", (), {"to_dict": lambda self: {(1, 2): 3}})(), count, name="odd")
+    results = p.run(people())
+    assert isinstance(results["leaves"], Failed)
+    json.dumps(results.to_dict())
+
+
+def test_no_thread_reads_data_while_a_program_is_checked(folder):
+    (folder / "survey.py").write_text(
+        SURVEY + "import threading\nfrom tacita.posterior.evaluate import run\nfound = []\n"
+        "def attempt():\n    try: found.append(run(p, 'people.csv'))\n"
+        "    except Exception as error: found.append(error)\n"
+        "thread = threading.Thread(target=attempt); thread.start(); thread.join()\n"
+        "assert 'T026' in str(found[0])\n"
+    )
+    assert command("check", "survey.py").exit_code == 0
+
+
+def test_importing_everything_a_program_needs_is_light():
+    code = "import sys\nfrom tacita.posterior import *\n"
+    code += "assert not {'numpy', 'scipy', 'opendp'} & set(sys.modules)\nprint(Program)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout

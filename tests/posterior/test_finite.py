@@ -379,3 +379,38 @@ def test_an_output_that_only_one_side_has_costs_delta():
     assert curve.epsilon(0.05) == math.inf
     assert curve.epsilon(0.2) == 0.0
     assert curve.delta(50.0) == pytest.approx(0.1)
+
+
+def test_gaussian_noise_is_never_purely_private():
+    """What the table leaves out is in the curve: no finite epsilon holds at delta 0."""
+    curve = finite.gaussian_curve(3.0, 2)
+    assert curve.epsilon(0.0) == math.inf
+    assert curve.delta(50.0) > 0.0
+
+
+def test_delta_is_nought_only_where_the_loss_ends():
+    """A float sum of excesses may be 0 where the true one, in exact rationals, is not."""
+    from fractions import Fraction
+
+    below = 0
+    for request, prior, n in [
+        (exponential(epsilon=1.0, delta=1e-6, sensitivity="global"), dirichlet(1, 1, 1), 1),
+        (exponential(epsilon=0.3, sensitivity="global"), beta(1, 1), 5),
+        (exponential(epsilon=2.0, sensitivity="global", calibration="nominal"), beta(0.01, 10), 3),
+    ]:
+        rows, curve = finite.exponential_table(request, prior, n)
+        exact_rows = [[Fraction(float(x)) / sum(map(Fraction, map(float, row))) for x in row] for row in rows]
+        losses = [math.log(a / b) for p, q in itertools.permutations(exact_rows, 2) for a, b in zip(p, q, strict=True)]
+        for epsilon in [x for x in losses if x > 0] + [max(losses) * (1 - 1e-15)]:
+            factor = Fraction(math.exp(epsilon))  # close enough: both sides are compared with this very factor
+            for i, j in curve.pairs:
+                for p, q in ((exact_rows[i], exact_rows[j]), (exact_rows[j], exact_rows[i])):
+                    true = sum(max(Fraction(0), a - factor * b) for a, b in zip(p, q, strict=True))
+                    below += curve.delta(epsilon) < true
+    assert below == 0
+
+
+@pytest.mark.parametrize("make", [gaussian, exponential])
+def test_deltas_that_cannot_be_told_from_round_off_are_refused(make):
+    with pytest.raises(ValueError, match="1e-12"):
+        make(epsilon=1.0, delta=1e-20)

@@ -300,6 +300,6 @@ def test_labels_of_cells():
     ],
 )
 def test_mechanisms_that_fit(make, request_):
-    p = program()
+    p = program(n=50)
     p.release(make(p), request_)
     assert p.check().epsilon == 1

@@ -204,7 +204,7 @@ def test_normal_posterior_is_bayes_rule(request_):
     model, n, grid = normal(3.0, 2.0, record_sd=1.5), 12, Grid(0, 100, 0.1, 0.0)
     plan = number_plan(request_, 100)
     made = total_posterior(plan, model, 410, n, grid)
-    totals = np.arange(0, 100 * n + 1)
+    totals = np.arange(-150 * n, 250 * n + 1)
     seen = np.exp(plan.source.log_chance(410 - totals))
 
     def unnormalised(mean):
@@ -407,3 +407,106 @@ def test_other_mechanisms_are_charged_too(tmp_path, request_, most):
 def test_a_ledger_for_another_relation_is_refused(tmp_path):
     with Ledger.create(":memory:") as ledger, pytest.raises(PrivacyError, match="add_remove"):
         release(beta(1, 1), counts=(3, 7), epsilon=0.6, ledger=ledger)
+
+
+@pytest.mark.parametrize(
+    ("model", "noisy", "epsilon", "n"),
+    [(normal(80, 0.1, record_sd=1), 20.0, 1.0, 1000), (normal(50.0123, 0.001, record_sd=0.01), 50.0, 0.01, 100)],
+)
+def test_strong_normal_priors_are_not_cut_off(model, noisy, epsilon, n):
+    """Against the sum over every possible total."""
+    grid, plan = Grid(0, 1000, 0.1), number_plan(geometric(epsilon=epsilon), 1000)
+    total = round(noisy * n / grid.step)
+    made = total_posterior(plan, model, total, n, grid)
+    totals = np.arange(-3000 * n, 4000 * n + 1)
+    variance = model.record_sd**2 + grid.step**2 / 12
+    logs = plan.source.log_chance(total - totals)
+    logs += stats.norm.logpdf(totals * grid.step, n * model.mean, math.sqrt(n**2 * model.sd**2 + n * variance))
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    precision = 1 / model.sd**2 + n / variance
+    means = (model.mean / model.sd**2 + totals * grid.step / variance) / precision
+    mean = weights @ means
+    assert made.mean == pytest.approx(mean, abs=0.02 * model.sd)
+    assert made.sd == pytest.approx(math.sqrt(1 / precision + weights @ (means - mean) ** 2), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("alphas", "epsilon", "output", "most"),
+    [
+        ((1000, 1), 2.0, (10, 100), 400),
+        ((500, 1, 1), 2.0, (3, 20, 14), 60),
+        ((2, 3), 1.0, (60, 40), 50),
+        ((1, 1), 1.0, (-9, -7), 30),
+    ],
+)
+def test_strong_priors_and_binding_sizes_in_parts(alphas, epsilon, output, most):
+    """Against the sum over every vector of counts."""
+    prior = dirichlet(*alphas)
+    plan = cells_plan(geometric(epsilon=epsilon), prior, len(alphas), None)
+    made = cells_posterior(plan, prior, output, None, most)
+    from scipy.special import gammaln
+
+    axes = np.meshgrid(*[np.arange(most + 1)] * len(alphas), indexing="ij")
+    counts = np.stack(axes, axis=-1).reshape(-1, len(alphas))
+    counts = counts[counts.sum(axis=1) <= most]
+    sizes, a = counts.sum(axis=1), np.array(alphas)
+    logs = (gammaln(a + counts) - gammaln(counts + 1)).sum(axis=1) + gammaln(sizes + 1) - gammaln(a.sum() + sizes)
+    logs += plan.source.log_chance(np.array(output) - counts).sum(axis=1)
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    shares = (a[0] + counts[:, 0]) / (a.sum() + sizes)
+    mean = weights @ shares
+    sd = math.sqrt(weights @ (shares * (1 - shares) / (a.sum() + sizes + 1) + (shares - mean) ** 2))
+    assert made.marginals[0].mean == pytest.approx(mean, abs=0.1 * sd)
+    assert made.marginals[0].sd == pytest.approx(sd, rel=0.1)
+
+
+@pytest.mark.parametrize("weight", [1e-6, 1e3, 1e6])
+def test_extreme_priors_do_not_underflow(weight):
+    made = release(dirichlet(weight, weight, weight), counts=(100, 200, 300), mechanism=geometric(epsilon=0.1))
+    assert made.posterior.mean.sum() == pytest.approx(1.0, abs=1e-6)
+    assert made.posterior.interval(0.9).shape == (3, 2)
+    assert np.isfinite(made.posterior.sample(5, rng=0)).all()
+
+
+def test_many_categories():
+    prior = dirichlet(*[1.0] * 300)
+    made = cells_posterior(cells_plan(geometric(epsilon=1), prior, 300, 3000), prior, [10] * 300, 3000, 3000)
+    assert made.mean == pytest.approx(1 / 300, abs=1e-4)
+
+
+def test_wide_noise_needs_no_memory():
+    """Closed forms: noise of a hundred million steps has its standard deviation and its interval at once."""
+    plan = number_plan(geometric(epsilon=0.01), 1_000_000)
+    assert plan.source.sd == pytest.approx(math.sqrt(2) * 1e8, rel=1e-6)
+    assert plan.source.half_width(0.95) == pytest.approx(1e8 * math.log(20), rel=1e-6)
+    made = release(normal(0, 1, record_sd=1), column=[0.5] * 10, clamp=(0, 1), epsilon=1e-3)
+    assert (made.posterior.mean, made.posterior.sd) == pytest.approx((0.0, 1.0), abs=0.01)  # nothing but the prior
+
+
+def test_sums_too_wide_for_gaussian_noise_get_geometric_noise():
+    assert sum_plan(best(epsilon=0.5, delta=1e-6), 200_000).used == geometric(epsilon=0.5)
+
+
+@pytest.mark.parametrize("numbers", [{"sd": 1e200}, {"sd": 1e-200}, {"record_sd": 1e-200}, {"mean": 1e100}])
+def test_numbers_beyond_arithmetic_are_refused(numbers):
+    with pytest.raises(ValueError, match="must be in"):
+        normal(**{"mean": 0, "sd": 1, "record_sd": 1, **numbers})
+    with pytest.raises(ValueError, match="clamp must be"):
+        release(normal(0, 1, record_sd=1), column=[1.0], clamp=(-1e100, 1e100), epsilon=1)
+
+
+def test_messages_do_not_hold_records():
+    with pytest.raises(ValueError, match=r"^column must hold numbers\.$"):
+        release(normal(0, 1, record_sd=1), column=["1", "secret"], clamp=(0, 1), epsilon=1)
+
+
+def test_posteriors_that_cannot_be_told_apart_are_released_all_the_same():
+    made = release(beta(1e6, 1e6), counts=(1, 0), mechanism=exponential(epsilon=1, delta=1e-6, score="lecam"))
+    assert made.guarantee.epsilon <= 1.0
+
+
+def test_what_is_printed_is_not_rounded_down():
+    assert "0.12345649" in str(geometric(epsilon=0.12345649))
+    assert str(geometric(epsilon=0.5)) == "geometric(epsilon=0.5)"

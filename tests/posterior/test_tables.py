@@ -173,11 +173,12 @@ def test_maps_are_forced_into_what_they_declare():
     table = read(p, {"smoker": [1, 0, 1], "job": list("abc"), "age": [30, float("nan"), 70]})
 
     def fails(value):
-        raise SystemExit(value)
+        if value != 1.0:  # one of the values that are tried beforehand
+            raise SystemExit(value)
 
     def first_only(value, seen=[]):  # noqa: B006
         seen.append(value)
-        return len(seen) == 1
+        return len(seen) <= 2  # it is tried once before there are data
 
     age, job, smoker = p.column("age"), p.column("job"), p.column("smoker")
     asked = {
@@ -217,3 +218,85 @@ def test_a_line_changes_nothing_but_its_own_numbers(odd, own, tmp_path):
         path = csv(tmp_path / "d.csv", [*lines[:place], odd, *lines[place + 1 :]])
         others = sum(age for i, age in enumerate(ages) if i != place and jobs[i] != "c")
         assert statistic(query, read(p, path)) == (others + own,)
+
+
+def test_a_clamp_after_a_map_calls_the_function_once():
+    p = program(4, x=Real())
+    table = read(p, {"x": [1.0, 2.0, 3.0, 4.0]})
+    mapped = p.column("x").map(lambda v: v * 10, low=0, high=100)
+    assert statistic(mapped.clamp(0, 90).sum(), table) == (100,)
+    assert statistic(mapped.clamp(0, 90).map(lambda v: v + 1, low=0, high=100).sum(), table) == (104,)
+
+
+def test_a_column_of_a_part_keeps_its_conditions_as_a_condition():
+    p = program(4, job=Category("lab", "office"), age=Real())
+    table = read(p, {"job": ["lab", "office", "office", "office"], "age": [70, 70, 70, 70]})
+    senior = p.where(job="lab").column("age").map(lambda v: v >= 65, to=Bool())
+    assert statistic(p.where(senior).count(), table) == (1,)
+    assert [statistic(part.count(), table) for part in p.partition(senior).values()] == [(1,), (0,)]
+    labelled = p.where(job="office").column("job")
+    assert [statistic(part.count(), table) for part in p.partition(labelled).values()] == [(0,), (3,)]
+
+
+def test_a_sum_stays_in_its_domain_whatever_the_column_was_made_of():
+    import dataclasses
+
+    p = program(2, x=Real())
+    x = p.column("x")
+    swapped = dataclasses.replace(x, domain=x.clamp(0, 1).domain)
+    assert statistic(swapped.sum(), read(p, {"x": [1e6, 0.0]})) == (1,)
+
+
+def test_warnings_of_a_map_are_not_shown(recwarn):
+    import warnings
+
+    p = program(3, x=Real())
+    warnings.simplefilter("always")
+
+    def talks(value):
+        if value < 0:
+            warnings.warn("negative", stacklevel=1)
+            return np.log(value)
+        return value
+
+    mapped = p.column("x").map(talks, low=0, high=9)
+    recwarn.clear()
+    assert statistic(mapped.sum(), read(p, {"x": [1.0, -1.0, 2.0]})) == (3,)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("damage", ["plain", "checksum", "cut", "stream"])
+def test_a_damaged_archive_says_nothing_of_its_content(damage, tmp_path):
+    import gzip
+
+    packed = bytearray(gzip.compress(b"x,y\n" + b"1,2\n" * 500))
+    if damage == "plain":
+        packed = bytearray(b"71,2\n")
+    elif damage == "checksum":
+        packed[-6] ^= 1
+    elif damage == "cut":
+        packed = packed[:-12]
+    else:
+        packed[12:20] = b"\xff" * 8
+    (tmp_path / "d.csv.gz").write_bytes(packed)
+    p = program(500, x=Real())
+    with pytest.raises(ValueError, match=r"^d\.csv\.gz is damaged: it cannot be unpacked\.$"):
+        read(p, tmp_path / "d.csv.gz", header=["x", "y"] if damage == "plain" else None)
+
+
+@pytest.mark.parametrize(
+    ("cells", "bad"),
+    [([[1, 2], [3, 4]], 2), ([[1, 2], 1], 1), ([np.zeros((2, 2)), np.zeros((2, 3))], 2), ([True, object()], 1)],
+)
+def test_lists_are_read_cell_by_cell(cells, bad):
+    p = program(2, smoker=Bool())
+    assert read(p, {"smoker": cells}).unreadable["smoker"] == bad
+
+
+def test_numpy_truth_values_and_marks_before_the_first_cell(tmp_path):
+    p = program(2, x=Bool(true="ja", false="nein"))
+    assert statistic(p.column("x").count(), read(p, {"x": [np.True_, np.False_]})) == (1,)
+    (tmp_path / "d.csv").write_text("\ufeffja\nnein\n")
+    table = read(p, tmp_path / "d.csv", header=["x"])
+    assert statistic(p.column("x").count(), table) == (1,)
+    assert table.unreadable["x"] == 0

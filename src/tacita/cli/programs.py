@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from tacita.cli.app import JSON, app, busy, print_json
 
 if TYPE_CHECKING:
+    from tacita.guarantee import Guarantee
     from tacita.ledger import Ledger
     from tacita.posterior.composition import Cost
     from tacita.posterior.domains import Domain
@@ -72,13 +74,13 @@ def run(
     try:
         with _ledger(book, data) as opened, busy("releasing", quiet=as_json):
             results = loaded.run(data, header=names, ledger=opened, name=program.stem)
-            spent = opened.spent(opened.budget[1] if opened.budget else 1e-6)
+            spent = _spent(opened)
     except BaseException:
         folder.rmdir()  # still empty: nothing was released
         raise
     document = {"program": str(program), "data": str(data), "ledger": str(book), **results.to_dict()}
-    document["spent"] = None if spent is None else spent.to_dict()
-    text = _kept(folder, results, document)
+    document["spent"] = spent.to_dict()
+    text = _kept(folder, results, spent, document)
     if as_json:
         print_json(document)
     else:
@@ -159,15 +161,21 @@ def _lines(program: Program, path: Path) -> list[str]:
     return [head, "", *table, "", f"total: {', '.join(totals)}", "The program is well-typed. No data were read."]
 
 
-def _kept(folder: Path, results: Any, document: dict[str, Any]) -> str:
+def _spent(ledger: Ledger) -> Guarantee:
+    """Return what the ledger holds, at the budget's delta or else at the first round one that says something."""
+    deltas = [ledger.budget[1]] if ledger.budget else [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.9]
+    totals = [total for total in map(ledger.spent, deltas) if total is not None]
+    return next((total for total in totals if math.isfinite(total.epsilon)), totals[-1])
+
+
+def _kept(folder: Path, results: Any, spent: Guarantee, document: dict[str, Any]) -> str:
     """Write the results to their folder, the data first; return them as text."""
     from tacita import runs
     from tacita.guarantee import round_up_text
     from tacita.posterior import show
 
     runs.write_json(folder, "results.json", document)
-    spent = document["spent"]
-    total = f"epsilon {round_up_text(spent['epsilon'])} at delta {spent['delta']:g}"
+    total = f"epsilon {round_up_text(spent.epsilon)} at delta {spent.delta:g}"
     text = f"{results}\n\nThis and everything charged before to {document['ledger']}: {total}."
     runs.write_text(folder, "results.txt", text + "\n")
     if show.has_posteriors(results) and find_spec("matplotlib") is not None:

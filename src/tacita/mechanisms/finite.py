@@ -46,8 +46,11 @@ class FiniteCurve:
 
     def delta(self, epsilon: float) -> float:
         """Return δ(ε), rounded up."""
-        worst = float(self._divergences(_check.in_range("epsilon", epsilon, 0.0, math.inf)).max(initial=0.0))
-        return min(1.0, worst + ROUND_OFF) if worst > 0.0 else 0.0
+        eps = _check.in_range("epsilon", epsilon, 0.0, math.inf)
+        worst = float(self._divergences(eps).max(initial=0.0))
+        if worst == 0.0 and eps >= self._largest_loss():
+            return 0.0
+        return min(1.0, worst + ROUND_OFF)
 
     def epsilon(self, delta: float = 0.0) -> float:
         """Return the smallest ε with δ(ε) ≤ δ, rounded up; infinite if there is none."""

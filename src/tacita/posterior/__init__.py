@@ -42,7 +42,7 @@ _HOMES = {
     "normal": "models",
     "release": "releases",
 }
-__all__ = list(_HOMES)
+__all__ = sorted(set(_HOMES) - {"Release", "release"})  # what programs use: `import *` loads no numerical library
 
 
 def __getattr__(name: str) -> object:

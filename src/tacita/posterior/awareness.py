@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,8 +48,9 @@ def cells_posterior(plan: Plan, prior: Dirichlet, output: Sequence[int], n: int 
     source = plan.source
     if n is not None and prior.cells == 2:
         return _of_interest(prior, _two_shares(prior, source, output[0], n))
-    starts, factors = cell_factors(prior, tuple(output), source.log_chance, most, _reach(source, prior, output, n))
-    return _of_interest(prior, tied_shares(prior, starts, factors, (0, most) if n is None else (n, n)))
+    size = n if n is not None else int(np.clip(np.maximum(output, 0).sum(), 1, most))
+    cells = cell_factors(prior, tuple(output), source.log_chance, (most, size), _reach(source, prior, output, size))
+    return _of_interest(prior, tied_shares(prior, cells, (0, most) if n is None else (n, n)))
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,37 @@ class Grid:
 
 
 def total_posterior(plan: Plan, model: Normal, total: int, n: int, grid: Grid) -> NormalMixture:
-    """Return the noise-aware posterior of the mean from a noisy total, which is in the grid's units."""
-    source = plan.source
-    first = int(np.clip(total - source.reach, n * grid.low, n * grid.high))
-    last = int(np.clip(total + source.reach, n * grid.low, n * grid.high))
-    totals = np.unique(np.linspace(first, last, _MOST_TOTALS).round()).astype(np.int64)
+    """Return the noise-aware posterior of the mean from a noisy total, which is in the grid's units.
+
+    Rounding to the grid is taken for an error of each record of its own, even within a step. That records were clamped
+    is not modelled: in particular, that their sum lies within the bounds is no knowledge about the mean.
+    """
+    rounded = replace(model, record_sd=math.hypot(model.record_sd, grid.step / math.sqrt(12.0)))
+    spread = n**2 * rounded.sd**2 + n * rounded.record_sd**2
+
+    def logs(totals: Counts) -> Floats:
+        away = n * grid.base + totals.astype(np.float64) * grid.step - n * rounded.mean
+        return plan.source.log_chance(total - totals) - 0.5 * away**2 / spread
+
+    expected = round(n * (rounded.mean - grid.base) / grid.step)
+    beside = math.ceil(10.0 * math.sqrt(spread) / grid.step) + plan.source.reach
+    totals = _likely(logs, min(total, expected) - beside, max(total, expected) + beside, total)
+    weights = logs(totals)
     values = n * grid.base + totals.astype(np.float64) * grid.step
-    spread = n**2 * model.sd**2 + n * model.record_sd**2
-    logs = source.log_chance(total - totals) - 0.5 * (values - n * model.mean) ** 2 / spread
-    return normal_posterior(model, n, values, np.exp(logs - logs.max()))
+    return normal_posterior(rounded, n, values, np.exp(weights - weights.max()))
+
+
+def _likely(logs: Callable[[Counts], Floats], low: int, high: int, near: int) -> Counts:
+    """Return evenly spaced whole numbers where a log-concave function is not far below its maximum."""
+    while True:
+        tried = np.unique(np.append(np.linspace(low, high, _MOST_TOTALS).round(), np.clip(near, low, high)))
+        tried = tried.astype(np.int64)
+        values = logs(tried)
+        inside = np.flatnonzero(values > values.max() - 40.0)
+        first, last = int(tried[max(0, inside[0] - 1)]), int(tried[min(len(tried) - 1, inside[-1] + 1)])
+        if last - first > 0.5 * (high - low) or last - first <= 2:
+            return np.unique(np.linspace(first, last, _MOST_TOTALS).round()).astype(np.int64)
+        low, high = first, last
 
 
 def _of_interest(prior: Dirichlet, shares: Shares) -> Mixture | Shares:
@@ -107,10 +130,8 @@ def _possible_counts(n: int, near: int, reach: int) -> tuple[Counts, Floats]:
     return counts, np.gradient(counts.astype(np.float64))
 
 
-def _reach(source: Noise, prior: Dirichlet, output: Sequence[int], n: int | None) -> int:
+def _reach(source: Noise, prior: Dirichlet, output: Sequence[int], size: int) -> int:
     """Return how far off the true numbers are looked for: the noise, and where a strong prior pulls them."""
-    if n is None:
-        return source.reach
-    expected = n * np.array(prior.alphas) / sum(prior.alphas)
-    pulled = np.abs(np.array(output) - expected).max() if sum(prior.alphas) > 0.01 * n else 0.0
-    return source.reach + abs(n - sum(output)) + math.ceil(pulled)
+    expected = size * np.array(prior.alphas) / sum(prior.alphas)
+    pulled = np.abs(np.array(output) - expected).max() if sum(prior.alphas) > 0.01 * size else 0.0
+    return source.reach + abs(size - sum(output)) + math.ceil(pulled)

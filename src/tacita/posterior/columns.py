@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LARGEST_UNITS = 10**9  # so that a sum over 10**9 records stays within 64 bits
 LARGEST_BINS = 10_000
+_MOST_PROBES = 50
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,7 +60,7 @@ class Column(Private):
         """Bound a real column: each value is moved into [low, high] and rounded to a multiple of `step`."""
         if not isinstance(self.domain, Real | Clamped):
             self._misfit("clamp", "only numbers are clamped")
-        return replace(self, domain=_grid(self, low, high, step), span=caller(), source=self)
+        return replace(self, domain=_grid(self, low, high, step), span=caller(), source=self, function=None)
 
     def map(
         self,
@@ -143,6 +145,7 @@ class Column(Private):
 
     def _mapped(self, function: Callable[[Any], object], domain: Domain, span: Span) -> Column:
         called = getattr(function, "__name__", "map").replace("<lambda>", "map")
+        _try_out(function, called, _probes(self.domain), span)
         return replace(self, name=f"{called}({self.name})", domain=domain, span=span, source=self, function=function)
 
     def _fits(self, model: Model, cells: int | None, *, written: bool) -> bool:
@@ -224,7 +227,9 @@ class Part(Private):
         """
         if not true and not values:
             raise TypeError('where needs a condition, such as where(job="Sales").')
-        added = [Condition(self._truth(column), frozenset([0])) for column in true]
+        added: list[Condition] = []
+        for column in map(self._truth, true):
+            added += [*column.conditions, Condition(column, frozenset([0]))]
         for name, wanted in values.items():
             column = self._labelled(self.column(name))
             listed = list(wanted) if isinstance(wanted, list | tuple | set | frozenset) else [wanted]
@@ -236,9 +241,8 @@ class Part(Private):
         by = self._labelled(self.column(column) if isinstance(column, str) else self._own(column))
         span = caller()
         conditions = {label: Condition(by, frozenset([i])) for i, label in enumerate(labels_of(by))}
-        return Partition(
-            by, {label: Part(self.program, (*self.conditions, c), span) for label, c in conditions.items()}
-        )
+        among = (*self.conditions, *by.conditions)
+        return Partition(by, {label: Part(self.program, (*among, c), span) for label, c in conditions.items()})
 
     def count(self) -> Query:
         """How many records there are."""
@@ -281,7 +285,7 @@ class Part(Private):
             "T003",
             f"{column.name!r} is {column.domain}: only truth values and categories have public values",
             caller(),
-            f"make a truth value of it: where({column.span.text or 'column'}.map(lambda v: v >= 65, to=Bool()))",
+            f'make a truth value of it: where(p.column("{column.name}").map(lambda v: v >= 65, to=Bool()))',
         )
 
 
@@ -388,6 +392,35 @@ def _finite(column: Column) -> Finite:
     if not isinstance(column.domain, Bool | Category):
         raise TypeError(f"{column.name!r} has no labels: it is {column.domain}.")
     return column.domain
+
+
+def _probes(domain: Domain) -> tuple[object, ...]:
+    """Return public values to try a function on, before any data are read."""
+    if isinstance(domain, Bool | Category):
+        return domain.labels[:_MOST_PROBES]
+    return (domain.low, domain.high) if isinstance(domain, Clamped) else (0.0, 1.0, -1.0, 40.0, 1e6, math.nan)
+
+
+def _try_out(function: Callable[[Any], object], called: str, probes: tuple[object, ...], span: Span) -> None:
+    """Refuse a function that fails on all that is tried: with data, every record would silently count as fallback."""
+    failed: BaseException | None = None
+    for value in probes:
+        try:
+            function(value)
+        except ProgramError:
+            raise
+        except (Exception, SystemExit) as error:
+            failed = error
+        else:
+            return
+    if failed is not None:
+        reason = f"{type(failed).__name__}: {' '.join(str(failed).split())}"
+        raise ProgramError(
+            "T029",
+            f"{called} fails on every value that was tried, such as {probes[0]!r}: {reason}",
+            span,
+            "correct it: records on which it fails count as the lower bound or the fallback, in silence",
+        )
 
 
 def _place(column: Column, value: object) -> int:

@@ -122,7 +122,8 @@ class Results(Mapping[str, Any]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; what was derived is given as text."""
-        plain = {n: v.to_dict() if hasattr(v, "to_dict") else {"text": str(v)} for n, v in self.released.items()}
+        ours = (Release, Noisy)
+        plain = {n: v.to_dict() if isinstance(v, ours) else {"text": str(v)} for n, v in self.released.items()}
         return {"schema": 1, "results": plain, "guarantee": self.guarantee.to_dict()}
 
 
@@ -215,7 +216,7 @@ def _derive(derived: Derived, values: Mapping[str, Any]) -> Any:
             return value
     try:
         return derived.function(*inputs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 

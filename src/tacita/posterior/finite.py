@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tacita.posterior.requests import Request
 
 _LARGEST_REACH = 500_000
+_BEYOND = 1e-36  # more than a Gaussian has beyond 13 standard deviations
 _LARGEST_STEP = 1_000_000
 
 
@@ -66,15 +67,16 @@ def laplace_curve(scale: float, *, cells: int = 1) -> FiniteCurve:
 
 def gaussian_curve(sd: float, step: int) -> FiniteCurve:
     """Return the exact curve of discrete Gaussian noise that hides a step of this many units in one number."""
-    reach = math.ceil(13.0 * sd) + 1  # what lies beyond is less than the curve's round-off
+    reach = math.ceil(13.0 * sd) + 1
     if reach > _LARGEST_REACH:
         raise PrivacyError(
             f"Gaussian noise of {sd:.3g} units is too wide to be certified exactly; use a coarser step (a hundredth of "
             "the clamped range is enough), or geometric noise."
         )
     places = np.arange(-reach, reach + step + 1)
-    pair = np.exp(-0.5 * (np.stack([places, places - step]) / sd) ** 2)
-    return FiniteCurve(_normalised(pair), np.array([[0, 1]]))
+    pair = _normalised(np.exp(-0.5 * (np.stack([places, places - step]) / sd) ** 2))
+    beyond = np.array([[_BEYOND, 0.0], [0.0, _BEYOND]])
+    return FiniteCurve(np.concatenate([pair, beyond], axis=1), np.array([[0, 1]]))
 
 
 @lru_cache(maxsize=64)
@@ -120,7 +122,7 @@ def rounded_laplace(gaps: Counts, scale: float) -> Floats:
 
 def exponential_rows(gaps: Floats, sensitivity: Floats, strength: float) -> Floats:
     """Return the exponential mechanism: row x has probabilities proportional to exp(-strength d(x, r) / S(x))."""
-    logs = -strength * gaps / sensitivity[:, None]
+    logs = -strength * gaps / np.maximum(sensitivity, 1e-12)[:, None]
     return _normalised(np.exp(logs - logs.max(axis=1, keepdims=True)))
 
 

@@ -6,8 +6,10 @@ a checked program runs. Every refusal says where, and what to write instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dis
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import CellType, CodeType
 from typing import TYPE_CHECKING, NoReturn
 
 from tacita.posterior.errors import Note, ProgramError, did_you_mean
@@ -133,6 +135,35 @@ class Derived(Released):
 
     function: Callable[..., object]
     inputs: tuple[Released, ...]
+
+
+def handle_in(function: object) -> Handle | None:
+    """Return a handle that a function uses by itself, without getting it as an argument."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    around = getattr(function, "__globals__", {})
+    used = [around.get(name) for name in _globals_used(code)]
+    used += [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _filled(cell)]
+    used += getattr(function, "__defaults__", None) or ()
+    return next((value for value in used if isinstance(value, Handle)), None)
+
+
+def _globals_used(code: CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(instruction.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals_used(inner)
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:  # its variable has no value yet
+        return False
+    return True
 
 
 def of_another_program(handle: Private | Released) -> ProgramError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tacita.posterior.errors import Note, ProgramError
-from tacita.posterior.program import Program, loading
+from tacita.posterior.program import Program, checking
 from tacita.posterior.source import Span, origin
 
 _NAME = "__tacita__"  # what a program finds in __name__ while it is checked
@@ -31,7 +31,7 @@ def load(path: Path | str) -> Program:
     module = ModuleType(_NAME)
     module.__file__ = os.path.abspath(file)
     sys.modules[_NAME] = module
-    token = loading.set(True)
+    checking.append(file)
     places = sys.path[:]
     sys.path.insert(0, folder)
     try:
@@ -42,7 +42,7 @@ def load(path: Path | str) -> Program:
     except (Exception, SystemExit) as error:
         raise _explained(error, file) from None
     finally:
-        loading.reset(token)
+        checking.remove(file)
         sys.path[:] = places
     program = _only_program(vars(module), file)
     program.check()

@@ -199,49 +199,77 @@ def enumerated_shares(prior: Dirichlet, counts: Counts, weights: Floats) -> Shar
     return Shares(marginals, alphas, lambda size, rng: counts[rng.choice(len(chances), size=size, p=chances)])
 
 
+@dataclass(frozen=True)
+class Cells:
+    """What each cell's count may have been, before the cells are tied together by their sum.
+
+    Attributes:
+        starts: The smallest count of each cell.
+        factors: A row of weights for each cell, from there on, the largest 1.
+        slope: The weights are those of count k times exp(-slope k), so that they are large where the sum is right.
+    """
+
+    starts: Counts
+    factors: Floats
+    slope: float
+
+
 def cell_factors(
-    prior: Dirichlet, noisy: tuple[int, ...], log_chance: Callable[[Counts], Floats], most: int, reach: int
-) -> tuple[Counts, Floats]:
-    """Return, for each cell, the counts it may have had and their weights before the cells are tied together.
+    prior: Dirichlet,
+    noisy: tuple[int, ...],
+    log_chance: Callable[[Counts], Floats],
+    sizes: tuple[int, int],
+    reach: int,
+) -> Cells:
+    """Return the weights of each cell's counts by themselves.
 
     The Dirichlet-multinomial chance of counts k is a product over cells times a function of their sum, and so is the
-    chance of independent noise; only the sum ties the cells.
+    chance of independent noise; only the sum ties the cells. An exponential slope common to all cells is a function of
+    the sum too, so it may be chosen freely.
 
     Args:
         prior: The prior.
         noisy: What was released, one number for each cell.
         log_chance: The log chance of noise of each size.
-        most: The largest possible count.
+        sizes: The largest possible count, and what the counts should add up to on average.
         reach: How far from what was released the counts may be.
-
-    Returns:
-        The smallest count of each cell, and a row of weights for each cell.
     """
+    most, size = sizes
     width = min(2 * reach, most)
     starts = np.clip(np.array(noisy) - reach, 0, most - width)
     counts = starts[:, None] + np.arange(width + 1)
     alphas = np.array(prior.alphas)[:, None]
-    logs = gammaln(alphas + counts) - gammaln(counts + 1.0)
-    logs += log_chance(np.array(noisy)[:, None] - counts)
-    return starts, np.exp(logs - logs.max(axis=1, keepdims=True))
+    logs = gammaln(alphas + counts) - gammaln(counts + 1.0) + log_chance(np.array(noisy)[:, None] - counts)
+
+    def tilted(slope: float) -> Floats:
+        sloped = logs - slope * counts
+        return np.asarray(np.exp(sloped - sloped.max(axis=1, keepdims=True)))
+
+    low, high = -50.0, 50.0
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        weights = tilted(middle)
+        mean = float(((weights * counts).sum(axis=1) / weights.sum(axis=1)).sum())
+        low, high = (middle, high) if mean > size else (low, middle)
+    return Cells(starts, tilted(high), high)
 
 
-def tied_shares(prior: Dirichlet, starts: Counts, factors: Floats, sizes: tuple[int, int]) -> Shares:
+def tied_shares(prior: Dirichlet, cells: Cells, sizes: tuple[int, int]) -> Shares:
     """Return the posterior of the shares when the cells' counts add up to a size within `sizes`.
 
     One size ties the cells exactly; a range, every size in it held equally likely beforehand, is for parts whose own
     size is private. Sums of counts are convolutions; a cell's marginal is its own factor beside the others' sum.
     """
-    alphas = np.array(prior.alphas)
-    heads = _running(factors)
-    tails = _running(factors[::-1])[::-1]
+    alphas, most = np.array(prior.alphas), sizes[1]
+    heads = _running(cells.factors, most)
+    tails = _running(cells.factors[::-1], most)[::-1]
     marginals = []
-    for cell, (start, factor) in enumerate(zip(starts, factors, strict=True)):
-        others = _convolved(heads[cell], tails[cell + 1])
-        rest = int(starts.sum() - start)
-        marginals.append(_cell_marginal(alphas, cell, (int(start), factor), (rest, others), sizes))
-    draw = _Backwards(starts, factors, heads, _size_weights(alphas, int(starts.sum()), heads[-1], sizes))
-    return Shares(tuple(marginals), alphas, draw)
+    for cell, (start, factor) in enumerate(zip(cells.starts, cells.factors, strict=True)):
+        others = _convolved(heads[cell], tails[cell + 1], most)
+        own, rest = (int(start), factor), (int(cells.starts.sum() - start), others)
+        marginals.append(_cell_marginal(alphas, cell, own, rest, sizes, cells.slope))
+    sums = _size_weights(alphas, int(cells.starts.sum()), heads[-1], sizes, cells.slope)
+    return Shares(tuple(marginals), alphas, _Backwards(cells.starts, cells.factors, heads, sums))
 
 
 def normal_posterior(model: Normal, n: int, totals: Floats, weights: Floats) -> NormalMixture:
@@ -275,32 +303,44 @@ class _Backwards:
         return drawn + self.starts
 
 
-def _running(factors: Floats) -> list[Floats]:
+def _running(factors: Floats, most: int) -> list[Floats]:
     """Return the weights of the sums of the first 0, 1, 2, … cells' counts."""
     sums = [np.ones(1)]
     for factor in factors:
-        sums.append(_convolved(sums[-1], factor))
+        sums.append(_convolved(sums[-1], factor, most))
     return sums
 
 
-def _convolved(one: Floats, other: Floats) -> Floats:
-    """Return the weights of a sum; the largest is 1."""
-    if len(one) * len(other) <= 4_000_000:
+def _convolved(one: Floats, other: Floats, most: int) -> Floats:
+    """Return the weights of a sum, up to the largest that is possible; the largest weight is 1."""
+    if len(one) * len(other) <= 250_000:
         sums = np.convolve(one, other)
     else:  # round-off of 1e-16 of the largest weight does not matter here
         size = len(one) + len(other) - 1
         sums = np.maximum(np.fft.irfft(np.fft.rfft(one, size) * np.fft.rfft(other, size), size), 0.0)
+    sums = sums[: most + 1]
     return np.asarray(sums / sums.max())
 
 
-def _size_weights(alphas: Floats, start: int, sums: Floats, sizes: tuple[int, int]) -> Floats:
+def _log_size(alphas: Floats, size: Floats | Counts, slope: float) -> Floats:
+    """Return what a size adds to the log weight of counts, beside their own factors."""
+    return np.asarray(gammaln(size + 1.0) - gammaln(alphas.sum() + size) + slope * size)
+
+
+def _size_weights(alphas: Floats, start: int, sums: Floats, sizes: tuple[int, int], slope: float) -> Floats:
     size = start + np.arange(len(sums))
-    logs = gammaln(size + 1.0) - gammaln(alphas.sum() + size)
-    return np.where((size >= sizes[0]) & (size <= sizes[1]), sums * np.exp(logs - logs.max()), 0.0)
+    allowed = (size >= sizes[0]) & (size <= sizes[1])
+    logs = np.where(allowed, _log_size(alphas, size, slope), -np.inf)
+    return np.asarray(sums * np.exp(logs - logs.max()))
 
 
 def _cell_marginal(
-    alphas: Floats, cell: int, own: tuple[int, Floats], others: tuple[int, Floats], sizes: tuple[int, int]
+    alphas: Floats,
+    cell: int,
+    own: tuple[int, Floats],
+    others: tuple[int, Floats],
+    sizes: tuple[int, int],
+    slope: float,
 ) -> BetaMixture:
     mine, rest = own[0] + np.arange(len(own[1])), others[0] + np.arange(len(others[1]))
     if sizes[0] == sizes[1]:
@@ -311,8 +351,8 @@ def _cell_marginal(
         return _pruned(weights, alphas[cell] + inside, alphas.sum() - alphas[cell] + sizes[0] - inside)
     (few, mass), (beside, others_mass) = _merged(mine, own[1]), _merged(rest, others[1])
     size = few[:, None] + beside[None, :]
-    logs = gammaln(size + 1.0) - gammaln(alphas.sum() + size)
-    weights = np.where(size <= sizes[1], mass[:, None] * others_mass * np.exp(logs - logs.max()), 0.0).reshape(-1)
+    logs = np.where(size <= sizes[1], _log_size(alphas, size, slope), -np.inf)
+    weights = (mass[:, None] * others_mass * np.exp(logs - logs.max())).reshape(-1)
     first, second = np.repeat(few, len(beside)), np.tile(beside, len(few))
     return _pruned(weights, alphas[cell] + first, alphas.sum() - alphas[cell] + second)
 

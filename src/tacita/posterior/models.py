@@ -5,12 +5,12 @@ Plain descriptions, with no arithmetic in them, so that a program can be checked
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from tacita import _check
 
 LARGEST_PRIOR = 1e6
+LARGEST_NUMBER = 1e12
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,11 @@ def normal(mean: float, sd: float, *, record_sd: float) -> Normal:
         record_sd: The standard deviation of one record around the mean.
     """
     return Normal(
-        _check.in_range("mean", mean, -1e100, 1e100),
-        _positive("sd", sd),
-        _positive("record_sd", record_sd),
+        _check.in_range("mean", mean, -LARGEST_NUMBER, LARGEST_NUMBER),
+        _check.in_range("sd", sd, 1.0 / LARGEST_NUMBER, LARGEST_NUMBER),
+        _check.in_range("record_sd", record_sd, 1.0 / LARGEST_NUMBER, LARGEST_NUMBER),
     )
 
 
 def _weight(name: str, value: object) -> float:
     return _check.in_range(name, value, 1e-6, LARGEST_PRIOR)
-
-
-def _positive(name: str, value: object) -> float:
-    x = _check.number(name, value)
-    if not 0.0 < x < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {x:g}.")
-    return x

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting.levels import ORDERS
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
@@ -57,15 +59,30 @@ class Noise:
     @property
     def sd(self) -> float:
         """The standard deviation."""
-        gaps = np.arange(-self.reach, self.reach + 1)
-        chances = np.exp(self.log_chance(gaps))
-        return float(math.sqrt(chances @ gaps.astype(np.float64) ** 2 / chances.sum()))
+        decay, odds = math.exp(-1.0 / self.scale), -math.expm1(-1.0 / self.scale)
+        if self.kind == "geometric":
+            return math.sqrt(2.0 * decay) / odds
+        if self.kind == "laplace":
+            return math.sqrt(math.exp(0.5 / self.scale) * decay * (1.0 + decay)) / odds
+        gaps, chances = self._gaussian()
+        return float(math.sqrt(2.0 * chances @ gaps**2))
 
     def half_width(self, level: float) -> int:
         """Return the smallest whole number that noise stays within with at least this probability."""
-        chances = np.exp(self.log_chance(np.arange(self.reach + 1)))
-        inside = np.cumsum(chances) * 2.0 - chances[0]
-        return int(np.searchsorted(inside / inside[-1], level))
+        outside = 1.0 - _check.probability("level", level)
+        if self.kind == "geometric":  # it is beyond w with probability 2 e^{-(w+1)/scale} / (1 + e^{-1/scale})
+            return max(0, math.ceil(-self.scale * math.log(outside * (1.0 + math.exp(-1.0 / self.scale)) / 2.0) - 1.0))
+        if self.kind == "laplace":
+            return max(0, math.ceil(-self.scale * math.log(outside) - 0.5))
+        gaps, chances = self._gaussian()
+        inside = 2.0 * np.cumsum(chances) - chances[0]
+        return int(gaps[np.searchsorted(inside, level)])
+
+    def _gaussian(self) -> tuple[Floats, Floats]:
+        """Return the sizes from 0 on, and the probability of each sign of them."""
+        gaps = np.arange(self.reach + 1, dtype=np.float64)
+        chances = np.exp(-0.5 * (gaps / self.scale) ** 2)
+        return gaps, chances / (2.0 * chances.sum() - chances[0])
 
 
 _SAMPLERS: dict[str, Callable[[Sequence[int], float], tuple[int, ...]]] = {
@@ -214,7 +231,8 @@ def sum_plan(request: Request, step: int) -> Plan:
         return number_plan(request, step)
     options = [number_plan(replace(request, name="geometric", delta=0.0), step)]
     if request.delta > 0.0:
-        options.append(number_plan(replace(request, name="gaussian"), step))
+        with suppress(PrivacyError):  # too wide to be certified
+            options.append(number_plan(replace(request, name="gaussian"), step))
     options.sort(key=lambda plan: plan.source.sd)
     compared = tuple(Candidate(plan.used, plan.source.sd, "standard deviation in steps") for plan in options)
     return replace(options[0], compared=compared)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from fractions import Fraction
 from importlib import import_module
 from types import MappingProxyType
@@ -16,13 +15,13 @@ from tacita.posterior.columns import Column, Part, Partition, Query
 from tacita.posterior.composition import Cost, charge, exact, text, total
 from tacita.posterior.domains import Bool, Category, Domain, Real
 from tacita.posterior.errors import Note, ProgramError
-from tacita.posterior.handles import Derived, Handle, PlannedRelease, Released, of_another_program
+from tacita.posterior.handles import Derived, Handle, PlannedRelease, Released, handle_in, of_another_program
 from tacita.posterior.models import Normal
-from tacita.posterior.requests import Request
+from tacita.posterior.requests import MOST_STATES, Request
 from tacita.posterior.source import Span, assigned_name, caller
 
 LARGEST_BUDGET = 1e6
-loading = ContextVar("loading", default=False)  # while a file is executed to be checked, no data may be read
+checking: list[str] = []  # files that are being executed to be checked; no thread may read data meanwhile
 _TWO_CELL_SCORES = ("total_variation", "jensen_shannon", "lecam")
 
 
@@ -87,7 +86,7 @@ class Program:
         span = caller()
         _releasable(query, self)
         if not isinstance(mechanism, Request):
-            raise TypeError(f"mechanism must be such as geometric(epsilon=0.5), got {mechanism!r}.")
+            raise TypeError(f"mechanism must be such as geometric(epsilon=0.5), got {_called(mechanism)}.")
         if problem := _mismatch(query, mechanism):
             note = Note(query.span, "the query was made here")
             raise ProgramError("T011", f"{mechanism.name} cannot release {query.description}", span, problem, (note,))
@@ -114,6 +113,14 @@ class Program:
                 raise TypeError(f"derive takes released results after the function, got {result!r}.")
             if result.program is not self:
                 raise of_another_program(result)
+        if (used := handle_in(function)) is not None:
+            raise ProgramError(
+                "T021",
+                f"the function uses {used!r} by itself, which has no value when it is called",
+                span,
+                "give it as an argument: p.derive(lambda result: ..., released)",
+                (Note(used.span, "the handle was made here"),),
+            )
         chosen = self._name(name, span, f"from {', '.join(result.name for result in released)}")
         made = Derived(self, chosen, span, function, released)
         self._results[chosen] = made
@@ -134,13 +141,7 @@ class Program:
 
     def run(self, data: object, **options: Any) -> Any:
         """Check the program, then read the data and release; see `tacita.posterior.evaluate.run`."""
-        if loading.get():
-            raise ProgramError(
-                "T026",
-                "the program reads its data while it is checked",
-                caller(),
-                'put it under `if __name__ == "__main__":`, or leave it to the command: tacita run FILE --data DATA',
-            )
+        refuse_while_checked()
         self.check()
         return import_module("tacita.posterior.evaluate").run(self, data, **options)
 
@@ -161,6 +162,21 @@ class Program:
             return assigned
         places = (otherwise, *(f"{otherwise} ({i})" for i in range(2, len(self._results) + 3)))
         return next(place for place in places if place not in self._results)
+
+
+def _called(value: object) -> str:
+    return str(getattr(value, "__name__", repr(value)))
+
+
+def refuse_while_checked() -> None:
+    """Raise if a program's file is being checked: no data may be read then."""
+    if checking:
+        raise ProgramError(
+            "T026",
+            "the program reads its data while it is checked",
+            caller(),
+            'put it under `if __name__ == "__main__":`, or leave it to the command: tacita run FILE --data DATA',
+        )
 
 
 def _releasable(query: object, program: Program) -> None:
@@ -195,6 +211,9 @@ def _mismatch(query: Query, request: Request) -> str:
         return f"{request.name} chooses among finitely many posteriors: use geometric or best"
     if query.conditions:
         return f"{request.name} needs a public number of records, and that of a part is private: use geometric or best"
+    states = math.comb(query.program.n + query.cells - 1, query.cells - 1)
+    if request.name == "exponential" and states > MOST_STATES:
+        return f"it has more than the {MOST_STATES} possible posteriors that are enumerated: use geometric or best"
     if query.cells > 2 and request.sensitivity == "histogram":
         return f"sensitivity='histogram' is for two categories, this has {query.cells}: use sensitivity='naive'"
     if query.cells > 2 and request.score in _TWO_CELL_SCORES:

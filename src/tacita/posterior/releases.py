@@ -20,7 +20,7 @@ from tacita.ledger import Ledger
 from tacita.posterior import requests
 from tacita.posterior.awareness import Grid, cells_posterior, total_posterior
 from tacita.posterior.mixtures import Mixture, Shares
-from tacita.posterior.models import Beta, Dirichlet, Normal
+from tacita.posterior.models import LARGEST_NUMBER, Beta, Dirichlet, Normal
 from tacita.posterior.plans import Candidate, Certificate, Plan, cells_plan, charge, draw, sum_plan
 from tacita.posterior.requests import Request
 
@@ -200,7 +200,10 @@ def _release_mean(
     if column is None or counts is not None:
         raise TypeError("A normal model needs column, the records themselves, so that they can be clamped.")
     grid = _grid(clamp, step)
-    records = np.asarray(column, dtype=np.float64)
+    try:
+        records = np.asarray(column, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("column must hold numbers.") from None  # without saying what it holds
     if records.ndim != 1 or not len(records):
         raise ValueError(f"column must be one column of at least one record, got shape {records.shape}.")
     if request.name not in ("best", "geometric", "gaussian"):
@@ -217,8 +220,8 @@ def _grid(clamp: tuple[float, float] | None, step: float | None) -> Grid:
         raise PrivacyError(
             "A normal model needs clamp=(low, high): without public bounds no noise can hide one record."
         )
-    low, high = (_check.in_range("clamp", bound, -1e100, 1e100) for bound in clamp)
-    if not low < high:
+    low, high = (_check.in_range("clamp", bound, -LARGEST_NUMBER, LARGEST_NUMBER) for bound in clamp)
+    if not high - low >= 1.0 / LARGEST_NUMBER:
         raise ValueError(f"clamp must be (low, high) with low < high, got ({low:g}, {high:g}).")
     width = (high - low) / 1000 if step is None else _check.in_range("step", step, (high - low) / 1e6, high - low)
     return Grid(0, math.ceil(round((high - low) / width, 6)), width, low)

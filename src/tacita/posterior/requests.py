@@ -12,6 +12,8 @@ SCORES = ("hellinger", "squared_hellinger", "kl", "total_variation", "jensen_sha
 CALIBRATIONS = ("exact", "nominal")
 CELLS = ("naive", "histogram")
 LARGEST_EPSILON = 100.0
+SMALLEST_DELTA = 1e-12
+MOST_STATES = 3000  # tables of probabilities and distances have this many rows and columns at most
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Request:
     calibration: str = ""
 
     def __str__(self) -> str:
-        options = [f"epsilon={self.epsilon:g}", f"delta={self.delta:g}" if self.delta else ""]
+        options = [f"epsilon={_text(self.epsilon)}", f"delta={_text(self.delta)}" if self.delta else ""]
         options += [f"{n}={v!r}" for n in ("sensitivity", "score", "calibration") if (v := getattr(self, n))]
         return f"{self.name}({', '.join(o for o in options if o)})"
 
@@ -43,7 +45,7 @@ def geometric(*, epsilon: float) -> Request:
 
 def gaussian(*, epsilon: float, delta: float) -> Request:
     """Discrete Gaussian noise on one whole number, such as a sum on a grid. Needs delta > 0."""
-    return Request("gaussian", _epsilon(epsilon), _check.probability("delta", delta))
+    return Request("gaussian", _epsilon(epsilon), _delta(_check.probability("delta", delta)))
 
 
 def laplace(*, epsilon: float, sensitivity: str = "naive") -> Request:
@@ -85,7 +87,7 @@ def exponential(
             "one count is about twice the other, so no noise is enough. Use score='hellinger'."
         )
     _check.one_of("sensitivity", sensitivity, SENSITIVITIES)
-    dlt = _check.in_range("delta", delta, 0.0, 0.5)
+    dlt = _delta(delta)
     if sensitivity == "smooth" and not dlt > 0.0:
         raise PrivacyError("sensitivity='smooth' needs delta > 0; pass one, or sensitivity='global'.")
     return Request(
@@ -100,8 +102,22 @@ def exponential(
 
 def best(*, epsilon: float, delta: float = 0.0) -> Request:
     """Whatever brings the released posterior nearest to the true one, on average under the prior, at this cost."""
-    return Request("best", _epsilon(epsilon), _check.in_range("delta", delta, 0.0, 0.5))
+    return Request("best", _epsilon(epsilon), _delta(delta))
 
 
 def _epsilon(epsilon: object) -> float:
     return _check.in_range("epsilon", epsilon, 1e-4, LARGEST_EPSILON)
+
+
+def _delta(delta: object) -> float:
+    dlt = _check.in_range("delta", delta, 0.0, 0.5)
+    if 0.0 < dlt < SMALLEST_DELTA:
+        raise ValueError(
+            f"delta must be 0 or at least {SMALLEST_DELTA:g}, got {dlt:g}: smaller ones cannot be told from round-off."
+        )
+    return dlt
+
+
+def _text(x: float) -> str:
+    """Return a number shortly, unless that is another number."""
+    return f"{x:g}" if float(f"{x:g}") == x else repr(x)

@@ -16,12 +16,11 @@ import numpy as np
 from scipy.special import betainc, betaln, digamma, expit, gammaln, xlogy
 
 from tacita._check import PrivacyError
+from tacita.posterior.requests import MOST_STATES
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
     from tacita.posterior.models import Dirichlet
-
-MOST_STATES = 3000  # tables of probabilities and distances have this many rows and columns at most
 
 
 def number_of_states(cells: int, n: int) -> int:

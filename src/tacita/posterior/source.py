@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain
 from types import CodeType, FrameType, TracebackType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -128,12 +128,17 @@ def _is_library(file: str) -> bool:
 
 
 def _position(code: CodeType, instruction: int) -> Span:
-    line, end_line, column, end_column = next(islice(code.co_positions(), instruction // 2, None))
+    line, end_line, column, end_column = _positions(code)[instruction // 2]
     file, first = code.co_filename, line or code.co_firstlineno
     last = end_line or first
     above, below = linecache.getline(file, first), linecache.getline(file, last).rstrip("\n")
     start = 0 if column is None else _characters(above, column)
     return Span(file, first, start, last, len(below) if end_column is None else _characters(below, end_column))
+
+
+@lru_cache(maxsize=64)
+def _positions(code: CodeType) -> tuple[tuple[int | None, int | None, int | None, int | None], ...]:
+    return tuple(code.co_positions())
 
 
 def _characters(line: str, bytes_: int) -> int:

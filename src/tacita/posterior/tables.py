@@ -9,6 +9,8 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,7 @@ import numpy as np
 
 from tacita.posterior.columns import labels_of
 from tacita.posterior.domains import Bool, Category, Clamped, Finite
+from tacita.posterior.program import refuse_while_checked
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -67,7 +70,8 @@ def read(
     Guarantee:
         What a record becomes depends on that record and the schema alone.
     """
-    cells = _mapped_cells(program, data) if isinstance(data, Mapping) else _file_cells(program, Path(data), header)
+    refuse_while_checked()
+    cells = _mapped_cells(program, data) if isinstance(data, Mapping) else _unpacked(program, Path(data), header)
     for name, values in cells.items():
         if len(values) != program.n:
             raise ValueError(
@@ -92,8 +96,11 @@ def statistic(query: Query, table: Table) -> tuple[int, ...]:
         kept &= np.isin(_values(condition.column, table), sorted(condition.places))
     if query.column is None:
         return (int(kept.sum()),)
-    values = _values(query.column, table)[kept].astype(np.int64)
     domain = query.column.domain
+    low, high = (
+        (domain.lowest, domain.highest) if isinstance(domain, Clamped) else (0, len(labels_of(query.column)) - 1)
+    )
+    values = np.clip(_values(query.column, table)[kept].astype(np.int64), low, high)  # whatever the column was made of
     if query.cells > 1:
         if isinstance(domain, Clamped):
             values = np.minimum(
@@ -103,9 +110,18 @@ def statistic(query: Query, table: Table) -> tuple[int, ...]:
     return (int(values.sum()) if isinstance(domain, Clamped) else int((values == 0).sum()),)
 
 
+def _unpacked(program: Program, path: Path, names: Sequence[str] | None) -> dict[str, list[str | None]]:
+    try:
+        return _file_cells(program, path, names)
+    except (gzip.BadGzipFile, EOFError, zlib.error):  # their messages hold bytes and checksums of the records
+        raise ValueError(f"{path.name} is damaged: it cannot be unpacked.") from None
+
+
 def _file_cells(program: Program, path: Path, names: Sequence[str] | None) -> dict[str, list[str | None]]:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-        header = _fields(lines.readline().removeprefix(b"\xef\xbb\xbf")) if names is None else list(names)
+        if lines.read(3) != b"\xef\xbb\xbf":
+            lines.seek(0)
+        header = _fields(lines.readline()) if names is None else list(names)
         if not header:
             raise ValueError(f"{path.name} must start with a header line of column names, in UTF-8.")
         places = {name: _place(name, header, path.name) for name in program.schema}
@@ -139,15 +155,11 @@ def _mapped_cells(program: Program, data: Mapping[str, Sequence[Any]]) -> dict[s
     for name in program.schema:
         if name not in data:
             raise ValueError(f"The data have no column {name!r}, which the program's schema names.")
-    arrays = {name: np.asarray(data[name], dtype=_dtype(data[name])) for name in program.schema}
-    for name, array in arrays.items():
-        if array.ndim != 1:
-            raise ValueError(f"Column {name!r} must hold one value for each record, got shape {array.shape}.")
-    return {name: array.tolist() for name, array in arrays.items()}
-
-
-def _dtype(values: object) -> Any:
-    return getattr(values, "dtype", object)  # a list's cells stay as they are, whatever the others hold
+    for name in program.schema:
+        shape = getattr(data[name], "shape", ())
+        if len(shape) > 1:
+            raise ValueError(f"Column {name!r} must hold one value for each record, got shape {shape}.")
+    return {name: list(data[name]) for name in program.schema}
 
 
 def _encoded(domain: Domain, cells: Sequence[object]) -> tuple[Values, int]:
@@ -168,7 +180,9 @@ def _attempt(function: Callable[..., T], *arguments: object) -> T | None:
         return None
 
 
-def _index(domain: Finite, cell: object) -> int | None:
+def _index(domain: Finite, cell: Any) -> int | None:
+    if isinstance(cell, np.generic):
+        cell = cell.item()
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)  # a column of whole numbers that went through floats
     return None if cell is None else domain.index(cell.decode() if isinstance(cell, bytes) else cell)
@@ -192,7 +206,9 @@ def _made_from(column: Column, source: Column, table: Table) -> Counts:
     domain = column.domain
     if column.function is None:
         return _on_grid(cast("Clamped", domain), _reals(source, table))
-    results = [_attempt(_forced, domain, column.function, cell) for cell in _seen(source, table)]
+    with warnings.catch_warnings(), np.errstate(all="ignore"):  # a warning would say something of a record
+        warnings.simplefilter("ignore")
+        results = [_attempt(_forced, domain, column.function, cell) for cell in _seen(source, table)]
     if isinstance(domain, Bool | Category):
         return np.array([domain.fallback if place is None else place for place in results], dtype=np.int64)
     numbers = np.array([math.nan if x is None else x for x in results], dtype=np.float64)
