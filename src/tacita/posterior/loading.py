@@ -6,6 +6,7 @@ import contextlib
 import linecache
 import os
 import sys
+from importlib.abc import SourceLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,21 @@ from tacita.posterior.program import Program, checking
 from tacita.posterior.source import Span, origin
 
 _NAME = "__tacita__"  # what a program finds in __name__ while it is checked
+
+
+class _File(SourceLoader):
+    """Loads one file by whatever name, and writes no bytecode beside it."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def get_filename(self, fullname: str) -> str:
+        """Return the file, as errors show it."""
+        return self.file
+
+    def get_data(self, path: str | bytes) -> bytes:
+        """Return the file's content."""
+        return Path(os.fsdecode(path)).read_bytes()
 
 
 def load(path: Path | str) -> Program:
@@ -26,7 +42,6 @@ def load(path: Path | str) -> Program:
         OSError: If there is no such file.
     """
     file, folder = str(path), os.path.dirname(os.path.abspath(path))
-    source = Path(path).read_bytes()
     linecache.checkcache(file)
     module = ModuleType(_NAME)
     module.__file__ = os.path.abspath(file)
@@ -36,7 +51,7 @@ def load(path: Path | str) -> Program:
     sys.path.insert(0, folder)
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
+            _File(file).exec_module(module)
     except ProgramError:
         raise
     except (Exception, SystemExit) as error:
