@@ -1,0 +1,161 @@
+"""Sums and maxima of private numbers that reach the server only in aggregate.
+
+Every pair of clients of one exchange agrees on a secret (X25519, HKDF-SHA256) and stretches it to a mask (ChaCha20): one
+adds it to what it sends, the other subtracts it. The server adds up all messages modulo 2^64: the masks cancel and the
+sum is left. One message missing, and nothing can be read.
+
+What it protects: a server that follows the protocol and looks at what it gets learns the sum, or which levels at least
+one client reaches, and nothing else about a client, as long as two clients that do not work with the server take part.
+What it does not: a server that hands out keys of its own making, clients that work with the server, and a client that
+sends something else than the truth (see `plausible` for what the server does about that).
+
+Numbers are fixed point, rounded up, so a sum is never below the true one.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacita import _check
+from tacita._check import PrivacyError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from numpy.typing import NDArray
+
+    from tacita._check import Floats
+
+    Words = NDArray[np.uint64]
+
+UNIT = 2**32  # one nat
+FEWEST = 3  # with two clients each learns the other's number from the sum
+LARGEST_COST = 2.0**20  # nats; larger ones are refused, so that a sum of 2^11 clients stays below 2^63
+MOST_CLIENTS = 2**11
+
+
+@dataclass(frozen=True)
+class Masker:
+    """One client's side of one exchange. Make a new one for every exchange: its key is used once.
+
+    Attributes:
+        name: The client's name in this exchange.
+        key: The private key.
+        exchange: What is exchanged, for both sides to agree on: run, round, attempt and purpose.
+    """
+
+    name: str
+    key: X25519PrivateKey
+    exchange: str
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 bytes, for the server to hand to the others."""
+        return self.key.public_key().public_bytes_raw()
+
+    def sum_message(self, costs: Sequence[float] | Floats, keys: Mapping[str, bytes]) -> Words:
+        """Return costs, masked, for a sum.
+
+        Args:
+            costs: Numbers from 0 to LARGEST_COST; they are rounded up to whole units.
+            keys: Every client's public key by name, this one's too.
+        """
+        return self._masked(_fixed_point(costs), keys)
+
+    def maximum_message(
+        self, costs: Sequence[float] | Floats, levels: Sequence[float] | Floats, keys: Mapping[str, bytes]
+    ) -> Words:
+        """Return which levels each cost is above, masked, for a maximum.
+
+        Where it is above, a random number that is not 0 stands, so that the sum does not say how many are.
+        """
+        above = np.asarray(costs, dtype=np.float64)[:, None] > np.asarray(levels, dtype=np.float64)[None, :]
+        drawn = np.array([1 + secrets.randbelow(2**64 - 1) for _ in range(above.size)], dtype=np.uint64)
+        return self._masked(np.where(above.reshape(-1), drawn, np.uint64(0)), keys)
+
+    def _masked(self, words: Words, keys: Mapping[str, bytes]) -> Words:
+        if keys.get(self.name) != self.public:
+            raise PrivacyError("The keys handed out do not hold this client's own: nothing is sent.")
+        if not FEWEST <= len(keys) <= MOST_CLIENTS or len(set(keys.values())) != len(keys):
+            raise PrivacyError(
+                f"An exchange needs {FEWEST} to {MOST_CLIENTS} different clients, got {len(set(keys.values()))}."
+            )
+        masked = words.copy()
+        for other, public in keys.items():
+            if other != self.name:
+                mask = self._mask(other, public, len(words), sorted(keys.items()))
+                masked = masked + mask if self.name < other else masked - mask
+        return masked
+
+    def _mask(self, other: str, public: bytes, length: int, everyone: list[tuple[str, bytes]]) -> Words:
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        secret = self.key.exchange(X25519PublicKey.from_public_bytes(public))
+        pair = sorted((self.name, other))
+        info = repr(("tacita masking 1", self.exchange, pair, length, everyone)).encode()
+        stretched = HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
+        stream = Cipher(ChaCha20(stretched, bytes(16)), mode=None).encryptor().update(bytes(8 * length))
+        return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
+
+
+def masker(name: str, exchange: str) -> Masker:
+    """Return one client's side of a new exchange, with a fresh key."""
+    try:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    except ImportError as error:
+        raise ImportError("Masked sums need cryptography: pip install 'tacita[federated]'") from error
+    return Masker(name, X25519PrivateKey.generate(), exchange)
+
+
+def summed(messages: Mapping[str, Words], keys: Mapping[str, bytes]) -> Floats:
+    """Return the sum of all clients' costs, each rounded up.
+
+    Raises:
+        PrivacyError: If a message is missing, came twice, or is of another length; repeat the exchange with new keys.
+    """
+    total = _unmasked(messages, keys)
+    if int(total.max(initial=0)) > len(keys) * math.ceil(LARGEST_COST * UNIT):
+        raise PrivacyError("The sum is larger than any sum of costs: a message is damaged. Repeat the exchange.")
+    return np.nextafter(total.astype(np.float64), np.inf) / UNIT
+
+
+def largest(messages: Mapping[str, Words], keys: Mapping[str, bytes], levels: Sequence[float] | Floats) -> Floats:
+    """Return, for each cost, the first level that no client is above; infinite if one is above the last."""
+    edges = np.append(np.asarray(levels, dtype=np.float64), np.inf)
+    if not (np.diff(edges) > 0.0).all():
+        raise ValueError("levels must rise.")
+    above = _unmasked(messages, keys).reshape(-1, len(edges) - 1) != 0
+    highest = np.where(above.any(axis=1), above.shape[1] - above[:, ::-1].argmax(axis=1), 0)
+    return np.asarray(edges[highest])
+
+
+def plausible(costs: Sequence[float] | Floats, worst: Sequence[float] | Floats) -> Floats:
+    """Return costs as the server books them: never above the worst case, and the worst case where they are no cost."""
+    claimed, bound = np.asarray(costs, dtype=np.float64), np.asarray(worst, dtype=np.float64)
+    return np.where((claimed > 0.0) & (claimed <= bound), claimed, bound)
+
+
+def _unmasked(messages: Mapping[str, Words], keys: Mapping[str, bytes]) -> Words:
+    if set(messages) != set(keys):
+        missing = len(set(keys) - set(messages))
+        raise PrivacyError(
+            f"{missing} of {len(keys)} clients did not answer: nothing can be read. Repeat with new keys."
+        )
+    words = [np.asarray(message) for message in messages.values()]
+    if any(w.dtype != np.uint64 or w.shape != words[0].shape or w.ndim != 1 for w in words):
+        raise PrivacyError("Messages of one exchange must be rows of 64-bit words of one length. Repeat the exchange.")
+    return np.asarray(np.sum(words, axis=0, dtype=np.uint64))
+
+
+def _fixed_point(costs: Sequence[float] | Floats) -> Words:
+    values = [_check.in_range("a cost", cost, 0.0, LARGEST_COST) for cost in costs]
+    return np.array([math.ceil(value * UNIT) for value in values], dtype=np.uint64)
