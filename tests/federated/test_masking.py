@@ -128,6 +128,14 @@ def test_b14_what_is_not_plausible_is_the_worst_case():
     assert plausible(claimed, worst).tolist() == [0.5, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
+def test_a_mask_is_used_once():
+    clients = {n: masker(n, "x") for n in "abc"}
+    keys = {n: c.public for n, c in clients.items()}
+    clients["a"].sum_message([1.0], keys)
+    with pytest.raises(PrivacyError, match="made already"):
+        clients["a"].maximum_message([1.0], [2.0], keys)
+
+
 def test_levels_must_rise():
     messages, keys = exchange(np.ones((3, 1)), levels=[1.0, 2.0])
     with pytest.raises(ValueError, match="rise"):

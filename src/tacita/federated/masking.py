@@ -1,8 +1,8 @@
 """Sums and maxima of private numbers that reach the server only in aggregate.
 
-Every pair of clients of one exchange agrees on a secret (X25519, HKDF-SHA256) and stretches it to a mask (ChaCha20): one
-adds it to what it sends, the other subtracts it. The server adds up all messages modulo 2^64: the masks cancel and the
-sum is left. One message missing, and nothing can be read.
+Every pair of clients of one exchange agrees on a secret (X25519, HKDF-SHA256) and stretches it to a mask (ChaCha20):
+one adds it to what it sends, the other subtracts it. The server adds up all messages modulo 2^64: the masks cancel and
+the sum is left. One message missing, and nothing can be read.
 
 What it protects: a server that follows the protocol and looks at what it gets learns the sum, or which levels at least
 one client reaches, and nothing else about a client, as long as two clients that do not work with the server take part.
@@ -39,19 +39,21 @@ LARGEST_COST = 2.0**20  # nats; larger ones are refused, so that a sum of 2^11 c
 MOST_CLIENTS = 2**11
 
 
-@dataclass(frozen=True)
+@dataclass
 class Masker:
-    """One client's side of one exchange. Make a new one for every exchange: its key is used once.
+    """One client's side of one exchange. It sends one message: a mask that is used twice hides nothing.
 
     Attributes:
         name: The client's name in this exchange.
         key: The private key.
         exchange: What is exchanged, for both sides to agree on: run, round, attempt and purpose.
+        used: Whether its message was made.
     """
 
     name: str
     key: X25519PrivateKey
     exchange: str
+    used: bool = False
 
     @property
     def public(self) -> bytes:
@@ -79,12 +81,15 @@ class Masker:
         return self._masked(np.where(above.reshape(-1), drawn, np.uint64(0)), keys)
 
     def _masked(self, words: Words, keys: Mapping[str, bytes]) -> Words:
+        if self.used:
+            raise PrivacyError("This exchange's message was made already: begin another one, with new keys.")
         if keys.get(self.name) != self.public:
             raise PrivacyError("The keys handed out do not hold this client's own: nothing is sent.")
         if not FEWEST <= len(keys) <= MOST_CLIENTS or len(set(keys.values())) != len(keys):
             raise PrivacyError(
                 f"An exchange needs {FEWEST} to {MOST_CLIENTS} different clients, got {len(set(keys.values()))}."
             )
+        self.used = True
         masked = words.copy()
         for other, public in keys.items():
             if other != self.name:
