@@ -141,7 +141,7 @@ def test_f8_another_relation_or_unit_enters_only_by_a_proved_conversion():
         ledger.charge("a", first=0, steps=1, costs=replace_one_costs(COSTS), neighbours="replace_one")
         assert ledger.spent(1e-5).neighbours == "replace_one"
     with Ledger.create(":memory:") as ledger:
-        with pytest.raises(PrivacyError, match="Compute the costs for add_remove"):
+        with pytest.raises(PrivacyError, match="Make a ledger for replace_one"):
             ledger.release("x", costs=COSTS, description="", neighbours="replace_one")
         with pytest.raises(PrivacyError, match="one record, got costs for one person"):
             ledger.release("x", costs=COSTS, description="", unit="person")

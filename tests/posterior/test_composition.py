@@ -57,9 +57,9 @@ def asked(p, kind, column, allowed):
     if kind == "count":
         return part.count()
     if kind == "sum":
-        return part.column(column).clamp(-2, 3).sum()
+        return part.column(column).clamp(-2, 3, step=1).sum()
     if kind == "bins":
-        return part.column(column).clamp(-2, 3).histogram(bins=3)
+        return part.column(column).clamp(-2, 3, step=1).histogram(bins=3)
     if kind == "women":
         return part.column(column).map(lambda sex: sex == "F", to=Bool()).count()
     if kind == "posterior":
@@ -175,7 +175,7 @@ def test_deltas_are_maximised_by_themselves():
     p = program()
     p.release(p.where(sex="F").count(), gaussian(epsilon=0.1, delta=0.01))
     p.release(p.where(sex="M").count(), gaussian(epsilon=0.1, delta=0.02))
-    p.release(p.where(job="a").column("age").clamp(0, 9).sum(), best(epsilon=1, delta=0.001))
+    p.release(p.where(job="a").column("age").clamp(0, 9, step=1).sum(), best(epsilon=1, delta=0.001))
     spent = p.check()
     assert (spent.epsilon, spent.delta) == (Fraction("1.2"), Fraction("0.031"))
 
@@ -320,6 +320,8 @@ def test_costs_are_shown_rounded_up():
 def test_a_dirichlet_and_a_normal_cost_what_they_say():
     p = program()
     p.release(p.column("job").posterior(dirichlet(1, 1, 1)), geometric(epsilon=0.5))
-    p.release(p.column("age").clamp(-2, 3).posterior(normal(0, 1, record_sd=1)), gaussian(epsilon=0.5, delta=1e-6))
+    p.release(
+        p.column("age").clamp(-2, 3, step=1).posterior(normal(0, 1, record_sd=1)), gaussian(epsilon=0.5, delta=1e-6)
+    )
     spent = p.check()
     assert (spent.epsilon, spent.delta) == (1, Fraction("1e-6"))

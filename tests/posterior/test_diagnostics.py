@@ -29,7 +29,7 @@ smoker, job, age = p.column("smoker"), p.column("job"), p.column("age")
 
 BAD = {
     # body, code, line, what the carets are under (None: all that is right of the assignment)
-    "unknown column": ('x = p.column("agee").clamp(0, 1)', "T001", 4, 'p.column("agee")'),
+    "unknown column": ('x = p.column("agee").clamp(0, 1, step=1)', "T001", 4, 'p.column("agee")'),
     "unknown column in a condition": ("x = p.where(jobs='a')", "T001", 4, "p.where(jobs='a')"),
     "unknown category": ("x = p.where(job=['a', 'z'])", "T002", 4, "p.where(job=['a', 'z'])"),
     "unknown label of a partition": ("x = p.partition('job')['z']", "T002", 4, "p.partition('job')['z']"),
@@ -37,7 +37,7 @@ BAD = {
     "condition on a real": ("x = p.where(age=3)", "T003", 4, "p.where(age=3)"),
     "partition of a real": ("x = p.partition('age')", "T003", 4, "p.partition('age')"),
     "a category as a truth": ("x = p.where(job)", "T003", 4, "p.where(job)"),
-    "a number as a condition": ("x = p.where(age.map(abs, low=0, high=9))", "T003", 4, None),
+    "a number as a condition": ("x = p.where(age.map(abs, low=0, high=9, step=1))", "T003", 4, None),
     "unbounded sum": (
         'total = p.release(p.column("age").sum(), geometric(epsilon=0.5))',
         "T004",
@@ -57,17 +57,17 @@ BAD = {
     "too fine a grid": ("x = age.clamp(0, 1, step=1e-12)", "T006", 4, "age.clamp(0, 1, step=1e-12)"),
     "beta for three": ("x = job.posterior(beta(1, 1))", "T007", 4, "job.posterior(beta(1, 1))"),
     "normal for truth": ("x = smoker.posterior(normal(0, 1, record_sd=1))", "T007", 4, None),
-    "beta for numbers": ("x = age.clamp(0, 1).posterior(beta(1, 1))", "T007", 4, None),
+    "beta for numbers": ("x = age.clamp(0, 1, step=1).posterior(beta(1, 1))", "T007", 4, None),
     "a model uncalled": ("x = smoker.posterior(beta)", "T008", 4, "smoker.posterior(beta)"),
     "a number as a model": ("x = smoker.posterior(3)", "T008", 4, "smoker.posterior(3)"),
     "mean in a part": (
-        "x = p.where(job='a').column('age').clamp(0, 9).mean()",
+        "x = p.where(job='a').column('age').clamp(0, 9, step=1).mean()",
         "T009",
         4,
-        "p.where(job='a').column('age').clamp(0, 9).mean()",
+        "p.where(job='a').column('age').clamp(0, 9, step=1).mean()",
     ),
     "normal in a part": (
-        "part = p.where(job='a').column('age').clamp(0, 9)\nx = part.posterior(normal(0, 1, record_sd=1))",
+        "part = p.where(job='a').column('age').clamp(0, 9, step=1)\nx = part.posterior(normal(0, 1, record_sd=1))",
         "T009",
         5,
         "part.posterior(normal(0, 1, record_sd=1))",
@@ -82,7 +82,7 @@ BAD = {
     ),
     "derived from a private value": ("x = p.derive(abs, smoker.count())", "T010", 4, "p.derive(abs, smoker.count())"),
     "gaussian on cells": ("x = p.release(job.histogram(), gaussian(epsilon=1, delta=1e-7))", "T011", 4, None),
-    "laplace on a sum": ("x = p.release(age.clamp(0, 9).sum(), laplace(epsilon=1))", "T011", 4, None),
+    "laplace on a sum": ("x = p.release(age.clamp(0, 9, step=1).sum(), laplace(epsilon=1))", "T011", 4, None),
     "exponential in a part": (
         "q = p.where(job='a').column('smoker').posterior(beta(1, 1))\n"
         "x = p.release(q, exponential(epsilon=1, delta=1e-7))",
@@ -149,7 +149,7 @@ BAD = {
     "if else": ("x = [1 if smoker else 2]", "T015", 4, "smoker"),
     "assert": ("assert age, 'none'", "T015", 4, "age"),
     "a filter": ("x = [y for y in (1, 2) if age]", "T015", 4, None),
-    "greater": ("x = [1, age.clamp(0, 9).mean() > 3]", "T016", 4, "age.clamp(0, 9).mean() > 3"),
+    "greater": ("x = [1, age.clamp(0, 9, step=1).mean() > 3]", "T016", 4, "age.clamp(0, 9, step=1).mean() > 3"),
     "equal": ("x = 3 == smoker.count()", "T016", 4, "3 == smoker.count()"),
     "a private condition": ("x = p.where(job=job)", "T016", 4, "p.where(job=job)"),
     "print": ("print(smoker.count())", "T017", 4, "print(smoker.count())"),
@@ -180,7 +180,7 @@ BAD = {
     "a result's mean": ("x = p.release(smoker.count(), geometric(epsilon=1))\ny = x.mean", "T021", 5, "x.mean"),
     "sum of categories": ("x = job.sum()", "T022", 4, "job.sum()"),
     "count of numbers": ("x = age.count()", "T022", 4, "age.count()"),
-    "clamped truth": ("x = smoker.clamp(0, 1)", "T022", 4, "smoker.clamp(0, 1)"),
+    "clamped truth": ("x = smoker.clamp(0, 1, step=1)", "T022", 4, "smoker.clamp(0, 1, step=1)"),
     "several programs": ("q = Program(schema=dict(x=Bool()), n=9, epsilon=9)", "T024", 4, None),
     "nothing released": ("x = smoker.count()", "T025", 2, None),
     "data": ("p.run('nowhere.csv')", "T026", 4, "p.run('nowhere.csv')"),
@@ -188,7 +188,12 @@ BAD = {
     "a bad epsilon": ("x = geometric(epsilon=-1)", "T027", 4, "geometric(epsilon=-1)"),
     "local sensitivity": ("x = exponential(epsilon=1, sensitivity='local')", "T027", 4, None),
     "a mechanism uncalled": ("x = p.release(smoker.count(), geometric)", "T027", 4, None),
-    "a map that is no function": ("x = age.map(3, low=0, high=1)", "T027", 4, "age.map(3, low=0, high=1)"),
+    "a map that is no function": (
+        "x = age.map(3, low=0, high=1, step=1)",
+        "T027",
+        4,
+        "age.map(3, low=0, high=1, step=1)",
+    ),
     "a name as a condition": ("x = p.where('job')", "T027", 4, "p.where('job')"),
     "a derivation that is no function": ("x = p.derive(3)", "T027", 4, "p.derive(3)"),
     "a derivation of a number": ("x = p.derive(abs, 3)", "T027", 4, "p.derive(abs, 3)"),
@@ -196,7 +201,14 @@ BAD = {
     "a number released": ("x = p.release(3, geometric(epsilon=1))", "T027", 4, "p.release(3, geometric(epsilon=1))"),
     "no condition": ("x = p.where()", "T027", 4, "p.where()"),
     "bins for categories": ("x = job.histogram(bins=3)", "T027", 4, "job.histogram(bins=3)"),
-    "no bins": ("x = age.clamp(0, 9).histogram()", "T027", 4, "age.clamp(0, 9).histogram()"),
+    "one bin": ("x = age.clamp(0, 9).histogram(bins=1)", "T027", 4, "age.clamp(0, 9).histogram(bins=1)"),
+    "a function that fails on a label": ("x = job.map({'a': 1}.__getitem__, low=0, high=9)", "T029", 4, None),
+    "a derivation of too few results": (
+        "y = p.release(smoker.count(), geometric(epsilon=0.1))\nz = p.derive(lambda a, b: a, y)",
+        "T027",
+        5,
+        "p.derive(lambda a, b: a, y)",
+    ),
     "one category": ("x = Category('a')", "T027", 4, "Category('a')"),
     "a function that always fails": (
         "x = age.map(lambda v: v >= limit, to=Bool())",
@@ -292,7 +304,7 @@ def test_the_rendering_is_exact(tmp_path):
         ' 3 | age = p.column("age")\n'
         "   |       --------------- the handle was made here\n"
         "   |\n"
-        '   = help: clamp it first: p.column("age").clamp(0, 100, step=1).sum()\n'
+        '   = help: clamp it, to bounds known without the data: p.column("age").clamp(0, 100).sum()\n'
     )
 
 
@@ -394,7 +406,7 @@ HELP = {
     "x = age.clmap(0, 1)": "did you mean 'clamp'?",
     "x = age.clamp(0, 1, step=0.3)": "the nearest ones are 0.9 and 1.2",
     "x = job.posterior(beta(1, 1))": "use dirichlet(1, 1, 1)",
-    "x = age.clamp(0, 1).posterior(beta(1, 1))": "use normal(0, 10, record_sd=1)",
+    "x = age.clamp(0, 1, step=1).posterior(beta(1, 1))": "use normal(0, 10, record_sd=1)",
     "x = p.where(job='a').column('age').clamp(0, 9).mean()": "release .sum() of the column and .count() of the part",
     "if age:\n    pass": "p.where(...)",
 }
@@ -439,7 +451,7 @@ def test_no_operation_gets_at_a_value(kind):
     query = p.column("smoker").count()
     released = p.release(query, geometric(epsilon=1))
     handles = {
-        "column": p.column("age").clamp(0, 1),
+        "column": p.column("age").clamp(0, 1, step=1),
         "part": p.where(smoker=True),
         "query": query,
         "released": released,

@@ -63,7 +63,7 @@ def every_query(p):
     yield p.column("age").map(lambda a: a / 10, low=0, high=10, step=0.5).mean()
     yield from (part.count(), part.column("smoker").count(), part.column("smoker").histogram())
     yield from (part.column("smoker").posterior(beta(1, 1)), part.column("job").posterior(dirichlet(1, 1, 1)))
-    yield from (part.column("age").clamp(20, 100).sum(), part.column("age").clamp(-5, 5).histogram(bins=3))
+    yield from (part.column("age").clamp(20, 100).sum(), part.column("age").clamp(-5, 5, step=1).histogram(bins=3))
 
 
 def test_noise_is_scaled_to_what_the_checker_charges():
@@ -370,7 +370,7 @@ def test_the_tutorial_on_the_adult_census(tmp_path, monkeypatch):
         inside += low <= share <= high
     assert inside >= 9  # 14.25 of 15 expected; fewer than 9 has a chance below 1e-6
     hours = sum(int(row[12]) for row in rich) / len(rich)
-    assert float(document["results"]["mean_rich_hours"]["text"]) == pytest.approx(hours, abs=1.5)
+    assert document["results"]["mean_rich_hours"]["value"] == pytest.approx(hours, abs=1.5)
 
 
 def test_a_delta_on_a_ledger_without_a_budget_is_shown(folder):
@@ -409,3 +409,59 @@ def test_importing_everything_a_program_needs_is_light():
     code = "import sys\nfrom tacita.posterior import *\n"
     code += "assert not {'numpy', 'scipy', 'opendp'} & set(sys.modules)\nprint(Program)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
+
+
+def test_a_failed_calculation_is_an_error_of_the_command_but_loses_nothing(folder):
+    (folder / "survey.py").write_text(SURVEY + "broken = p.derive(lambda s: s.nothing, smoking)\n")
+    result = command("run", "survey.py", "--data", "people.csv", "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["results"]["broken"] == {"error": "AttributeError: 'Release' object has no attribute 'nothing'"}
+    assert document["results"]["ratio"]["value"] > 0.0
+    assert (folder / "runs/survey-1/results.json").exists()
+
+
+def test_a_refused_run_leaves_nothing_behind(folder):
+    with (folder / "people.csv").open("a") as file:
+        file.write("1,yes,a\n")
+    before = {path.name for path in folder.iterdir()}
+    result = command("run", "survey.py", "--data", "people.csv")
+    assert "give the program the true n" in str(result.exception)
+    assert {path.name for path in folder.iterdir()} == before
+
+
+def test_results_say_whether_they_were_charged(tmp_path):
+    p = program(epsilon=1.0)
+    p.release(p.column("smoker").count(), geometric(epsilon=0.5), name="smokers")
+    assert "Not charged to any ledger" in str(p.run(people()))
+    charged = p.run(people(), ledger=tmp_path / "new.sqlite")
+    assert "Not charged" not in str(charged)
+    assert repr(charged) == "<Results: smokers>"
+    assert repr(charged["smokers"]).startswith("<Noisy: ")
+    with Ledger.open(tmp_path / "new.sqlite") as ledger:
+        assert ledger.neighbours == "replace_one"
+        assert ledger.spent(1e-5).epsilon == 0.5
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "step"), [(0, 100, 1), (0, 1, 0.01), (20, 100, 1), (0.5, 99, 0.1), (-5, 5, 0.1), (0, 3000, 10)]
+)
+def test_the_step_fits_the_bounds(low, high, step):
+    assert float(program().column("age").clamp(low, high).domain.step) == step
+
+
+def test_small_ranges_are_not_rounded_away():
+    values = np.random.default_rng(0).beta(3, 7, N)
+    p = Program(schema={"x": Real()}, n=N, epsilon=1000)
+    p.release(p.column("x").clamp(0, 1).mean(), geometric(epsilon=100), name="mean")
+    p.release(p.column("x").clamp(0, 1, step=1).histogram(), geometric(epsilon=100), name="cells")
+    results = p.run({"x": values})
+    assert results["mean"].value == pytest.approx(values.mean(), abs=0.002)
+    assert results["cells"].values == pytest.approx(np.histogram(values, bins=10, range=(0, 1))[0], abs=2)
+    assert results["cells"].labels[3] == "0.3 to 0.4"
+
+
+def test_a_folder_that_cannot_be_made_says_what_to_do(folder):
+    (folder / "file").write_text("")
+    result = command("run", "survey.py", "--data", "people.csv", "--out", "file/inside")
+    assert "choose another with --out" in str(result.exception)

@@ -136,7 +136,7 @@ def test_a_program_may_define_dataclasses(tmp_path):
 
 def test_mapped_columns_are_named_after_their_function():
     p = program()
-    assert p.column("age").map(abs, low=0, high=9).sum().label == "sum of 'abs(age)'"
+    assert p.column("age").map(abs, low=0, high=9, step=1).sum().label == "sum of 'abs(age)'"
     part = p.where(p.column("age").map(lambda age: age > 3, to=Bool()), sex="F")
     assert part.count().label == "count of records where map(age)=True, sex=F"
 
@@ -163,7 +163,7 @@ SENSITIVITIES = [
     (lambda p: p.column("age").clamp(0, 100, 5).posterior(normal(40, 10, record_sd=15)), 1, 20, 0),
     (lambda p: p.column("age").clamp(0, 100).histogram(bins=2), 1, 1, 0),
     (lambda p: p.column("age").clamp(0, 100).histogram(bins=10), 10, 2, 0),
-    (lambda p: p.column("age").map(abs, low=0, high=7).sum(), 1, 7, 0),
+    (lambda p: p.column("age").map(abs, low=0, high=7, step=1).sum(), 1, 7, 0),
     (lambda p: p.column("age").map(bool, to=Bool()).count(), 1, 1, 0),
     (lambda p: p.column("age").map(str, to=Category(5)).histogram(), 5, 2, 0),
     (lambda p: p.where(job="a").count(), 1, 0, 1),
@@ -198,7 +198,7 @@ def test_sensitivities(make, numbers, stay, cross):
         ),
         (lambda p: p.where(job="a").count(), gaussian(epsilon=1, delta=0.01), (0, 0), (1, 0.01)),
         (lambda p: p.where(job="a").count(), best(epsilon=1, delta=0.01), (0, 0), (1, 0)),
-        (lambda p: p.column("age").clamp(0, 3).mean(), gaussian(epsilon=2, delta=0.02), (2, 0.02), (0, 0)),
+        (lambda p: p.column("age").clamp(0, 3, step=1).mean(), gaussian(epsilon=2, delta=0.02), (2, 0.02), (0, 0)),
         (lambda p: p.column("smoker").posterior(beta(1, 1)), laplace(epsilon=0.5), (0.5, 0), (0, 0)),
     ],
 )
@@ -279,7 +279,7 @@ def test_labels_of_cells():
     p = program()
     assert p.column("job").histogram().labels == ("a", "b", "c")
     assert p.column("smoker").histogram().labels == (True, False)
-    assert p.column("age").clamp(0, 100, 5).histogram(bins=4).labels == ((0, 25), (25, 50), (50, 75), (75, 100))
+    assert p.column("age").clamp(0, 100, 5).histogram(bins=4).labels == ("0 to 25", "25 to 50", "50 to 75", "75 to 100")
     assert p.column("age").clamp(0, 100, 5).sum().labels == ()
     assert p.column("age").clamp(0, 100, 5).sum().unit == 5
     assert p.column("age").clamp(0, 100, 5).histogram(bins=4).unit == 1
@@ -292,7 +292,10 @@ def test_labels_of_cells():
         (lambda p: p.where(sex="F").column("job").posterior(dirichlet(1, 1, 1)), best(epsilon=1)),
         (lambda p: p.column("sex").histogram(), gaussian(epsilon=1, delta=0.01)),
         (lambda p: p.where(sex="F").count(), gaussian(epsilon=1, delta=0.01)),
-        (lambda p: p.column("age").clamp(0, 9).posterior(normal(0, 1, record_sd=1)), gaussian(epsilon=1, delta=0.01)),
+        (
+            lambda p: p.column("age").clamp(0, 9, step=1).posterior(normal(0, 1, record_sd=1)),
+            gaussian(epsilon=1, delta=0.01),
+        ),
         (lambda p: p.column("job").posterior(dirichlet(1, 1, 1)), laplace(epsilon=1)),
         (lambda p: p.column("smoker").posterior(beta(1, 1)), laplace(epsilon=1, sensitivity="histogram")),
         (lambda p: p.column("smoker").posterior(beta(1, 1)), exponential(epsilon=1, delta=0.01, score="lecam")),

@@ -482,7 +482,7 @@ def test_wide_noise_needs_no_memory():
     assert plan.source.sd == pytest.approx(math.sqrt(2) * 1e8, rel=1e-6)
     assert plan.source.half_width(0.95) == pytest.approx(1e8 * math.log(20), rel=1e-6)
     made = release(normal(0, 1, record_sd=1), column=[0.5] * 10, clamp=(0, 1), epsilon=1e-3)
-    assert (made.posterior.mean, made.posterior.sd) == pytest.approx((0.0, 1.0), abs=0.01)  # nothing but the prior
+    assert (made.posterior.mean, made.posterior.sd) == pytest.approx((0.0, 1.0), abs=0.15)  # hardly more than the prior
 
 
 def test_sums_too_wide_for_gaussian_noise_get_geometric_noise():
@@ -510,3 +510,15 @@ def test_posteriors_that_cannot_be_told_apart_are_released_all_the_same():
 def test_what_is_printed_is_not_rounded_down():
     assert "0.12345649" in str(geometric(epsilon=0.12345649))
     assert str(geometric(epsilon=0.5)) == "geometric(epsilon=0.5)"
+
+
+def test_a_step_divides_the_bounds():
+    with pytest.raises(ValueError, match="step must divide"):
+        release(normal(5, 5, record_sd=1), column=[10.0] * 20, clamp=(0, 10), step=6, epsilon=1)
+    with pytest.raises(ValueError, match="counts must have"):
+        release(beta(1, 1), counts=370, epsilon=1)
+
+
+def test_posteriors_are_short_at_the_prompt():
+    made = release(dirichlet(1, 1, 1), counts=(10, 20, 30), epsilon=5)
+    assert max(len(repr(made)), len(repr(made.posterior)), len(repr(made.posterior.marginals[0]))) < 200

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tacita.posterior.handles import PlannedRelease
     from tacita.posterior.program import Program
 
+_LOOK = "the data's owner sees how many with --inspect."
 PROGRAM = Annotated[Path, typer.Argument(help="A Python file that makes one Program.", show_default=False)]
 
 
@@ -60,8 +61,10 @@ def run(
 
     The results are kept in a folder, because what was charged is charged: results.json, results.txt and, if there are
     posteriors, posteriors.svg. Cells that do not fit the schema count as their column's fallback. An ill-typed program
-    ends with exit code 1 before the data are looked at.
+    ends with exit code 1 before the data are looked at; so does, afterwards, one of whose calculations failed.
     """
+    from tacita.posterior.evaluate import Failed
+
     loaded = load_program(program, as_json=as_json)
     if not data.is_file():
         raise ValueError(f"{str(data)!r} {'is a folder' if data.is_dir() else 'does not exist'}; pass a CSV file.")
@@ -70,13 +73,13 @@ def run(
         _inspect(loaded, data, names, as_json)
         return
     book = Path(f"{data}.ledger.sqlite") if ledger is None else ledger
-    folder = _new_folder(program, out)
+    folder, fresh = _new_folder(program, out), not book.exists()
     try:
         with _ledger(book, data) as opened, busy("releasing", quiet=as_json):
             results = loaded.run(data, header=names, ledger=opened, name=program.stem)
             spent = _spent(opened)
     except BaseException:
-        folder.rmdir()  # still empty: nothing was released
+        _tidy(folder, book if fresh else None)  # nothing was released
         raise
     document = {"program": str(program), "data": str(data), "ledger": str(book), **results.to_dict()}
     document["spent"] = spent.to_dict()
@@ -84,7 +87,8 @@ def run(
     if as_json:
         print_json(document)
     else:
-        typer.echo(f"{text}\nKept in {folder}.")
+        typer.echo(f"{text}\nKept in {folder}. Cells that do not fit the schema counted as fallbacks; {_LOOK}")
+    raise typer.Exit(1 if any(isinstance(value, Failed) for value in results.values()) else 0)
 
 
 def load_program(path: Path, *, as_json: bool) -> Program:
@@ -163,7 +167,7 @@ def _lines(program: Program, path: Path) -> list[str]:
 
 def _spent(ledger: Ledger) -> Guarantee:
     """Return what the ledger holds, at the budget's delta or else at the first round one that says something."""
-    deltas = [ledger.budget[1]] if ledger.budget else [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.9]
+    deltas = [ledger.budget[1]] if ledger.budget else [1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.9]
     totals = [total for total in map(ledger.spent, deltas) if total is not None]
     return next((total for total in totals if math.isfinite(total.epsilon)), totals[-1])
 
@@ -189,19 +193,40 @@ def _new_folder(file: Path, out: Path | None) -> Path:
     folder = runs.fresh_name("runs", file.stem) if out is None else out
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{str(folder)!r} is not an empty folder; choose another --out, so that no results are lost.")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"Cannot make the folder {str(folder)!r} ({error.strerror}); choose another with --out."
+        ) from None
     return folder
 
 
+def _tidy(folder: Path, made: Path | None) -> None:
+    """Remove the folder that is still empty, and a ledger that was just made and holds nothing."""
+    from tacita.ledger import Ledger
+
+    folder.rmdir()
+    if folder.parent == Path("runs") and not any(folder.parent.iterdir()):
+        folder.parent.rmdir()
+    if made is not None and made.exists():
+        with Ledger.open(made) as ledger:
+            unused = not ledger.releases()
+        if unused:
+            for end in ("", "-wal", "-shm"):
+                Path(f"{made}{end}").unlink(missing_ok=True)
+
+
 def _ledger(book: Path, data: Path) -> Ledger:
+    from tacita._check import PrivacyError
     from tacita.ledger import Ledger
 
     if book.exists():
         return Ledger.open(book)
     try:
         return Ledger.create(book, neighbours="replace_one", dataset=data.name)
-    except OSError as error:
-        raise OSError(f"Cannot make the ledger {str(book)!r} ({error}); pass --ledger.") from error
+    except (OSError, PrivacyError) as error:
+        raise ValueError(f"{str(error).rstrip('.')}; choose another place with --ledger.") from None
 
 
 def _inspect(program: Program, data: Path, header: list[str] | None, as_json: bool) -> None:

@@ -188,7 +188,7 @@ class Ledger:
             if state.budget and not raise_it and (epsilon > state.budget[0] or delta > state.budget[1]):
                 raise PrivacyError(
                     f"The budget is epsilon {state.budget[0]:g} at delta {state.budget[1]:g}, and {epsilon:g} at "
-                    f"{delta:g} would raise it; if its owner agrees, pass raise_it=True."
+                    f"{delta:g} would raise it; if its owner agrees, pass raise_it=True (--raise for the command)."
                 )
             return self._append("budget", "", body)
 
@@ -431,7 +431,7 @@ class Ledger:
     def _price(self, costs: Costs, delta: float, neighbours: str, unit: str) -> dict[str, Any]:
         _check.one_of("neighbours", neighbours, RELATIONS)
         if neighbours != self.neighbours:
-            fix = "Compute the costs for add_remove."
+            fix = "Make a ledger for replace_one (tacita ledger create FILE --neighbours replace_one)."
             if self.neighbours == "replace_one":
                 fix = "Pass costs=replace_one_costs(costs) with neighbours='replace_one'."
             raise PrivacyError(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tacita import _check
@@ -56,8 +57,11 @@ class Column(Private):
         """What it is."""
         return f"the column {self.name!r}"
 
-    def clamp(self, low: float, high: float, step: float = 1) -> Column:
-        """Bound a real column: each value is moved into [low, high] and rounded to a multiple of `step`."""
+    def clamp(self, low: float, high: float, step: float | None = None) -> Column:
+        """Bound a real column: each value is moved into [low, high].
+
+        Sums and means round it to a multiple of `step`: unless given, a power of ten, at most a fiftieth of the width.
+        """
         if not isinstance(self.domain, Real | Clamped):
             self._misfit("clamp", "only numbers are clamped")
         return replace(self, domain=_grid(self, low, high, step), span=caller(), source=self, function=None)
@@ -68,7 +72,7 @@ class Column(Private):
         *,
         low: float | None = None,
         high: float | None = None,
-        step: float = 1,
+        step: float | None = None,
         to: Finite | None = None,
     ) -> Column:
         """Apply a function to each record's value. The result is forced into what is declared: a bound, or a domain.
@@ -77,7 +81,7 @@ class Column(Private):
             function: It sees one value: True or False, a label, or a number (NaN if unreadable).
             low: The least result; smaller ones, those that are no number, and exceptions count as this.
             high: The largest result.
-            step: The grid the result is rounded to.
+            step: The grid the result is rounded to, as for `clamp`.
             to: `Bool()` or `Category(...)` instead of a bound; what does not fit counts as its fallback.
         """
         span = caller()
@@ -112,11 +116,12 @@ class Column(Private):
         return self._query("mean")
 
     def histogram(self, bins: int | None = None) -> Query:
-        """How many records there are of each value, or in each of `bins` equal intervals of a clamped column."""
+        """How many records there are of each value, or in each of `bins` (10) equal intervals of a clamped column."""
         if isinstance(self.domain, Real):
             self._need_clamp("histogram")
         if isinstance(self.domain, Clamped):
-            return self._query("histogram", bins=_check.count("bins", bins, low=2, high=LARGEST_BINS))
+            number = 10 if bins is None else _check.count("bins", bins, low=2, high=LARGEST_BINS)
+            return self._query("histogram", bins=number)
         if bins is not None:
             raise TypeError(f"bins are for clamped numbers, but {self.name!r} is {self.domain}; leave them out.")
         return self._query("histogram")
@@ -145,7 +150,7 @@ class Column(Private):
 
     def _mapped(self, function: Callable[[Any], object], domain: Domain, span: Span) -> Column:
         called = getattr(function, "__name__", "map").replace("<lambda>", "map")
-        _try_out(function, called, _probes(self.domain), span)
+        _try_out(function, called, self.domain, span)
         return replace(self, name=f"{called}({self.name})", domain=domain, span=span, source=self, function=function)
 
     def _fits(self, model: Model, cells: int | None, *, written: bool) -> bool:
@@ -173,7 +178,7 @@ class Column(Private):
                 "T004",
                 f"the {operation} of {self.name!r} has no bound, so no noise can hide one record",
                 caller(),
-                f"clamp it first: {self.span.text or 'column'}.clamp(0, 100, step=1).{operation}()",
+                f"clamp it, to bounds known without the data: {self.span.text or 'column'}.clamp(0, 100).{operation}()",
                 (Note(self.span, "the handle was made here"),),
             )
         if not isinstance(self.domain, Clamped):
@@ -185,7 +190,7 @@ class Column(Private):
             "T005",
             f"the {operation} of {self.name!r} needs bounds: the column can hold any number",
             caller(),
-            f"clamp it first: {self.span.text or 'column'}.clamp(0, 100, step=1){rest}",
+            f"clamp it, to bounds known without the data: {self.span.text or 'column'}.clamp(0, 100){rest}",
             (Note(self.span, "the handle was made here"),),
         )
 
@@ -367,14 +372,15 @@ class Query(Private):
 
     @property
     def labels(self) -> tuple[object, ...]:
-        """The cells' public labels: values, or (low, high) of intervals; empty for a single number."""
+        """The cells' public labels: values, or the ends of intervals; empty for a single number."""
         if self.cells == 1 or self.column is None:
             return ()
         domain = self.column.domain
         if not isinstance(domain, Clamped):
             return labels_of(self.column)
         width = (domain.high - domain.low) / self.cells
-        return tuple((domain.low + i * width, domain.low + (i + 1) * width) for i in range(self.cells))
+        edges = [domain.low + i * width for i in range(self.cells + 1)]
+        return tuple(f"{low:g} to {high:g}" for low, high in pairwise(edges))
 
     @property
     def unit(self) -> Fraction:
@@ -401,23 +407,22 @@ def _probes(domain: Domain) -> tuple[object, ...]:
     return (domain.low, domain.high) if isinstance(domain, Clamped) else (0.0, 1.0, -1.0, 40.0, 1e6, math.nan)
 
 
-def _try_out(function: Callable[[Any], object], called: str, probes: tuple[object, ...], span: Span) -> None:
-    """Refuse a function that fails on all that is tried: with data, every record would silently count as fallback."""
-    failed: BaseException | None = None
+def _try_out(function: Callable[[Any], object], called: str, domain: Domain, span: Span) -> None:
+    """Refuse a function that fails on a public label, or on all numbers tried: records would silently be fallbacks."""
+    probes, failed = _probes(domain), {}
     for value in probes:
         try:
             function(value)
         except ProgramError:
             raise
         except (Exception, SystemExit) as error:
-            failed = error
-        else:
-            return
-    if failed is not None:
-        reason = f"{type(failed).__name__}: {' '.join(str(failed).split())}"
+            failed[value] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if failed and (isinstance(domain, Bool | Category) or len(failed) == len(probes)):
+        value, reason = next(iter(failed.items()))
+        every = "every value that was tried, such as " if len(failed) == len(probes) else ""
         raise ProgramError(
             "T029",
-            f"{called} fails on every value that was tried, such as {probes[0]!r}: {reason}",
+            f"{called} fails on {every}{value!r}: {reason}",
             span,
             "correct it: records on which it fails count as the lower bound or the fallback, in silence",
         )
@@ -460,12 +465,22 @@ def _recognised(model: object, cells: int | None) -> Model:
     return found
 
 
+def _fitting_step(low: float, high: float) -> float:
+    """Return the largest power of ten that both bounds are multiples of, at most a fiftieth of the width."""
+    if not -1e300 < low < high < 1e300:
+        return 1.0  # what is wrong is said elsewhere
+    power = math.floor(math.log10((high - low) / 50.0) + 1e-9)
+    ends = [Fraction(repr(low)), Fraction(repr(high))]
+    for down in range(20):
+        step = Fraction(10) ** (power - down)
+        if all((end / step).denominator == 1 for end in ends):
+            return float(step)
+    return float(Fraction(10) ** power)
+
+
 def _grid(column: Column, low: object, high: object, step: object) -> Clamped:
-    bounds = {
-        "low": _check.number("low", low),
-        "high": _check.number("high", high),
-        "step": _check.number("step", step),
-    }
+    bounds = {"low": _check.number("low", low), "high": _check.number("high", high)}
+    bounds["step"] = _fitting_step(**bounds) if step is None else _check.number("step", step)
     if not all(abs(value) < 1e300 for value in bounds.values()) or not bounds["step"] > 0:
         listed = ", ".join(f"{name}={value:g}" for name, value in bounds.items())
         raise ProgramError("T006", f"bounds must be finite and the step positive, got {listed}", caller())

@@ -40,7 +40,7 @@ CODES = {
     "T026": "data read while the program is checked",
     "T027": "bad argument",
     "T028": "Python error",
-    "T029": "function fails on every value",
+    "T029": "function fails",
 }
 
 _MOST_LINES = 6

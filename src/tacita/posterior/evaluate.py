@@ -6,6 +6,7 @@ calculated afterwards sees released results only.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from tacita.posterior.awareness import Grid, cells_posterior, total_posterior
 from tacita.posterior.composition import sensitivity
 from tacita.posterior.domains import Clamped
 from tacita.posterior.models import Dirichlet, Normal
-from tacita.posterior.plans import Plan, cells_plan, draw, number_plan, sum_plan
+from tacita.posterior.plans import Plan, cells_plan, draw, ledger_at, number_plan, sum_plan
 from tacita.posterior.releases import Release, made
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tacita.posterior.program import Program
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Noisy:
     """Released numbers: counts, sums or a mean, with noise whose distribution is known.
 
@@ -66,6 +67,9 @@ class Noisy:
         half = self.plan.source.half_width(level) * self.unit
         return tuple((value - half, value + half) for value in self.values)
 
+    def __repr__(self) -> str:
+        return f"<Noisy: {self}>"
+
     def __str__(self) -> str:
         parts = [
             f"{v:.6g} ({low:.6g} to {high:.6g})" for v, (low, high) in zip(self.values, self.interval(), strict=True)
@@ -95,16 +99,18 @@ class Failed:
         return f"failed: {self.reason}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results(Mapping[str, Any]):
     """What a program released, by name: `Release` for posteriors, `Noisy` for numbers, and what was derived.
 
     Attributes:
         guarantee: What is promised for everything together.
+        charged: Whether a ledger was charged for it.
     """
 
     released: Mapping[str, Any]
     guarantee: Guarantee
+    charged: bool
 
     def __getitem__(self, name: str) -> Any:
         return self.released[name]
@@ -118,13 +124,16 @@ class Results(Mapping[str, Any]):
     def __str__(self) -> str:
         from tacita.posterior.show import text_table
 
-        return f"{text_table(self)}\n\n{self.guarantee}"
+        unpaid = "" if self.charged else "\nNot charged to any ledger: pass ledger=, so that what is spent is kept."
+        return f"{text_table(self)}\n\n{self.guarantee}{unpaid}"
+
+    def __repr__(self) -> str:
+        return f"<Results: {', '.join(self.released)}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data; what was derived is given as text."""
-        ours = (Release, Noisy)
-        plain = {n: v.to_dict() if isinstance(v, ours) else {"text": str(v)} for n, v in self.released.items()}
-        return {"schema": 1, "results": plain, "guarantee": self.guarantee.to_dict()}
+        """Return plain data; what was derived and is not plain is given as text."""
+        plain = {name: _plain(value) for name, value in self.released.items()}
+        return {"schema": 1, "results": plain, "guarantee": self.guarantee.to_dict(), "charged": self.charged}
 
 
 def run(
@@ -141,7 +150,8 @@ def run(
         program: A program; it is checked first.
         data: A CSV file with a header, or a mapping from column names to values.
         header: The names of a file's columns, if it has no header line.
-        ledger: A ledger for replace_one, or its file, that is charged for the whole program before noise is drawn.
+        ledger: A ledger for replace_one, or its file, that is charged for the whole program before noise is drawn. A
+            file that is missing is made.
         name: What the program is called in the ledger.
 
     Raises:
@@ -161,7 +171,20 @@ def run(
         values[release.name] = _result(release, plan, _drawn(release.query, plan, number))
     for derived in program.derived:
         values[derived.name] = _derive(derived, values)
-    return Results(MappingProxyType(values), _guarantee(cost))
+    return Results(MappingProxyType(values), _guarantee(cost), ledger is not None)
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    if isinstance(value, Release | Noisy):
+        return value.to_dict()
+    if isinstance(value, Failed):
+        return {"error": value.reason}
+    listed = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    try:
+        json.dumps(listed, allow_nan=False)
+    except (TypeError, ValueError):
+        return {"text": str(value)}
+    return {"value": listed}
 
 
 def planned(release: PlannedRelease) -> Plan:
@@ -224,7 +247,7 @@ def _charge(ledger: Ledger | str | os.PathLike[str] | None, cost: Cost, name: st
     if ledger is None:
         return
     if not isinstance(ledger, Ledger):
-        with Ledger.open(ledger) as opened:
+        with ledger_at(ledger) as opened:
             return _charge(opened, cost, name, description)
     ledger.release(
         name, pure=_up(cost.epsilon), delta=_up(cost.delta), description=description, neighbours="replace_one"

@@ -35,7 +35,11 @@ _OPERATIONS = {
 }
 _VERBS = {
     "T015": ("decides what the program does", "choose by public facts: p.where(...) counts only some records"),
-    "T016": ("is compared", "compare row by row: .map(lambda v: v > 3, to=Bool()), or release it and use p.derive"),
+    "T016": (
+        "is compared",
+        "choose records by p.where(column=value), compare row by row by .map(lambda v: v > 3, to=Bool()),\n"
+        "or release it and compare in p.derive",
+    ),
     "T017": ("is printed", "release it first: p.release(query, geometric(epsilon=0.5)), then run the program"),
     "T018": ("is taken apart", "ask for all records at once: .map(function, to=Bool()), .histogram(), p.where(...)"),
     "T019": (

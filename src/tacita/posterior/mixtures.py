@@ -28,7 +28,7 @@ _MOST_BINS = 128
 _NEGLIGIBLE = 1e-11
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Mixture:
     """A distribution of one number, as a weighted mixture. `first`, `second` are what its family says."""
 
@@ -46,6 +46,9 @@ class Mixture:
         """The standard deviation."""
         means, variances = self._moments()
         return float(math.sqrt(self.weights @ (variances + (means - self.weights @ means) ** 2)))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: mean {self.mean:.4g}, sd {self.sd:.4g}>"
 
     def pdf(self, x: ArrayLike) -> Floats:
         """Return the density at x."""
@@ -149,7 +152,7 @@ class NormalMixture(Mixture):
         return rng.normal(first, second)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Shares:
     """The posterior of the shares of several categories.
 
@@ -174,6 +177,9 @@ class Shares:
     def interval(self, level: float = 0.95) -> Floats:
         """Return each category's central interval, one row each. Each holds by itself, not all together."""
         return np.array([marginal.interval(level) for marginal in self.marginals])
+
+    def __repr__(self) -> str:
+        return f"<Shares: mean {', '.join(f'{m:.4g}' for m in self.mean)}>"
 
     def pdf(self, x: ArrayLike, category: int) -> Floats:
         """Return the density of one category's share at x."""

@@ -244,7 +244,7 @@ def charge(ledger: Ledger | str | os.PathLike[str] | None, plan: Plan, name: str
     if ledger is None:
         return
     if not isinstance(ledger, Ledger):
-        with Ledger.open(ledger) as opened:
+        with ledger_at(ledger) as opened:
             return charge(opened, plan, name, description)
     text = f"{description}, {plan.used}"
     if plan.noise is not None and plan.noise.kind == "gaussian":
@@ -255,6 +255,11 @@ def charge(ledger: Ledger | str | os.PathLike[str] | None, plan: Plan, name: str
         ledger.release(
             name, pure=plan.guarantee().epsilon, delta=plan.used.delta, description=text, neighbours="replace_one"
         )
+
+
+def ledger_at(file: str | os.PathLike[str]) -> Ledger:
+    """Open a ledger, or make one for releases where one record may be replaced."""
+    return Ledger.open(file) if os.path.exists(file) else Ledger.create(file, neighbours="replace_one")
 
 
 def _best_plan(request: Request, prior: Dirichlet | None, cells: int, n: int | None) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -113,6 +114,7 @@ class Program:
                 raise TypeError(f"derive takes released results after the function, got {result!r}.")
             if result.program is not self:
                 raise of_another_program(result)
+        _takes(function, len(released))
         if (used := handle_in(function)) is not None:
             raise ProgramError(
                 "T021",
@@ -162,6 +164,17 @@ class Program:
             return assigned
         places = (otherwise, *(f"{otherwise} ({i})" for i in range(2, len(self._results) + 3)))
         return next(place for place in places if place not in self._results)
+
+
+def _takes(function: Callable[..., object], number: int) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # such as a class or a function of C: nothing is known
+        return
+    try:
+        signature.bind(*range(number))
+    except TypeError as error:
+        raise TypeError(f"the function given to derive does not take {number} results: {error}.") from None
 
 
 def _called(value: object) -> str:

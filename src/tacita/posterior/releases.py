@@ -5,7 +5,6 @@ A plan is made first, from public things only: which noise, how much, what is pr
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 LARGEST_SIZE = 10**9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Release:
     """A released posterior with everything that is known about it. `print` it.
 
@@ -56,6 +55,9 @@ class Release:
     model: Dirichlet | Normal
     n: int | None
     labels: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Release under {self.model}: {_summary(self.posterior)}>"
 
     def __str__(self) -> str:
         lines = [f"posterior under {self.model}: {_summary(self.posterior)}", f"mechanism: {self.mechanism}"]
@@ -171,8 +173,8 @@ def _counts(prior: Dirichlet, counts: Sequence[int] | None, column: ArrayLike | 
     if (counts is None) == (column is None):
         raise TypeError("Pass either counts or column.")
     if counts is not None:
-        if len(counts) != prior.cells:
-            raise ValueError(f"counts must have one number for each of {prior.cells} categories, got {len(counts)}.")
+        if not hasattr(counts, "__len__") or len(counts) != prior.cells:
+            raise ValueError(f"counts must have one number for each of {prior.cells} categories, got {counts!r}.")
         values = tuple(_check.count("counts", c, low=0, high=LARGEST_SIZE) for c in counts)
     else:
         array = np.asarray(column)
@@ -224,7 +226,10 @@ def _grid(clamp: tuple[float, float] | None, step: float | None) -> Grid:
     if not high - low >= 1.0 / LARGEST_NUMBER:
         raise ValueError(f"clamp must be (low, high) with low < high, got ({low:g}, {high:g}).")
     width = (high - low) / 1000 if step is None else _check.in_range("step", step, (high - low) / 1e6, high - low)
-    return Grid(0, math.ceil(round((high - low) / width, 6)), width, low)
+    steps = round((high - low) / width)
+    if abs((high - low) / width - steps) > 1e-6:
+        raise ValueError(f"step must divide the width of clamp, {high - low:g}, got {width:g}.")
+    return Grid(0, steps, width, low)
 
 
 def _summary(posterior: Mixture | Shares) -> str:

@@ -43,7 +43,7 @@ def text_table(results: Mapping[str, Any]) -> str:
     """Return a table with a small plot of each posterior, and what was derived below it."""
     listed = rows(results)
     spans = _spans(listed)
-    cells = [("", "mean", "95% interval", "")]
+    cells = [("", "value", "95% interval", "")]
     for row in listed:
         ends = f"{_number(row.low)} to {_number(row.high)}"
         cells.append((row.name, _number(row.mean), ends, _plot(row, spans)))

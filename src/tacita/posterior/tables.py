@@ -45,7 +45,7 @@ class Table:
 
     columns: Mapping[str, Values] = field(repr=False)
     unreadable: Mapping[str, int] = field(repr=False)
-    mapped: dict[Column, Counts] = field(default_factory=dict, repr=False)
+    mapped: dict[Column, Values] = field(default_factory=dict, repr=False)
 
 
 def read(
@@ -74,9 +74,10 @@ def read(
     cells = _mapped_cells(program, data) if isinstance(data, Mapping) else _unpacked(program, Path(data), header)
     for name, values in cells.items():
         if len(values) != program.n:
+            first = " (or leave the header out, if the file's first line names its columns)" if header else ""
             raise ValueError(
                 f"The program is for n={program.n} records, but column {name!r} has {len(values)}; "
-                "give the program the true n, which is public."
+                f"give the program the true n, which is public{first}."
             )
     read_columns = {name: _encoded(program.schema[name], values) for name, values in cells.items()}
     return Table(
@@ -97,17 +98,17 @@ def statistic(query: Query, table: Table) -> tuple[int, ...]:
     if query.column is None:
         return (int(kept.sum()),)
     domain = query.column.domain
-    low, high = (
-        (domain.lowest, domain.highest) if isinstance(domain, Clamped) else (0, len(labels_of(query.column)) - 1)
-    )
-    values = np.clip(_values(query.column, table)[kept].astype(np.int64), low, high)  # whatever the column was made of
-    if query.cells > 1:
-        if isinstance(domain, Clamped):
-            values = np.minimum(
-                (values - domain.lowest) * query.cells // (domain.highest - domain.lowest), query.cells - 1
-            )
-        return tuple(np.bincount(values, minlength=query.cells).tolist())[: query.numbers]
-    return (int(values.sum()) if isinstance(domain, Clamped) else int((values == 0).sum()),)
+    if isinstance(domain, Clamped):
+        numbers = _bounded(domain, _made(query.column, table)[kept].astype(np.float64))
+        if query.cells == 1:
+            return (int(_on_grid(domain, numbers).sum()),)
+        places = np.floor((numbers - domain.low) * query.cells / (domain.high - domain.low) + 1e-9)  # not rounded first
+    else:
+        places = _made(query.column, table)[kept].astype(np.float64)
+        if query.cells == 1:
+            return (int((places == 0).sum()),)
+    codes = np.clip(places, 0, query.cells - 1).astype(np.int64)
+    return tuple(np.bincount(codes, minlength=query.cells).tolist())[: query.numbers]
 
 
 def _unpacked(program: Program, path: Path, names: Sequence[str] | None) -> dict[str, list[str | None]]:
@@ -147,7 +148,10 @@ def _fields(line: bytes) -> list[str] | None:
 def _place(name: str, header: Sequence[str], file: str) -> int:
     if header.count(name) != 1:  # the header is not shown: without one, the first line is a record
         found = "more than one column" if name in header else "no column"
-        raise ValueError(f"{file} has {found} {name!r}, which the program's schema names; compare the first line.")
+        raise ValueError(
+            f"{file} has {found} {name!r}, which the program's schema names; compare the names of its columns, in the "
+            "first line or in the header that was given, separated by commas."
+        )
     return header.index(name)
 
 
@@ -195,6 +199,12 @@ def _number(cell: Any) -> float | None:
 
 def _values(column: Column, table: Table) -> Values:
     """Return a column's value for every record: places of labels, steps of a clamped number, or reals."""
+    made = _made(column, table)
+    return _on_grid(column.domain, made.astype(np.float64)) if isinstance(column.domain, Clamped) else made
+
+
+def _made(column: Column, table: Table) -> Values:
+    """Return a column's value for every record, clamped numbers not yet rounded. It is made once."""
     if column.source is None:
         return table.columns[column.name]
     if column not in table.mapped:
@@ -202,17 +212,17 @@ def _values(column: Column, table: Table) -> Values:
     return table.mapped[column]
 
 
-def _made_from(column: Column, source: Column, table: Table) -> Counts:
+def _made_from(column: Column, source: Column, table: Table) -> Values:
     domain = column.domain
     if column.function is None:
-        return _on_grid(cast("Clamped", domain), _reals(source, table))
+        return _bounded(cast("Clamped", domain), _reals(source, table))
     with warnings.catch_warnings(), np.errstate(all="ignore"):  # a warning would say something of a record
         warnings.simplefilter("ignore")
         results = [_attempt(_forced, domain, column.function, cell) for cell in _seen(source, table)]
     if isinstance(domain, Bool | Category):
         return np.array([domain.fallback if place is None else place for place in results], dtype=np.int64)
     numbers = np.array([math.nan if x is None else x for x in results], dtype=np.float64)
-    return _on_grid(cast("Clamped", domain), numbers)
+    return _bounded(cast("Clamped", domain), numbers)
 
 
 def _seen(column: Column, table: Table) -> list[object]:
@@ -235,8 +245,10 @@ def _forced(domain: Domain, function: Callable[[Any], object], cell: object) -> 
     return domain.index(result) if isinstance(domain, Category) else float(result)  # type: ignore[arg-type]
 
 
+def _bounded(domain: Clamped, values: Floats) -> Floats:
+    return np.asarray(np.clip(np.where(np.isnan(values), domain.low, values), domain.low, domain.high))
+
+
 def _on_grid(domain: Clamped, values: Floats) -> Counts:
-    steps = np.rint(
-        np.clip(np.where(np.isnan(values), domain.low, values), domain.low, domain.high) / float(domain.step)
-    )
+    steps = np.rint(_bounded(domain, values) / float(domain.step))
     return np.clip(steps, domain.lowest, domain.highest).astype(np.int64)
