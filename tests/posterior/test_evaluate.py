@@ -150,7 +150,7 @@ def test_the_whole_program_is_charged_once_and_before_anything_is_drawn(monkeypa
         assert results.guarantee.epsilon == 0.8  # two parts at half of 0.5 each, and the mean
         assert ledger.spent().epsilon == 0.8
         refusal = mock.Mock(side_effect=AssertionError("drawn although the budget is spent"))
-        monkeypatch.setattr(samplers, "_laplace", lambda _: refusal)
+        monkeypatch.setattr(samplers, "_sampler", lambda *_: refusal)
         with pytest.raises(BudgetExceeded):
             p.run(people(), ledger=ledger)
         assert len(ledger.releases()) == 1

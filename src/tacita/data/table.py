@@ -86,7 +86,7 @@ def encode_lines(lines: Iterable[bytes], header: Sequence[str], schema: Schema, 
     for line in lines:
         if not line.strip():
             continue
-        fields = _fields(line)
+        fields = split_line(line)
         if fields is None or len(fields) != len(header):
             if schema.missing == "error":
                 raise ValueError(
@@ -119,13 +119,14 @@ def _read(path: Path, schema: Schema) -> Encoded:
 
 def _read_csv(path: Path, schema: Schema) -> Encoded:
     with path.open("rb") as lines:
-        header = _fields(lines.readline().removeprefix(b"\xef\xbb\xbf"))
+        header = split_line(lines.readline().removeprefix(b"\xef\xbb\xbf"))
         if not header:
             raise ValueError(f"{path.name} must start with a header line of column names, in UTF-8.")
         return encode_lines(lines, header, schema, name=path.name)
 
 
-def _fields(line: bytes) -> list[str] | None:
+def split_line(line: bytes) -> list[str] | None:
+    """Return the fields of one line of a CSV file, or None if it cannot be read. No other line can change that."""
     try:
         text = line.rstrip(b"\r\n").decode()
         return [field.strip() for field in next(csv.reader([text], skipinitialspace=True, strict=True), [])]

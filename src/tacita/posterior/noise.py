@@ -18,20 +18,17 @@ if TYPE_CHECKING:
 
 def prepare(kind: str, scale: float) -> None:
     """Build a sampler, so that what is missing or impossible is known before anything is charged."""
-    if kind == "gaussian":
-        _gaussian(float(scale))
-    else:
-        _laplace(float(scale))
+    _sampler(kind, float(scale))
 
 
 def discrete_laplace(values: Sequence[int], scale: float) -> tuple[int, ...]:
     """Return values plus noise with P(z) proportional to exp(-|z| / scale)."""
-    return tuple(_laplace(float(scale))([int(v) for v in values]))
+    return tuple(_sampler("laplace", float(scale))([int(v) for v in values]))
 
 
 def discrete_gaussian(values: Sequence[int], sd: float) -> tuple[int, ...]:
     """Return values plus noise with P(z) proportional to exp(-z² / (2 sd²))."""
-    return tuple(_gaussian(float(sd))([int(v) for v in values]))
+    return tuple(_sampler("gaussian", float(sd))([int(v) for v in values]))
 
 
 def rounded_laplace(values: Sequence[int], scale: float) -> tuple[int, ...]:
@@ -63,23 +60,12 @@ def _one_rounded_laplace(scale: float) -> int:
 
 
 @lru_cache(maxsize=64)
-def _laplace(scale: float) -> Any:
+def _sampler(kind: str, scale: float) -> Any:
     opendp = _opendp()
-    domain, metric = (
-        opendp.domains.vector_domain(opendp.domains.atom_domain(T="i64")),
-        opendp.metrics.l1_distance("i64"),
-    )
-    return opendp.measurements.make_laplace(domain, metric, scale=scale)
-
-
-@lru_cache(maxsize=64)
-def _gaussian(sd: float) -> Any:
-    opendp = _opendp()
-    domain, metric = (
-        opendp.domains.vector_domain(opendp.domains.atom_domain(T="i64")),
-        opendp.metrics.l2_distance("f64"),
-    )
-    return opendp.measurements.make_gaussian(domain, metric, scale=sd)
+    domain = opendp.domains.vector_domain(opendp.domains.atom_domain(T="i64"))
+    if kind == "gaussian":
+        return opendp.measurements.make_gaussian(domain, opendp.metrics.l2_distance("f64"), scale=scale)
+    return opendp.measurements.make_laplace(domain, opendp.metrics.l1_distance("i64"), scale=scale)
 
 
 def _opendp() -> Any:

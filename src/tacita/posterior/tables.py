@@ -6,7 +6,6 @@ read is false, a category's `other` label, or for numbers NaN, which a clamp mak
 
 from __future__ import annotations
 
-import csv
 import gzip
 import math
 import warnings
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
+from tacita.data.table import split_line
 from tacita.posterior.columns import labels_of
 from tacita.posterior.domains import Bool, Category, Clamped, Finite
 from tacita.posterior.program import refuse_while_checked
@@ -122,7 +122,7 @@ def _file_cells(program: Program, path: Path, names: Sequence[str] | None) -> di
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         if lines.read(3) != b"\xef\xbb\xbf":
             lines.seek(0)
-        header = _fields(lines.readline()) if names is None else list(names)
+        header = split_line(lines.readline()) if names is None else list(names)
         if not header:
             raise ValueError(f"{path.name} must start with a header line of column names, in UTF-8.")
         places = {name: _place(name, header, path.name) for name in program.schema}
@@ -130,19 +130,11 @@ def _file_cells(program: Program, path: Path, names: Sequence[str] | None) -> di
         blank = 0  # at the end, beyond the public n, such lines are no records
         for line in lines:
             blank = 0 if line.strip() else blank + 1
-            fields = _fields(line)
+            fields = split_line(line)
             whole = fields is not None and len(fields) == len(header)
             for name, place in places.items():
                 cells[name].append(fields[place] if whole and fields is not None else None)
     return {name: values[: max(program.n, len(values) - blank)] for name, values in cells.items()}
-
-
-def _fields(line: bytes) -> list[str] | None:
-    try:
-        text = line.rstrip(b"\r\n").decode()
-        return [field.strip() for field in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
-    except (UnicodeDecodeError, csv.Error):
-        return None
 
 
 def _place(name: str, header: Sequence[str], file: str) -> int:
