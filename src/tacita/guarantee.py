@@ -155,7 +155,7 @@ class Guarantee:
         parts = [
             f"{_WHO[self.kind]}: epsilon {round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. "
             f"{_CHANGE[self.kind]} {self.unit} {_RELATION[self.neighbours]} changes the probability of any "
-            f"set of outcomes by at most a factor of {_factor(self.epsilon)}, plus {round_up_text(self.delta)}; "
+            f"set of outcomes by at most a factor of {_factor(self.epsilon)}{self._plus}; "
             "an attacker with even prior odds tells whether it was there with success at most "
             f"{percent_text(attack_success(self.epsilon, self.delta))}."
         ]
@@ -168,6 +168,10 @@ class Guarantee:
         if not self.publishable:
             parts.append("Computed from private data: for the data's owner, not for publication.")
         return " ".join(parts)
+
+    @property
+    def _plus(self) -> str:
+        return f", plus {round_up_text(self.delta)}" if self.delta else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON. An infinite epsilon is the string "infinity"."""
