@@ -45,8 +45,8 @@ def text_table(results: Mapping[str, Any]) -> str:
     spans = _spans(listed)
     cells = [("", "value", "95% interval", "")]
     for row in listed:
-        ends = f"{_number(row.low)} to {_number(row.high)}"
-        cells.append((row.name, _number(row.mean), ends, _plot(row, spans)))
+        mean, low, high = (_number(x, row.high - row.low) for x in (row.mean, row.low, row.high))
+        cells.append((row.name, mean, f"{low} to {high}", _plot(row, spans)))
     widths = [max(len(row[i]) for row in cells) for i in range(3)]
     lines = ["  ".join((*(f"{c:{w}}" for c, w in zip(row, widths, strict=False)), row[3])).rstrip() for row in cells]
     derived = [f"{n} = {_plain(value)}" for n, value in results.items() if not isinstance(value, Release | Noisy)]
@@ -83,8 +83,10 @@ def _rows(name: str, value: Any) -> list[Row]:
     return [_row(name if first == "True" else f"{name}: {first}", posterior)]
 
 
-def _number(x: float) -> str:
-    return f"{x:.0f}" if 1e4 <= abs(x) < 1e15 else f"{x:.4g}"
+def _number(x: float, width: float) -> str:
+    """Return a number with as many decimals as its interval's width calls for."""
+    decimals = 1 - math.floor(math.log10(width)) if width > 0.0 else 6
+    return f"{x:.{min(max(decimals, 0), 12)}f}"
 
 
 def _plain(value: object) -> str:
