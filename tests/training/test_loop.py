@@ -311,21 +311,21 @@ def test_a_level_is_a_function_of_the_record_and_of_released_parameters(blobs):
 def test_f19_records_never_pass_their_budget(blobs, budget):
     plan = {"sample_rate": 0.1, "noise_multiplier": 1.0}
     if budget == "tokens":
-        declared = token_profile({1.0: 0.3, 0.25: 0.3, 0.01: 0.4}, steps=40)
+        declared = token_profile({1.0: 0.3, 0.25: 0.3, 0.01: 0.4}, steps=20)
     else:
-        declared = moments_budget(steps=15, **plan)
-    private = train(blobs, lr=0.02, individual_every=4, steps=40, record_budget=declared, holdout=blobs)
+        declared = moments_budget(steps=8, **plan)
+    private = train(blobs, lr=0.02, individual_every=4, steps=20, record_budget=declared, holdout=blobs)
     private.run()
     for accountant in private.accountants.values():
         assert declared.within(accountant.counts, **plan).all()
     label = private.label()
-    plain = tacita.worst_case(steps=40, delta=1e-5, **plan)
+    plain = tacita.worst_case(steps=20, delta=1e-5, **plan)
     assert label.worst.epsilon < plain.epsilon
     assert label.worst.method == ("token filter" if budget == "tokens" else "moments filter")
     assert label.worst.publishable
     assert any("held to a budget" in line for line in label.declared)
     spent = private._book.spent(1e-5)
-    unfiltered = train(blobs, lr=0.02, steps=40, panel=0).run()._book.spent(1e-5)
+    unfiltered = train(blobs, lr=0.02, steps=20, panel=0).run()._book.spent(1e-5)
     assert spent.epsilon < unfiltered.epsilon
 
 
