@@ -373,6 +373,16 @@ def test_a_table_that_is_none_is_refused(rows):
         FiniteCurve(np.array(rows), np.array([[0, 1]]))
 
 
+@pytest.mark.parametrize("delta", [1e-300, 1e-20, 1e-15])
+def test_deltas_below_the_round_off_end_at_the_largest_loss(delta):
+    """Two pairs of nearly the same loss, of which floats see no difference."""
+    rows = np.array([[0.5, 0.5], [0.75, 0.25], [0.25, 0.75 * (1 + 2e-16)]])
+    curve = FiniteCurve(rows, np.array([[0, 1], [0, 2], [1, 2]]))
+    assert curve.epsilon(delta) == curve.epsilon(0.0)
+    for plan in (cells_plan(geometric(epsilon=0.7), None, 3, 50), cells_plan(laplace(epsilon=0.7), beta(1, 1), 2, 50)):
+        assert plan.certificate.epsilon(delta) == plan.certificate.epsilon(0.0)
+
+
 def test_an_output_that_only_one_side_has_costs_delta():
     curve = FiniteCurve(np.array([[0.9, 0.1, 0.0], [0.9, 0.0, 0.1]]), np.array([[0, 1]]))
     assert curve.epsilon(0.0) == math.inf

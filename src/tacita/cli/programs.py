@@ -81,7 +81,7 @@ def run(
     except BaseException:
         _tidy(folder, book if fresh else None)  # nothing was released
         raise
-    document = {"program": str(program), "data": str(data), "ledger": str(book), **results.to_dict()}
+    document = {"program": program.name, "data": data.name, "ledger": book.name, **results.to_dict()}
     document["spent"] = spent.to_dict()
     text = _kept(folder, results, spent, document)
     if as_json:

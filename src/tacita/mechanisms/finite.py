@@ -55,7 +55,7 @@ class FiniteCurve:
     def epsilon(self, delta: float = 0.0) -> float:
         """Return the smallest ε with δ(ε) ≤ δ, rounded up; infinite if there is none."""
         target = _check.in_range("delta", delta, 0.0, 1.0)
-        if target == 0.0:
+        if target < ROUND_OFF:  # no delta but 0 is that small
             return self._largest_loss()
         if self.delta(0.0) <= target:
             return 0.0

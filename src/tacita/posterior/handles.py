@@ -7,6 +7,7 @@ a checked program runs. Every refusal says where, and what to write instead.
 from __future__ import annotations
 
 import dis
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CellType, CodeType
@@ -49,13 +50,13 @@ _VERBS = {
 }
 
 
-class Handle:
+class Handle(ABC):
     """What every handle refuses."""
 
     span: Span
 
-    def _refuse(self, code: str, attribute: str = "") -> NoReturn:
-        raise NotImplementedError
+    @abstractmethod
+    def _refuse(self, code: str, attribute: str = "") -> NoReturn: ...
 
     if not TYPE_CHECKING:
 
@@ -85,9 +86,9 @@ class Private(Handle):
     program: Program
 
     @property
+    @abstractmethod
     def description(self) -> str:
         """What it is, in words, without any value."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"<private: {self.description}>"

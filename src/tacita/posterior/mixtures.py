@@ -6,6 +6,7 @@ All of it is post-processing of a released number: no data come in here.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,7 +30,7 @@ _NEGLIGIBLE = 1e-11
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Mixture:
+class Mixture(ABC):
     """A distribution of one number, as a weighted mixture. `first`, `second` are what its family says."""
 
     weights: Floats
@@ -78,20 +79,20 @@ class Mixture:
         values = [float(self.weights @ of(point)) for point in points.reshape(-1).tolist()]
         return np.array(values).reshape(points.shape)
 
-    def _moments(self) -> tuple[Floats, Floats]:
-        raise NotImplementedError
+    @abstractmethod
+    def _moments(self) -> tuple[Floats, Floats]: ...
 
-    def _pdf(self, x: float) -> Floats:
-        raise NotImplementedError
+    @abstractmethod
+    def _pdf(self, x: float) -> Floats: ...
 
-    def _cdf(self, x: float) -> Floats:
-        raise NotImplementedError
+    @abstractmethod
+    def _cdf(self, x: float) -> Floats: ...
 
-    def _range(self) -> tuple[float, float]:
-        raise NotImplementedError
+    @abstractmethod
+    def _range(self) -> tuple[float, float]: ...
 
-    def _draw(self, rng: Generator, first: Floats, second: Floats) -> Floats:
-        raise NotImplementedError
+    @abstractmethod
+    def _draw(self, rng: Generator, first: Floats, second: Floats) -> Floats: ...
 
 
 @lru_cache(maxsize=4096)
