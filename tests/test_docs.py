@@ -36,14 +36,24 @@ def first_page_with(command):
     return next(page for page in PAGES if command in commands(page))
 
 
+FENCE = re.compile(
+    r'^```(?:\w+ title="([^"]+)"| \{ \.\w+ title="([^"]+)" data-repeat="(\d+)" \})\n(.*?)^```', re.DOTALL | re.MULTILINE
+)
+
+
 def write_files(page, folder):
-    """Write the files that a page shows under a title; repeat="100" repeats all lines but the first."""
-    shown = re.findall(
-        r'^```\w+ title="([^"]+)"(?: repeat="(\d+)")?\n(.*?)^```', page.read_text(), re.DOTALL | re.MULTILINE
-    )
-    for name, repeat, text in shown:
+    """Write the files that a page shows under a title; data-repeat="100" repeats all lines but the first."""
+    for plain, repeated, times, text in FENCE.findall(page.read_text()):
         first, rest = text.split("\n", 1)
-        (folder / name).write_text(first + "\n" + rest * int(repeat or 1))
+        (folder / (plain or repeated)).write_text(first + "\n" + rest * int(times or 1))
+
+
+def test_every_fence_is_one_that_the_site_understands():
+    """With an option it does not know, a block is shown as running text."""
+    for page in PAGES:
+        for line in page.read_text().splitlines():
+            if line.startswith("```"):
+                assert re.fullmatch(r'```(\w+( title="[^"]+")?)?|``` \{ \.\w+( [\w-]+="[^"]*")* \}', line), (page, line)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.name)

@@ -374,7 +374,7 @@ class Ledger:
             kind="worst_case",
             epsilon=total_epsilon(state.totals, state.deltas, delta=dlt, pure=state.pure),
             delta=dlt,
-            method="rdp filter",
+            method="rdp filter" if math.isinf(state.pure) else "rdp filter or plain sum",
             neighbours=self.neighbours,
             unit=self.unit,
             sampling="as declared by each run",
