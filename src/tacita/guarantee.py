@@ -22,9 +22,9 @@ Kind = Literal["worst_case", "bayesian", "individual", "empirical_lower"]
 Scope = Literal["guarantee", "reading"]
 
 _WHO = {
-    "worst_case": "Worst case (any record whatsoever)",
-    "bayesian": "Typical case (a record drawn from the population that the followed records represent)",
-    "individual": "This record alone",
+    "worst_case": "Worst case (any {unit} whatsoever)",
+    "bayesian": "Typical case (a {unit} drawn from the population that the followed {unit}s represent)",
+    "individual": "This {unit} alone",
     "empirical_lower": "Attack (a lower bound)",
 }
 
@@ -140,27 +140,28 @@ class Guarantee:
     @property
     def claim(self) -> str:
         """What is said, in plain words, without the method and the assumptions it rests on."""
+        who = _WHO[self.kind].format(unit=self.unit)
         if self.kind == "empirical_lower":
             return (
-                f"{_WHO[self.kind]}: an attack showed epsilon of at least {round_up_text(self.epsilon, up=False)} "
+                f"{who}: an attack showed epsilon of at least {round_up_text(self.epsilon, up=False)} "
                 f"at delta {round_up_text(self.delta)}. The truth may be larger."
             )
         if math.isinf(self.epsilon):
-            return f"{_WHO[self.kind]}: epsilon is infinite at delta {round_up_text(self.delta)}. Nothing is promised."
+            return f"{who}: epsilon is infinite at delta {round_up_text(self.delta)}. Nothing is promised."
         if not self.is_bound:
             return (
                 f"NOT AN UPPER BOUND, for comparison only: the product form of the federated paper gives epsilon "
                 f"{round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. The truth may be larger."
             )
         parts = [
-            f"{_WHO[self.kind]}: epsilon {round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. "
-            f"{_CHANGE[self.kind]} {self.unit} {_RELATION[self.neighbours]} changes the probability of any "
-            f"set of outcomes by at most a factor of {_factor(self.epsilon)}{self._plus}; "
+            f"{who}: epsilon {round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. "
+            f"{_CHANGE[self.kind].format(unit=self.unit)} {self.unit} {_RELATION[self.neighbours]} changes the "
+            f"probability of any set of outcomes by at most a factor of {_factor(self.epsilon)}{self._plus}; "
             "an attacker with even prior odds tells whether it was there with success at most "
             f"{percent_text(attack_success(self.epsilon, self.delta))}."
         ]
         if self.kind == "bayesian":
-            parts.append("It promises nothing to a record that is unlike that population.")
+            parts.append(f"It promises nothing to a {self.unit} that is unlike that population.")
         if self.scope == "reading":
             parts.append("This is a reading of one run, not a guarantee over all runs.")
         if self.model == "model-based":
@@ -322,9 +323,9 @@ def outlier_probability(share: float, *, size: int) -> float:
 
 
 _CHANGE = {
-    "worst_case": "For every record, one",
-    "bayesian": "On average over such records, one",
-    "individual": "For this record, one",
+    "worst_case": "For every {unit}, one",
+    "bayesian": "On average over such {unit}s, one",
+    "individual": "For this {unit}, one",
 }
 _RELATION = {"add_remove": "added or removed", "replace_one": "replaced by another"}
 

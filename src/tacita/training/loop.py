@@ -20,12 +20,13 @@ from torch import Tensor, nn
 
 from tacita import __version__, _check, runs
 from tacita._check import PrivacyError
-from tacita.accounting import BayesianAccountant, most_spent
+from tacita.accounting import BayesianAccountant
 from tacita.accounting.filters import Budget
 from tacita.guarantee import Guarantee
-from tacita.ledger import DECLARED, BudgetExceeded, Ledger
+from tacita.ledger import Ledger
 from tacita.report.label import Label
 from tacita.report.page import page_template
+from tacita.training.charges import Charges, ledger_at
 from tacita.training.followed import Panel
 from tacita.training.gradients import Clipped, clipped_sum, record_norms
 from tacita.training.labels import RunFacts, build_label, reading, reading_times, with_audit, write_label
@@ -369,7 +370,6 @@ class PrivateTraining:
         self._paused_at: str | None = None
         self._in_step = False
         self._process = os.getpid()
-        self._block = max(1, min(50, self.plan.steps // 100))
         self._save_every = max(10, self.plan.steps // 20)
 
     def _new_panels(self, size: int) -> dict[str, Panel]:
@@ -398,14 +398,9 @@ class PrivateTraining:
         if run_dir is not None:
             self.run_dir = runs.create(run_dir)
         own = self.run_dir / "ledger.sqlite" if self.run_dir is not None else ":memory:"
-        self._ledger = _ledger_at(own if ledger is None else ledger)
+        self._ledger = ledger_at(own if ledger is None else ledger, unit=self.plan.unit)
         self._facts = self._facts.with_ledger(self._ledger, shared=ledger is not None)
-        self._ledger.open_run(
-            self._identity,
-            mechanism=self.plan.frozen(),
-            seed_fingerprint=self._random.fingerprint,
-            seeded=self._random.seeded,
-        )
+        self._charges.open(self._random)
         if self.run_dir is not None:
             self._write_run()
             self._save(clean=False)
@@ -426,28 +421,18 @@ class PrivateTraining:
         return self.taken < self._charged
 
     def _charge(self) -> int:
-        """Return up to which step the ledger has granted; a used-up budget grants nothing more."""
-        for block in sorted({self._block, 1}, reverse=True):
-            block = min(block, self.plan.steps - self.taken)
-            before, after = (self._most_spent(steps) for steps in (self.taken, self.taken + block))
-            try:
-                self._book.charge(self._identity, first=self.taken, steps=block, costs=after - before)
-            except BudgetExceeded as error:
-                if self.taken == 0 and block == 1:
-                    raise PrivacyError(str(error)) from error
-                continue
-            return self.taken + block
-        self._facts = self._facts.with_status("stopped by the ledger's budget")
-        return self.taken
+        granted = self._charges.grant(self.taken)
+        if granted == self.taken:
+            self._facts = self._facts.with_status("stopped by the ledger's budget")
+        return granted
 
-    def _most_spent(self, steps: int) -> Any:
-        return most_spent(
-            self.plan.record_budget,
-            steps=steps,
-            orders=DECLARED,
-            sample_rate=self.plan.sample_rate,
-            noise_multiplier=self.plan.noise_multiplier,
-        )
+    @property
+    def _block(self) -> int:
+        return max(1, min(50, self.plan.steps // 100))
+
+    @property
+    def _charges(self) -> Charges:
+        return Charges(self._book, self._identity, self.plan, self._block)
 
     def _step(self) -> Step:
         self._in_step = True
@@ -647,9 +632,7 @@ class PrivateTraining:
         start, charged = 0, 0
         if self._team.leads:
             self._ledger = Ledger.open(where) if ledger is None else ledger
-            self._book.open_run(
-                self._identity, mechanism=self.plan.frozen(), seed_fingerprint=self._random.fingerprint, seeded=False
-            )
+            self._charges.open(self._random)
             start = self._book.resume(self._identity, step=int(saved["step"]), head=head, clean=clean)
             charged = self._book.charged(self._identity)
         else:
@@ -689,14 +672,6 @@ class _Interrupts:
         if self.seen:
             raise KeyboardInterrupt
         self.seen = True
-
-
-def _ledger_at(where: Ledger | str | Path) -> Ledger:
-    if isinstance(where, Ledger):
-        return where
-    if str(where) != ":memory:" and Path(where).exists():
-        return Ledger.open(where)
-    return Ledger.create(where)
 
 
 def _group_codes(groups: Mapping[str, Any] | None, size: int) -> dict[str, tuple[Any, list[str]]]:

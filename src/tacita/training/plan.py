@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tacita import _check
@@ -35,6 +35,7 @@ class Plan:
         record_budget: What a record may spend before it is held back.
         certificate: The budget of a conformal certificate.
         tolerated: How many followed records may pass it.
+        unit: What is added or removed, and clipped: a record, or a client with all it holds.
     """
 
     clip_norm: float
@@ -47,10 +48,11 @@ class Plan:
     record_budget: Budget | None = None
     certificate: Budget | None = None
     tolerated: int = 0
+    unit: str = "record"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        plain = asdict(self)
+        """Return plain data. A plan for records does not name its unit, as before there were others."""
+        plain = {name: value for name, value in asdict(self).items() if (name, value) != ("unit", "record")}
         return {**plain, **{k: budget_state(getattr(self, k)) for k in ("record_budget", "certificate")}}
 
     def frozen(self) -> dict[str, float | int | str]:
@@ -67,13 +69,14 @@ class Plan:
 
     def worst(self, steps: int, delta: float, method: str = "pld") -> Guarantee:
         """Return the worst case after `steps` steps: that of the filter, where a filter is the tighter one."""
-        plain = worst_case(
+        found = worst_case(
             sample_rate=self.sample_rate,
             noise_multiplier=self.noise_multiplier,
             steps=steps,
             delta=delta,
             method=method,  # type: ignore[arg-type]
         )
+        plain = replace(found, unit=self.unit)
         if self.record_budget is None or method != "pld":
             return plain
         epsilon = filter_epsilon(self.record_budget, self.sample_rate, self.noise_multiplier, delta)

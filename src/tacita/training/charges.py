@@ -1,0 +1,89 @@
+"""The ledger's side of a run: steps are charged, on disk, before any of them is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacita._check import PrivacyError
+from tacita.accounting import most_spent
+from tacita.ledger import DECLARED, BudgetExceeded, Ledger
+from tacita.training.plan import Plan
+from tacita.training.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class Charges:
+    """A run in its ledger.
+
+    Attributes:
+        ledger: Where it is charged.
+        identity: The run's name there.
+        plan: The mechanism, frozen there before the first step.
+        block: How many steps are charged at once; what a crash loses of them is not refunded.
+        delta: The failure probability of a step that its costs do not cover.
+    """
+
+    ledger: Ledger
+    identity: str
+    plan: Plan
+    block: int = 1
+    delta: float = 0.0
+
+    def open(self, random: Randomness) -> None:
+        """Freeze the mechanism, or check that it is the one that was frozen."""
+        self.ledger.open_run(
+            self.identity,
+            mechanism=self.plan.frozen(),
+            seed_fingerprint=random.fingerprint,
+            seeded=random.seeded,
+        )
+
+    @property
+    def charged(self) -> int:
+        """How many steps were charged."""
+        return self.ledger.charged(self.identity)
+
+    def grant(self, taken: int) -> int:
+        """Charge the next block and return up to which step is granted; `taken` if the budget is used up.
+
+        Raises:
+            PrivacyError: If the budget does not pay for the very first step.
+        """
+        for size in sorted({self.block, 1}, reverse=True):
+            block = min(size, self.plan.steps - taken)
+            before, after = (self._most_spent(steps) for steps in (taken, taken + block))
+            try:
+                self.ledger.charge(
+                    self.identity,
+                    first=taken,
+                    steps=block,
+                    costs=after - before,
+                    delta=block * self.delta,
+                    unit=self.plan.unit,
+                )
+            except BudgetExceeded as error:
+                if taken == 0 and block == 1:
+                    raise PrivacyError(str(error)) from error
+                continue
+            return taken + block
+        return taken
+
+    def _most_spent(self, steps: int) -> Any:
+        return most_spent(
+            self.plan.record_budget,
+            steps=steps,
+            orders=DECLARED,
+            sample_rate=self.plan.sample_rate,
+            noise_multiplier=self.plan.noise_multiplier,
+        )
+
+
+def ledger_at(where: Ledger | str | Path, *, unit: str = "record") -> Ledger:
+    """Return a ledger as it is, or the one at a path; made if it does not exist."""
+    if isinstance(where, Ledger):
+        return where
+    if str(where) != ":memory:" and Path(where).exists():
+        return Ledger.open(where)
+    return Ledger.create(where, unit=unit)
