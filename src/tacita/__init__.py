@@ -38,7 +38,16 @@ _HOMES = {
     "outlier_probability": "tacita.guarantee",
     "share_above": "tacita.guarantee",
 }
-_LAYERS = ("accounting", "audit", "data", "ledger", "posterior", "report", "training")  # `import tacita` is enough
+_LAYERS = (
+    "accounting",
+    "audit",
+    "data",
+    "federated",
+    "ledger",
+    "posterior",
+    "report",
+    "training",
+)  # `import tacita` is enough
 __all__ = ["__version__", *_HOMES]
 
 

@@ -45,13 +45,20 @@ class Charges:
         """How many steps were charged."""
         return self.ledger.charged(self.identity)
 
-    def grant(self, taken: int) -> int:
+    def standing(self, step: int, head: str, *, clean: bool, resume: bool) -> int:
+        """Return how many steps may have been released, given a checkpoint; `resume` also records that it goes on."""
+        ask = self.ledger.resume if resume else self.ledger.standing
+        return ask(self.identity, step=step, head=head, clean=clean)
+
+    def grant(self, taken: int, *, whole: bool = False) -> int:
         """Charge the next block and return up to which step is granted; `taken` if the budget is used up.
+
+        Where the budget does not pay for the block, one step is charged, unless only `whole` blocks are of use.
 
         Raises:
             PrivacyError: If the budget does not pay for the very first step.
         """
-        for size in sorted({self.block, 1}, reverse=True):
+        for size in sorted({self.block, self.block if whole else 1}, reverse=True):
             block = min(size, self.plan.steps - taken)
             before, after = (self._most_spent(steps) for steps in (taken, taken + block))
             try:
@@ -64,7 +71,7 @@ class Charges:
                     unit=self.plan.unit,
                 )
             except BudgetExceeded as error:
-                if taken == 0 and block == 1:
+                if taken == 0 and (whole or block == 1):
                     raise PrivacyError(str(error)) from error
                 continue
             return taken + block

@@ -25,7 +25,7 @@ from tacita.training.plan import Plan, filter_epsilon
 if TYPE_CHECKING:
     from tacita._check import Floats
 
-_PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)
+PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)
 _DRIFT = 0.01  # false alarms of the test for ordered data
 _MEMORY = ":memory:"
 _SMALL = 1000  # records in a running figure
@@ -100,7 +100,7 @@ def build_label(
         mechanism=_mechanism(plan, taken, facts),
         declared=_declared(plan, delta),
         checks=checks,
-        not_hardened=_not_hardened(),
+        not_hardened=not_hardened(),
         readings=_readings(plan, panels, facts, groups, delta, worst),
     )
 
@@ -208,9 +208,14 @@ def _mechanism(plan: Plan, taken: int, facts: RunFacts) -> tuple[tuple[str, str]
     if plan.individual_every is not None:
         rows.append(("Individual bounds", f"every record measured once in {plan.individual_every} steps"))
     rows.append(("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"))
-    own = "in memory only" if facts.ledger == _MEMORY else "the run's own"
-    rows.append(("Ledger", own if facts.ledger in ("", _MEMORY) else facts.ledger))
+    rows.append(ledger_row(facts))
     return tuple(rows)
+
+
+def ledger_row(facts: RunFacts) -> tuple[str, str]:
+    """Return where a run was charged, for the table of its mechanism."""
+    own = "in memory only" if facts.ledger == _MEMORY else "the run's own"
+    return "Ledger", own if facts.ledger in ("", _MEMORY) else facts.ledger
 
 
 def _declared(plan: Plan, delta: float) -> tuple[str, ...]:
@@ -273,7 +278,8 @@ def _charge_check(facts: RunFacts) -> Check:
     return Check(text="Every step was charged to the ledger, on disk, before it was released", state="holds")
 
 
-def _not_hardened() -> tuple[str, ...]:
+def not_hardened() -> tuple[str, ...]:
+    """Return what an attacker could still use."""
     return (
         "Floating point: the noise is not hardened against attacks on the low bits of its numbers.",
         "Random numbers: a statistical generator (PCG64), not a cryptographic one.",
@@ -297,11 +303,11 @@ def _readings(
     headline = statements[larger]
     if worst.method.endswith("filter") and headline.epsilon > worst.epsilon:
         headline = replace(headline, epsilon=worst.epsilon, method="worst-case cap")
-    epsilons = _own_epsilons(panels["training"], delta, worst)
+    epsilons = own_epsilons(panels["training"], delta, worst)
     return Readings(
         typical=(headline, *_other_figures(panels, statements, larger, delta)),
         panels=_panel_text(panels, larger),
-        percentiles=tuple((float(p), _percentile(epsilons, p)) for p in _PERCENTS),
+        percentiles=tuple((float(p), percentile(epsilons, p)) for p in PERCENTS),
         curve=facts.curve if delta == plan.delta else (),
         groups=tuple(_group_rows(panels["training"], groups, epsilons)),
         metrics=metrics,
@@ -320,11 +326,13 @@ def _own_assumptions(panel: str, statement: Guarantee, *, alone: bool) -> Guaran
     return replace(statement, assumptions=tuple(own))
 
 
-def _own_epsilons(panel: Panel, delta: float, worst: Guarantee) -> Floats:
+def own_epsilons(panel: Panel, delta: float, worst: Guarantee) -> Floats:
+    """Return each followed record's own epsilon, never above the worst case."""
     return np.clip(panel.accountant.epsilons(delta=delta), SMALLEST_EPSILON, worst.epsilon)
 
 
-def _percentile(epsilons: Floats, percent: float) -> float:
+def percentile(epsilons: Floats, percent: float) -> float:
+    """Return the epsilon that so many percent of the records stay under."""
     rank = max(0, int(np.ceil(percent / 100.0 * len(epsilons))) - 1)
     return float(np.sort(epsilons)[rank])
 
@@ -359,8 +367,8 @@ def _group_rows(panel: Panel, groups: Mapping[str, Any], epsilons: Floats) -> It
                     column=column,
                     value=value,
                     records=len(own),
-                    median=_percentile(own, 50),
-                    p90=_percentile(own, 90),
+                    median=percentile(own, 50),
+                    p90=percentile(own, 90),
                     largest=float(own.max()),
                 )
 

@@ -201,7 +201,7 @@ class PrivateTraining:
 
     def _steps(self) -> Generator[Step, None, None]:
         self._continue()
-        with _Interrupts() as interrupts:
+        with Interrupts() as interrupts:
             try:
                 while (step := self.advance()) is not None:
                     self._read()
@@ -652,14 +652,14 @@ class PrivateTraining:
         return Panel.restore(records, tensors, document, budget=self.plan.record_budget)
 
 
-class _Interrupts:
+class Interrupts:
     """Let a step finish when Ctrl-C comes; a second one interrupts at once."""
 
     def __init__(self) -> None:
         self.seen = False
         self._before: Any = None
 
-    def __enter__(self) -> _Interrupts:
+    def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._note)
         return self

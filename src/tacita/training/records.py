@@ -90,13 +90,14 @@ def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor]) -> Loss
 
     def loss(parameters: Parameters, record: Any) -> Tensor:
         batch = tree_map(lambda t: t.unsqueeze(0), record)
-        args, kwargs, target = _split(batch)
+        args, kwargs, target = split_batch(batch)
         return loss_fn(functional_call(model, parameters, args, kwargs), target).sum()
 
     return loss
 
 
-def _split(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+def split_batch(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """Return a batch as the model's arguments, by place and by name, and the target."""
     if isinstance(batch, Mapping):
         name = next((t for t in TARGETS if t in batch), None)
         if name is None:
@@ -144,7 +145,7 @@ def check_model(model: nn.Module) -> None:
             raise PrivacyError(f"{where} changes buffers as it runs. Remove it.")
 
 
-def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Records) -> None:
+def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Any) -> None:
     """Run one record through, so that what cannot work fails before anything is charged.
 
     Messages give shapes, never values.

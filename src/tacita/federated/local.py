@@ -1,0 +1,390 @@
+"""A federation in one process: the same client and server functions as behind Flower, without messages."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita import __version__, _check, runs
+from tacita._check import PrivacyError
+from tacita.federated.client import Client, Local, Part, Task
+from tacita.federated.labels import federation_label
+from tacita.federated.plan import FederationPlan
+from tacita.federated.server import Exchange, Round, Server
+from tacita.ledger import Ledger
+from tacita.report.label import Label
+from tacita.report.page import page_template
+from tacita.training.gradients import Parameters
+from tacita.training.labels import RunFacts, write_label
+from tacita.training.loop import Interrupts
+from tacita.training.records import Records, trainable
+
+KIND = "federated"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where a federation's server writes: run directory, ledgers and what it knows about itself."""
+
+    folder: Path | None
+    ledger: Ledger | str | Path
+    record_ledger: Ledger | str | Path
+
+
+class Federation:
+    """Train a model over many clients with privacy, in this process, and say what it leaks.
+
+    Args:
+        model: Any module of per-record layers.
+        loss_fn: As in PyTorch: the mean over a batch of the model's output and the target.
+        clients: What each client holds, as `PrivateTraining` takes it; by name, or in a row. Or (dataset, positions).
+        plan: From `federation_plan`: level, noise, rates, rounds.
+        local: What a client does where nothing inside it is protected, and its learning rate.
+        optimizer: The server's optimiser of the model's parameters, on the private mean; by default the mean is added.
+        held_out: Names of clients that are followed and never drawn.
+        panel: How many clients are followed, at level client; 0 takes the norms of those who take part.
+        record_panel: How many records each client follows, at the other levels.
+        dropout: The chance that a client does not answer, to try it out.
+        costs_every: Rounds between two exchanges of the records' typical costs; by default there is one at the end.
+        ledger: A path, or a `Ledger` of the plan's larger unit. Without one the run directory gets its own.
+        record_ledger: The same for records, at level joint.
+        run_dir: Where to write the run. None writes nothing, and the run cannot be resumed.
+        rng: A seed, for everybody's coins and noise. None, the default, is seeded by the operating system.
+        name: The run's name on its label.
+        purpose: What is made, in a sentence, for its label.
+
+    Examples:
+        >>> import torch
+        >>> from tacita.federated import Federation, federation_plan
+        >>> data = [(torch.randn(30, 4), torch.randint(0, 2, (30,))) for _ in range(10)]
+        >>> plan = federation_plan(level="client", clients=10, client_rate=0.5, rounds=3, noise_multiplier=2.0)
+        >>> federation = Federation(torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy, data, plan)
+        >>> for now in federation:
+        ...     pass
+        >>> now.number, federation.label().worst.unit
+        (3, 'client')
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        clients: Any,
+        plan: FederationPlan,
+        *,
+        local: Local | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        held_out: Sequence[str] = (),
+        panel: int = 64,
+        record_panel: int = 64,
+        dropout: float = 0.0,
+        costs_every: int | None = None,
+        ledger: Ledger | str | Path | None = None,
+        record_ledger: Ledger | str | Path | None = None,
+        run_dir: str | Path | None = None,
+        rng: int | None = None,
+        name: str | None = None,
+        purpose: str = "",
+    ) -> None:
+        if run_dir is not None:
+            page_template()  # a missing extra is told now, not after the work
+        self._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, rng)
+        self.run_dir = None if run_dir is None else runs.create(run_dir)
+        self.server = Server(
+            plan,
+            self._parameters(),
+            panel=panel,
+            held_out=held_out,
+            ledger=_where(ledger, self.run_dir, "ledger.sqlite"),
+            record_ledger=_where(record_ledger, self.run_dir, "record-ledger.sqlite"),
+            rng=rng,
+        )
+        self._facts = RunFacts(
+            title=name or (Path(run_dir).name if run_dir else "Private federation"),
+            purpose=purpose or f"A {type(model).__name__} model trained by a federation.",
+            seeded=rng is not None,
+            trained=len(self.clients) - len(held_out),
+            held_out=len(held_out),
+        ).with_ledger(self.server.ledgers[0], shared=ledger is not None)
+        self._save()
+
+    def _attach(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        clients: Any,
+        plan: FederationPlan,
+        local: Local | None,
+        optimizer: torch.optim.Optimizer | None,
+        record_panel: int,
+        dropout: float,
+        costs_every: int | None,
+        rng: int | None,
+    ) -> None:
+        self.model, self.plan = model, plan
+        self.optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1.0)
+        self._moved = trainable(model, self.optimizer)
+        self._task = Task(copy.deepcopy(model), loss_fn, local)
+        self._record_panel = _check.count("record_panel", record_panel, low=0)
+        self.clients = {
+            name: Client(name, self._task, data, plan, panel=self._record_panel, rng=rng)
+            for name, data in named(clients).items()
+        }
+        self._task.try_one(next(iter(self.clients.values())).records)
+        self._dropout = _check.in_range("dropout", dropout, 0.0, 1.0)
+        self._absent = np.random.default_rng(rng)
+        self._costs_every = costs_every or plan.rounds
+
+    # What users call.
+
+    def __iter__(self) -> Iterator[Round]:
+        """Take the remaining rounds one by one. Interrupting leaves a run that can be resumed."""
+        with Interrupts() as interrupts:
+            while (now := self.advance()) is not None:
+                yield now
+                if interrupts.seen:
+                    self._note("interrupted")
+                    raise KeyboardInterrupt
+
+    def advance(self) -> Round | None:
+        """Take one round and return it; None if no round, or no budget, is left."""
+        now = self.server.begin(self.clients)
+        if now is None:
+            self._note(self.server.status)
+            return None
+        parameters = self._parameters()
+        answered = [n for n in now.asked if not self._drops_out()]
+        replies = {n: self.clients[n].update(parameters, now.number) for n in answered}
+        mean = self.server.finish(replies)
+        self._tell_costs(now, set(answered))
+        apply(mean, self._moved, self.optimizer)
+        self._save()
+        return now
+
+    def run(self) -> Federation:
+        """Take all remaining rounds."""
+        for _ in self:
+            pass
+        return self
+
+    def label(self, *, delta: float | None = None, metrics: Mapping[str, str] | None = None) -> Label:
+        """Return the privacy label of the rounds taken so far, and write it to the run directory."""
+        if self.server.taken == 0:
+            raise PrivacyError("No round was taken yet: there is nothing to label.")
+        self._facts = self._facts.with_metrics(metrics or {}).with_status(self.server.status)
+        if self.server.untold and self._follows_records:
+            self.server.hear_records(self._exchange(set(self.server.untold)))
+        label = federation_label(self.server, self._facts, delta or self.plan.delta)
+        self._save()
+        if self.run_dir is not None:
+            write_label(self.run_dir, label)
+        return label
+
+    @property
+    def status(self) -> str:
+        """`running`, `done`, `interrupted`, `resumed` or `stopped …`."""
+        return self._facts.status if self._facts.status in ("interrupted", "resumed") else self.server.status
+
+    # A round's parts.
+
+    def _parameters(self) -> Parameters:
+        return {name: p.detach().clone() for name, p in self._moved.items()}
+
+    def _drops_out(self) -> bool:
+        return self._dropout > 0.0 and bool(self._absent.random() < self._dropout)
+
+    @property
+    def _follows_records(self) -> bool:
+        return self.plan.level in ("parallel", "joint") and self._record_panel > 0
+
+    def _tell_costs(self, now: Round, here: set[str]) -> None:
+        if self.plan.level == "joint" or (self.plan.level == "sequential" and self._record_panel):
+            followed = self._record_panel if self.plan.level == "sequential" else 1
+            self.server.hear_norms(now, self._exchange(here), followed=followed)
+        if self._follows_records and now.number % self._costs_every == 0:
+            self.server.hear_records(self._exchange(here))
+
+    def _exchange(self, here: set[str]) -> Exchange:
+        def keys(names: tuple[str, ...], exchange: str) -> dict[str, bytes]:
+            return {n: self.clients[n].key(exchange) for n in names if n in here}
+
+        def costs(keys: Mapping[str, bytes], exchange: str, what: str) -> dict[str, Any]:
+            return {n: self.clients[n].costs(keys, what=what, steps=self.server.steps_of(n)) for n in keys}
+
+        return Exchange(keys, costs)
+
+    # Keeping.
+
+    def _note(self, status: str) -> None:
+        self._facts = self._facts.with_status(status)
+        self._save()
+
+    def _save(self) -> None:
+        if self.run_dir is None:
+            return
+        panels, document = self.server.state()
+        accounts = {n: c.account.state() for n, c in self.clients.items() if c.account and c.account.accountant.taken}
+        save_federation(
+            self.run_dir,
+            self.server,
+            self._facts,
+            {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "panels": panels},
+            {**document, "accounts": accounts},
+        )
+
+    @classmethod
+    def resume(
+        cls,
+        run_dir: str | Path,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        clients: Any,
+        *,
+        local: Local | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        held_out: Sequence[str] = (),
+        record_panel: int = 64,
+        dropout: float = 0.0,
+        costs_every: int | None = None,
+    ) -> Federation:
+        """Go on with an interrupted federation: the same plan, the same guarantee, fresh coins and noise.
+
+        A round that was charged after the last checkpoint may have been released, so it is lost: it counts among the
+        planned ones, at its bound.
+        """
+        folder = Path(run_dir)
+        made = cls.__new__(cls)
+        made.run_dir = folder
+        document = runs.read_json(folder, "run.json")
+        plan = plan_of(document)
+        made._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, None)
+        made.server, made._facts, state, saved = restore_federation(folder, made._parameters(), held_out, resume=True)
+        try:
+            model.load_state_dict(state["model"])
+            made.optimizer.load_state_dict(state["optimizer"])
+            for name, account in saved["accounts"].items():
+                made.clients[name].restore(account)
+        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+            raise runs.RunError(f"The checkpoint does not fit this model, optimizer or clients: {error}") from error
+        for client in made.clients.values():
+            client.answered = made.server.taken
+        made._note("resumed")
+        return made
+
+
+def named(clients: Any) -> dict[str, Any]:
+    """Return what each client holds, by name; a row of clients is numbered, so that names sort like numbers."""
+    if isinstance(clients, Mapping):
+        held = {str(name): data for name, data in clients.items()}
+    elif isinstance(clients, tuple) and len(clients) == 2 and isinstance(clients[1], list):
+        pool = Records(clients[0])
+        held = {client_name(i): Part(pool, positions) for i, positions in enumerate(clients[1])}
+    else:
+        held = {client_name(i): data for i, data in enumerate(clients)}
+    if not held:
+        raise ValueError("A federation needs at least one client.")
+    return held
+
+
+def client_name(number: int) -> str:
+    """Return the name of a numbered client.
+
+    Examples:
+        >>> client_name(7)
+        '000007'
+    """
+    return f"{number:06d}"
+
+
+def apply(mean: Parameters, moved: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    """Let the server's optimiser move the parameters along the private mean."""
+    optimizer.zero_grad(set_to_none=True)  # nobody else's gradient may move a parameter
+    for name, parameter in moved.items():
+        parameter.grad = -mean[name].to(parameter.dtype)
+    optimizer.step()
+    if not all(bool(torch.isfinite(p).all()) for p in moved.values()):
+        raise ValueError("The parameters are not finite after this round: lower the learning rates and start anew.")
+
+
+def plan_of(document: Mapping[str, Any]) -> FederationPlan:
+    """Return the plan in a run's document; a run of another kind is refused."""
+    if document.get("kind") != KIND:
+        raise runs.RunError("This is not a federation's run.")
+    return FederationPlan.from_dict(document["plan"])
+
+
+def save_federation(
+    folder: Path, server: Server, facts: RunFacts, state: Mapping[str, Any], document: Mapping[str, Any]
+) -> None:
+    """Write a checkpoint and the run's document."""
+    *tensors, (_, skeleton) = list(runs.flatten(state))
+    full = {"id": server.identity, "skeleton": skeleton, **document}
+    runs.save_checkpoint(folder, server.taken, dict(tensors), full)
+    outside = [_outside(ledger, folder) for ledger in server.ledgers]
+    runs.write_json(
+        folder,
+        "run.json",
+        {
+            "schema": runs.SCHEMA,
+            "kind": KIND,
+            "id": server.identity,
+            "tacita": __version__,
+            "torch": torch.__version__,
+            "plan": server.plan.to_dict(),
+            "ledger_files": outside,
+            "seed_fingerprint": server.random.fingerprint,
+            **facts.to_dict(),
+        },
+    )
+
+
+def restore_federation(
+    folder: Path, like: Parameters, held_out: Sequence[str] = (), *, resume: bool
+) -> tuple[Server, RunFacts, dict[str, Any], dict[str, Any]]:
+    """Return the server of a run directory as it stands, its facts, and the checkpoint's state and document."""
+    document = runs.read_json(folder, "run.json")
+    tensors, saved = runs.load_checkpoint(folder)
+    try:
+        plan, facts = plan_of(document), RunFacts.from_dict({k: document[k] for k in RunFacts("", "", False).to_dict()})
+        files = document["ledger_files"]
+        if not all(isinstance(file, str) and (folder / file).is_file() for file in files):
+            raise PrivacyError("The run's ledger is not where it was: what was charged cannot be known.")
+        places = [Ledger.open(folder / file) for file in files]
+        server = Server(
+            plan,
+            like,
+            held_out=held_out,
+            ledger=places[0],
+            record_ledger=places[-1],
+            identity=str(document["id"]),
+        )
+        state = runs.unflatten(saved["skeleton"], tensors)
+        server.restore(state["panels"], saved, resume=resume)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise runs.RunError(f"The run in {str(folder)!r} is damaged: {error}") from error
+    return server, facts, state, saved
+
+
+def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
+    """Return the label of a federation's run directory, from its newest checkpoint; the data are not needed."""
+    server, facts, _, _ = restore_federation(Path(folder), {}, resume=False)
+    if server.taken == 0:
+        raise PrivacyError("No round was taken yet: there is nothing to label.")
+    return federation_label(server, facts, server.plan.delta if delta is None else _check.probability("delta", delta))
+
+
+def _where(ledger: Ledger | str | Path | None, folder: Path | None, name: str) -> Ledger | str | Path:
+    if ledger is not None:
+        return ledger
+    return ":memory:" if folder is None else folder / name
+
+
+def _outside(ledger: Ledger, folder: Path) -> str:
+    return ledger.path.name if ledger.path.parent == folder else str(ledger.path.resolve())

@@ -1,0 +1,406 @@
+"""What the server of a federation does: coins, charge, clip, sum, noise, account. No transport in here.
+
+A round is `begin`, whose charge is on disk before anybody is asked, and `finish`, which takes what came back, whatever
+that is, and returns the private mean. Nothing that a client sends stops the server.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita import _check
+from tacita._check import PrivacyError
+from tacita.accounting import LEVELS, BayesianAccountant
+from tacita.federated.client import clipped, epsilon_levels, norm_of
+from tacita.federated.masking import FEWEST, MOST_CLIENTS, largest, summed
+from tacita.federated.plan import FederationPlan
+from tacita.ledger import Ledger
+from tacita.training.charges import Charges, ledger_at
+from tacita.training.followed import Panel
+from tacita.training.gradients import Parameters
+from tacita.training.randomness import Randomness, randomness
+from tacita.training.step import noisy_mean
+
+if TYPE_CHECKING:
+    from tacita._check import Floats
+    from tacita.federated.masking import Words
+
+ATTEMPTS = 3  # at a cost exchange, each among those who answered before
+_PROMISED = "noise that was promised"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: who takes part, and who is only measured.
+
+    Attributes:
+        number: 1 for the first round.
+        drawn: Clients whose coin came up: their updates enter the sum.
+        followed: Further clients whose updates are measured and thrown away.
+    """
+
+    number: int
+    drawn: tuple[str, ...]
+    followed: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Everybody who gets the model, in the order of their names."""
+        return tuple(sorted({*self.drawn, *self.followed}))
+
+
+class Server:
+    """The server's side of a private federation.
+
+    Args:
+        plan: What was declared.
+        like: The parameters, for the names and shapes that an update must have.
+        panel: How many clients are followed, at level client, for a typical figure. 0 takes those who take part.
+        held_out: Clients that are followed and never drawn.
+        ledger: A path or a `Ledger` of the plan's larger unit; made if it does not exist.
+        record_ledger: The same for records, at level joint.
+        rng: A seed. None, the default, is seeded by the operating system; a chosen seed is marked as not secure.
+        identity: The run's name in the ledgers; made up if not given.
+
+    Guarantee:
+        Each client enters a round by its own coin; its update is clipped, or dropped if it is not what was asked for;
+        the noise in the sum is exactly the promised one whoever answers; the divisor is declared; a round is charged
+        before anybody is asked, and an empty round is noised like any other.
+    """
+
+    def __init__(
+        self,
+        plan: FederationPlan,
+        like: Parameters,
+        *,
+        panel: int = 0,
+        held_out: Iterable[str] = (),
+        ledger: Ledger | str | Path = ":memory:",
+        record_ledger: Ledger | str | Path = ":memory:",
+        rng: int | None = None,
+        identity: str | None = None,
+    ) -> None:
+        self.plan, self.like = plan, {name: torch.empty_like(p, device="meta") for name, p in like.items()}
+        self.random: Randomness = randomness(rng)
+        self.held_out = frozenset(held_out)
+        self.taken = 0
+        self.identity = identity or secrets.token_hex(8)
+        self.status = "running"
+        self.participations: dict[str, int] = {}
+        self.lost = 0  # rounds of which nothing is known any more
+        self.untold: set[str] = set()  # clients whose records' costs since their last exchange are not known
+        self.typical: Floats = np.zeros(2)  # the largest typical epsilon of any client's records so far
+        self.norms = self._norms_accountant()
+        self._panel_size = _check.count("panel", panel, low=0, high=10**6)
+        self.panels: dict[str, Panel] = {}
+        self.members: dict[str, tuple[str, ...]] = {}
+        self.open_round: Round | None = None
+        self._opened = False
+        self._charges = self._books(ledger, record_ledger)
+
+    def _books(self, ledger: Ledger | str | Path, record_ledger: Ledger | str | Path) -> tuple[Charges, ...]:
+        plan, made = self.plan, []
+        if plan.of_clients is not None:
+            book = ledger_at(ledger, unit="client")
+            made.append(Charges(book, self.identity, plan.of_clients, 1, plan.failure / plan.rounds))
+        if plan.of_records is not None:
+            book = ledger_at(record_ledger if made else ledger)
+            made.append(Charges(book, self.identity, plan.of_records, plan.local_steps))
+        for charges in made:
+            if charges.ledger.unit != charges.plan.unit:
+                raise PrivacyError(
+                    f"The ledger {charges.ledger.path.name} counts {charges.ledger.unit}s, and this federation charges "
+                    f"{charges.plan.unit}s there: use another ledger."
+                )
+        return tuple(made)
+
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        """The ledgers that are charged, the larger unit's first."""
+        return tuple(charges.ledger for charges in self._charges)
+
+    # A round.
+
+    def begin(self, enrolled: Iterable[str]) -> Round | None:
+        """Charge the next round, toss the coins, and return who is asked; None if no round, or no budget, is left."""
+        names = sorted(set(enrolled))
+        if len(names) > self.plan.clients:
+            raise PrivacyError(f"{len(names)} clients are enrolled, and the plan was declared for {self.plan.clients}.")
+        if self.open_round is not None:
+            self.lose(1)
+        if self.taken >= self.plan.rounds or not self._charge():
+            return None
+        self.status = "running"
+        self._choose_panel(names)
+        self.open_round = Round(self.taken + 1, self._draw(names), self._also_asked(names))
+        return self.open_round
+
+    def _charge(self) -> bool:
+        """Charge one round in every ledger; a used-up budget in any of them ends the run."""
+        for charges in self._charges:
+            if not self._opened:
+                charges.open(self.random)
+        self._opened = True
+        for charges in self._charges:
+            steps = charges.plan.steps // self.plan.rounds
+            target = (self.taken + 1) * steps
+            if charges.charged < target and charges.grant(target - steps, whole=True) < target:
+                self.status = "stopped by the ledger's budget"
+                return False
+        return True
+
+    def _draw(self, names: list[str]) -> tuple[str, ...]:
+        coins = self.random.sampling.random(len(names))
+        drawn = tuple(
+            n for n, coin in zip(names, coins, strict=True) if n not in self.held_out and coin < self.plan.rate_of(n)
+        )
+        if self.plan.level == "joint" and len(drawn) > self.plan.shares:
+            return ()  # more noise than promised would tell how many there were
+        return drawn
+
+    def finish(self, replies: Mapping[str, object]) -> Parameters:
+        """Return the private mean of the updates that came back for the open round.
+
+        Args:
+            replies: By client. Replies of clients that were not asked, or that are not updates of the right names,
+                shapes and finite numbers, are dropped in silence.
+        """
+        if self.open_round is None:
+            raise PrivacyError("No round was begun: its charge must come before its updates.")
+        now = self.open_round
+        sums = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in self.like.items()}
+        norms, accepted = {}, 0
+        for name in now.asked:
+            update = self._accepted(replies.get(name))
+            if update is None:
+                continue
+            held = update if self.plan.shares else clipped(update, self.plan.clip_norm)
+            norms[name] = min(1.0, norm_of(held) / self.plan.clip_norm)
+            if name in now.drawn:
+                accepted += 1
+                for key, value in held.items():
+                    sums[key] += value
+        mean = self._with_noise(sums, accepted)
+        self._follow(now, norms)
+        self._close(now)
+        return mean
+
+    def _accepted(self, reply: object) -> Parameters | None:
+        """Return a reply if it is an update; one with noise of its own must not be scaled, so a huge one is dropped."""
+        if not isinstance(reply, Mapping) or set(reply) != set(self.like):
+            return None
+        for name, value in reply.items():
+            if not isinstance(value, Tensor) or value.shape != self.like[name].shape or not value.is_floating_point():
+                return None
+            if value.layout != torch.strided or not bool(torch.isfinite(value).all()):
+                return None
+        update = {name: reply[name] for name in self.like}
+        if self.plan.shares and norm_of(update) > self.plan.largest_update(sum(p.numel() for p in self.like.values())):
+            return None
+        return update
+
+    def _with_noise(self, sums: Parameters, accepted: int) -> Parameters:
+        total, share = self.plan.total_noise, self.plan.share_noise
+        missing = total**2 - accepted * share**2
+        if missing < -1e-9 * total**2:
+            raise PrivacyError(f"More clients answered than there are shares of the {_PROMISED}: the round is aborted.")
+        scale = math.sqrt(max(missing, 0.0))
+        mean = noisy_mean(sums, clip_norm=scale, noise_multiplier=1.0, divisor=self.plan.divisor, rng=self.random.noise)
+        return {name: mean[name].to(p.dtype) for name, p in self.like.items()}
+
+    def _close(self, now: Round) -> None:
+        for name in now.drawn:
+            self.participations[name] = self.participations.get(name, 0) + 1
+            self.untold.add(name)
+        self.taken += 1
+        self.open_round = None
+        if self.taken == self.plan.rounds:
+            self.status = "done"
+
+    def lose(self, rounds: int) -> None:
+        """Count rounds that were charged and of which nothing is known any more, everything at its bound."""
+        if rounds <= 0:
+            return
+        for panel in self.panels.values():
+            panel.lose(rounds)
+        if self.norms is not None and not self.panels:
+            self.norms.step(np.ones(1), steps=rounds)
+        self.lost += rounds
+        self.taken += rounds
+        self.untold = set(self.participations)
+        self.open_round = None
+
+    @property
+    def most_steps(self) -> int:
+        """The steps of the client that took part most often; coins do not depend on the data."""
+        most = max(self.participations.values(), default=0) + self.lost
+        return max(1, min(most, self.taken)) * self.plan.local_steps
+
+    def steps_of(self, name: str) -> int:
+        """Return how many local steps of a client count."""
+        return min(self.participations.get(name, 0) + self.lost, self.taken) * self.plan.local_steps
+
+    # Typical figures for clients, who are measured by the server.
+
+    def _choose_panel(self, names: list[str]) -> None:
+        if self.members or self.plan.level != "client":
+            return
+        drawable = [n for n in names if n not in self.held_out]
+        some = drawable
+        if self._panel_size < len(drawable):
+            places = self.random.sampling.choice(len(drawable), self._panel_size, replace=False)
+            some = [drawable[i] for i in sorted(places)]
+        self.members = {"training": tuple(some)} if some else {}
+        outside = tuple(n for n in names if n in self.held_out)
+        if outside:
+            self.members["held-out"] = outside
+        self.panels = {
+            kind: Panel(None, np.arange(len(members)), self._panel_accountant())
+            for kind, members in self.members.items()
+        }
+
+    def _also_asked(self, names: list[str]) -> tuple[str, ...]:
+        here = set(names)
+        return tuple(n for members in self.members.values() for n in members if n in here)
+
+    def _panel_accountant(self) -> BayesianAccountant:
+        return BayesianAccountant(
+            sample_rate=self.plan.client_rate,
+            noise_multiplier=self.plan.headline.noise_multiplier,
+            steps=self.plan.rounds,
+        )
+
+    def _follow(self, now: Round, norms: Mapping[str, float]) -> None:
+        """Charge followed clients by their measured norms, and at the clip bound where nothing was measured."""
+        for kind, panel in self.panels.items():
+            panel.measure(np.array([norms.get(n, 1.0) for n in self.members[kind]]), period=1)
+            panel.tick()
+        if self.plan.level == "client" and self.norms is not None and not self.panels:
+            seen = [norms.get(n, 1.0) for n in now.drawn]
+            self.norms.step(np.array(seen or [1.0]))
+
+    # Figures that clients tell in aggregate only.
+
+    def _norms_accountant(self) -> BayesianAccountant | None:
+        """Norms of the participants, fresh every round: of clients, or at level sequential of records."""
+        if self.plan.level == "parallel":
+            return None
+        declared = self.plan.headline
+        return BayesianAccountant(
+            sample_rate=declared.sample_rate,
+            noise_multiplier=declared.noise_multiplier,
+            composition="hoelder",
+            steps=self.plan.rounds,
+        )
+
+    def hear_norms(self, now: Round, exchange: Exchange, *, followed: int = 1) -> None:
+        """Ask the round's participants for counts of their norms, in aggregate, and charge the round by them.
+
+        Where the exchange fails, or the counts are not plausible, the round is charged at the clip bound.
+        """
+        if self.norms is None:
+            return
+        told, names = exchange(now.drawn, f"{self.identity} round {now.number} norms", "norms", summed)
+        counts = np.rint(np.zeros(1) if told is None else told).astype(np.int64)
+        if len(counts) == len(LEVELS) and len(names) <= counts.sum() <= len(names) * followed:
+            silent = (len(now.drawn) - len(names)) * followed  # of whom the most is assumed
+            self.norms.step(np.concatenate([np.repeat(LEVELS, counts), np.ones(silent)]))
+        else:
+            self.norms.step(np.ones(1))
+
+    def hear_records(self, exchange: Exchange) -> None:
+        """Ask those who took part since the last time for the largest typical epsilon of their records."""
+        names = tuple(sorted(self.untold))
+        levels = epsilon_levels(self.plan)
+        told, answered = exchange(
+            names, f"{self.identity} round {self.taken} records", "records", lambda m, k: largest(m, k, levels)
+        )
+        if told is not None and len(told) == 2:
+            self.typical = np.maximum(self.typical, np.minimum(told, levels[-1]))
+            self.untold -= set(answered)
+
+    # Keeping.
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return tensors and plain data for a checkpoint."""
+        panels = {kind: panel.state() for kind, panel in self.panels.items()}
+        document = {
+            "heads": [ledger.head for ledger in self.ledgers],
+            "taken": self.taken,
+            "lost": self.lost,
+            "status": self.status,
+            "participations": dict(self.participations),
+            "untold": sorted(self.untold),
+            "typical": self.typical.tolist(),
+            "members": {kind: list(names) for kind, names in self.members.items()},
+            "norms": None if self.norms is None else self.norms.state_dict(),
+            "panels": {kind: plain for kind, (_, plain) in panels.items()},
+        }
+        return {kind: tensors for kind, (tensors, _) in panels.items()}, document
+
+    def restore(self, tensors: Mapping[str, Any], saved: Mapping[str, Any], *, resume: bool) -> None:
+        """Take up a checkpoint; rounds that were charged after it are lost. `resume` tells the ledgers."""
+        self.taken, self.lost = int(saved["taken"]), int(saved["lost"])
+        self.status = str(saved["status"])
+        self.participations = {str(n): _check.count("participations", c) for n, c in saved["participations"].items()}
+        self.untold, self.typical = set(saved["untold"]), np.asarray(saved["typical"], dtype=np.float64)
+        self.members = {kind: tuple(names) for kind, names in saved["members"].items()}
+        self.norms = None if saved["norms"] is None else BayesianAccountant.from_state(saved["norms"])
+        self.panels = {
+            kind: Panel.restore(None, part, saved["panels"][kind], budget=None) for kind, part in tensors.items()
+        }
+        charged = 0
+        for charges, head in zip(self._charges, saved["heads"], strict=True):
+            steps = charges.plan.steps // self.plan.rounds
+            if resume:
+                charges.open(self.random)
+            reached = charges.standing(self.taken * steps, str(head), clean=False, resume=resume)
+            charged = max(charged, -(-reached // steps))
+        self.lose(charged - self.taken)
+
+
+class Exchange:
+    """A cost exchange over some transport: keys first, then masked numbers, again among the rest if somebody drops out.
+
+    Args:
+        keys: (names, exchange) -> public keys of those who answered.
+        costs: (keys, exchange, what) -> messages of those who answered.
+    """
+
+    def __init__(
+        self,
+        keys: Callable[[tuple[str, ...], str], Mapping[str, bytes]],
+        costs: Callable[[Mapping[str, bytes], str, str], Mapping[str, Words]],
+    ) -> None:
+        self._keys, self._costs = keys, costs
+
+    def __call__(
+        self, names: tuple[str, ...], exchange: str, what: str, read: Callable[[Any, Any], Floats]
+    ) -> tuple[Floats | None, tuple[str, ...]]:
+        """Return what was read and who took part; None if too few did, or they kept dropping out."""
+        for attempt in range(1, ATTEMPTS + 1):
+            if not FEWEST <= len(names) <= MOST_CLIENTS:
+                break
+            this = f"{exchange} attempt {attempt}"
+            keys = {n: k for n, k in self._keys(names, this).items() if n in names and _is_key(k)}
+            if len(keys) < FEWEST:
+                break
+            messages = {n: m for n, m in self._costs(keys, this, what).items() if n in keys}
+            try:
+                return read(messages, keys), tuple(sorted(keys))
+            except PrivacyError:
+                names = tuple(sorted(messages))
+        return None, ()
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, bytes) and len(key) == 32
