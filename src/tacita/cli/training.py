@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,6 @@ from tacita.cli.app import JSON, app, busy, print_json
 
 if TYPE_CHECKING:
     from tacita.report.label import Label
-    from tacita.training.loop import Step
     from tacita.training.recipes import Job, Recipe
 
 _DIR = Annotated[Path, typer.Option("--dir", help="The folder that holds the runs.")]
@@ -79,12 +79,15 @@ def label(
 
     The public page, label.html, holds nothing that depends on the data unless it is asked for by --include.
     """
+    from tacita import runs
     from tacita.training.labels import label_of_run, write_label
 
+    if runs.read_json(run, "run.json").get("kind") == "federated":
+        from tacita.federated.local import label_of_run
     with busy("Accounting", quiet=as_json):
         made = label_of_run(run, delta=delta)
         write_label(run, made, include=include or ())
-    _show(made, run, as_json)
+    show_label(made, run, as_json)
 
 
 def _train(recipe: Recipe, folder: Path, as_json: bool) -> None:
@@ -97,17 +100,18 @@ def _train(recipe: Recipe, folder: Path, as_json: bool) -> None:
 
 def _finish(job: Job, folder: Path, as_json: bool) -> None:
     try:
-        with _Progress(job, quiet=as_json) as progress:
-            made = job.run(progress)
+        with Progress(job.private.plan.steps, quiet=as_json) as bar:
+            made = job.run(lambda step, _: bar.show(step.number, _words(job)))
     except KeyboardInterrupt:
         taken, planned = job.private.taken, job.private.plan.steps
         where = f"step {taken} of {planned} is kept. Go on with: tacita train --resume {folder}"
         print(f"tacita: interrupted; {where}", file=sys.stderr)
         raise typer.Exit(130) from None
-    _show(made, folder, as_json)
+    show_label(made, folder, as_json)
 
 
-def _show(made: Label, folder: Path, as_json: bool) -> None:
+def show_label(made: Label, folder: Path, as_json: bool) -> None:
+    """Print a label and where its pages are."""
     if as_json:
         print_json({"schema": 1, "run": str(folder), "label": made.to_dict()})
         return
@@ -115,15 +119,15 @@ def _show(made: Label, folder: Path, as_json: bool) -> None:
     typer.echo(f"\nSafe to publish: {folder / 'label.html'}\nFor the owner:   {folder / 'label-owner.html'}")
 
 
-class _Progress:
+class Progress:
     """A bar on a terminal, a line for every tenth of the run elsewhere; on standard error."""
 
-    def __init__(self, job: Job, *, quiet: bool) -> None:
-        self.total, self.quiet = job.private.plan.steps, quiet
+    def __init__(self, total: int, *, quiet: bool, word: str = "step") -> None:
+        self.total, self.quiet, self.word = total, quiet, word
         self.bar: Any = None
         self.text = ""
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> Progress:
         if not self.quiet and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -138,23 +142,28 @@ class _Progress:
         if self.bar is not None:
             self.bar.__exit__(*details)
 
-    def __call__(self, step: Step, job: Job) -> None:
+    def show(self, number: int, words: Callable[[int], str]) -> None:
+        """Show how far it is; the words are made for every tenth of the run."""
         if self.quiet:
             return
-        tenth = step.number % max(1, self.total // 10) == 0 or step.number == self.total
+        tenth = number % max(1, self.total // 10) == 0 or number == self.total
         if tenth:
-            self.text = self._words(step, job)
+            self.text = words(number)
         if self.bar is not None:
-            self.bar.update(self.task, completed=step.number, description=self.text)
+            self.bar.update(self.task, completed=number, description=self.text)
         elif tenth:
-            print(f"step {step.number}/{self.total}: {self.text}", file=sys.stderr)
+            print(f"{self.word} {number}/{self.total}: {self.text}", file=sys.stderr)
 
-    def _words(self, step: Step, job: Job) -> str:
-        from tacita.guarantee import round_up_text
 
+def _words(job: Job) -> Callable[[int], str]:
+    from tacita.guarantee import round_up_text
+
+    def text(steps: int) -> str:
         name, value = job.score()
         parts = [f"{name} {value:.1%}" if name == "accuracy" else f"{name} {value:.3g}"]
-        parts.append(f"epsilon: anyone {round_up_text(job.private.plan.running(step.number, job.recipe.delta))}")
+        parts.append(f"epsilon: anyone {round_up_text(job.private.plan.running(steps, job.recipe.delta))}")
         if job.private.readings:
             parts.append(f"typical {round_up_text(job.private.readings[-1][1])}")
         return ", ".join(parts)
+
+    return text

@@ -1,4 +1,9 @@
-"""Federated learning with privacy for clients, for their records, or for both."""
+"""Federated learning with privacy for clients, for their records, or for both.
+
+`PrivateStrategy`, `instance_privacy` and `named_client` are for Flower, and loaded with it when first used.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from tacita.federated.client import Client as Client
 from tacita.federated.client import Local as Local
@@ -12,3 +17,16 @@ from tacita.federated.plan import federation_plan as federation_plan
 from tacita.federated.server import Exchange as Exchange
 from tacita.federated.server import Round as Round
 from tacita.federated.server import Server as Server
+
+if TYPE_CHECKING:
+    from tacita.federated.flower import PrivateStrategy as PrivateStrategy
+    from tacita.federated.flower import instance_privacy as instance_privacy
+    from tacita.federated.flower import named_client as named_client
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("PrivateStrategy", "instance_privacy", "named_client"):
+        from tacita.federated import flower
+
+        return getattr(flower, name)
+    raise AttributeError(f"module 'tacita.federated' has no attribute {name!r}")

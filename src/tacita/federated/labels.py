@@ -33,6 +33,8 @@ _TRUST = {
 def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
     """Return the label of a federation after the rounds it has taken, at one delta for every figure."""
     plan = server.plan
+    if server.open_round is not None:
+        server.lose(1)  # it was charged, and what came of it is not known
     worst = _worst(server, server.taken, delta)
     texts = tuple(check.text for check in _checks(server, facts))
     worst = replace(worst, assumptions=texts)
@@ -45,25 +47,30 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
         mechanism=_mechanism(server, facts),
         declared=_declared(plan),
         checks=_checks(server, facts),
-        not_hardened=not_hardened(),
+        steps_word="round",
+        not_hardened=not_hardened("how long a round takes depends on how many clients were drawn, and on their data"),
         readings=_readings(server, facts, worst, delta),
     )
 
 
 def hidden_participation(plan: FederationPlan, rounds: int, delta: float) -> Guarantee:
-    """Return a record's worst case against somebody who sees the models only, and not who took part.
+    """Return a record's worst case whose client takes part by chance, over that chance as well.
 
     In a round the record's client takes part with chance p, and only then do the two worlds differ. Moments of a
     mixture are at most mixed moments: the round costs log(1 + p (exp(a) - 1)), a being the cost of the client's steps.
+    It holds whether or not the attacker learns who took part, since the coins are the same in both worlds; once they
+    are known, the figure of the busiest client says more.
     """
     declared = plan.of_records
     if declared is None:
         raise ValueError(f"Level {plan.level!r} does not protect single records.")
     table = cost_table(declared.sample_rate, declared.noise_multiplier, ORDERS, False)
     costs = rounds * mixed_costs(plan.local_steps * table[:, TOP], plan.client_rate)
-    epsilon = float(epsilon_from_costs(costs, ORDERS, delta=delta, notion="weak"))
-    plain = plan.record_worst(rounds * plan.local_steps, delta)
-    return replace(plain, epsilon=max(SMALLEST_EPSILON, epsilon), method="rdp, who takes part is hidden", mechanism=())
+    epsilon = max(SMALLEST_EPSILON, float(epsilon_from_costs(costs, ORDERS, delta=delta, notion="weak")))
+    plain = plan.record_worst(rounds * plan.local_steps, delta)  # of a client that is in every round
+    if plain.epsilon <= epsilon:
+        return plain
+    return replace(plain, epsilon=epsilon, method="rdp, over who takes part", mechanism=())
 
 
 def mixed_costs(costs: Floats, chance: float) -> Floats:
@@ -95,17 +102,17 @@ def _worst(server: Server, rounds: int, delta: float) -> Guarantee:
 def _comparisons(server: Server, delta: float) -> list[Guarantee]:
     plan, rounds = server.plan, server.taken
     found = []
-    if plan.level == "joint":
-        found.append(plan.record_worst(server.most_steps, delta))
+    if plan.level == "joint":  # how often clients took part is theirs to hide, so it enters no public figure
+        found.append(hidden_participation(plan, rounds, delta))
     if plan.of_clients is not None:
         found.append(plan.client_worst(rounds, delta, method="rdp"))
         lowest = min(plan.client_rates.values(), default=plan.client_rate)
         if lowest < plan.client_rate:
             slow = plan.client_worst(rounds, delta, rate=lowest)
-            found.append(replace(slow, method=f"pld, for clients at rate {lowest:g}"))
+            found.append(replace(slow, unit=f"client at rate {lowest:g}"))
     else:
         found.append(plan.record_worst(server.most_steps if plan.level == "parallel" else rounds, delta, "rdp"))
-    if plan.level in ("parallel", "joint") and plan.client_rate < 1.0:
+    if plan.level == "parallel" and plan.client_rate < 1.0:
         found.append(hidden_participation(plan, rounds, delta))
     return found
 
@@ -149,10 +156,7 @@ def _declared(plan: FederationPlan) -> tuple[str, ...]:
             "and does not depend on the data. A record that several clients hold adds up over them."
         )
     if plan.level == "joint":
-        lines.append(
-            f"A round in which more than {plan.shares} clients are drawn asks nobody. Clients' figures and records' "
-            "figures stand side by side: neither follows from the other."
-        )
+        lines.append(f"A round in which more than {plan.shares} clients are drawn asks nobody.")
     if plan.level == "sequential":
         lines.append(
             "Every record of the federation has its own coin in every round, and all clients answer every round."
@@ -178,8 +182,11 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
         checks.append(holds("Inside a client each record enters a step by its own coin and is clipped before the sum"))
     if plan.shares:
         checks.append(holds("The noise in a round's sum is the promised one, whoever answers"))
-        text = "Clients that answer add their share of the noise, and do not tell anybody what it was"
+        text = "Clients that answer add their share of the noise, and neither tell it nor take it out again themselves"
         checks.append(Check(text=text, state="open"))
+    if plan.client_metrics:
+        text = "What clients measured themselves was passed on: no figure on this label covers it"
+        checks.append(Check(text=text, state="warning"))
     if facts.seeded:
         text = (
             "The noise comes from a chosen seed: reproducible, not secure. Whoever knows the seed can remove the noise"
@@ -240,11 +247,12 @@ def _typical_clients(server: Server, delta: float) -> list[Guarantee]:
     plan = server.plan
     if server.panels:
         return _panel_figures(server.panels, delta)
-    if server.norms is None or server.norms.taken == 0:
-        return []
+    if server.norms is None or server.norms.taken == 0 or plan.client_rates:
+        return []  # who takes part more often is counted more often, so participants are no sample of all clients
+    server.settle()
     unit = plan.headline.unit
     sound = server.norms.guarantee(delta=delta, estimator="bernstein", notion="weak")
-    found = [replace(sound, unit=unit, assumptions=_fresh(unit))]
+    found = [replace(sound, unit=unit, assumptions=_fresh(plan))]
     papers = papers_accountant(server)
     try:
         theirs = papers.guarantee(delta=delta, estimator="student", notion="strong")
@@ -290,11 +298,13 @@ def papers_accountant(server: Server) -> BayesianAccountant:
     return BayesianAccountant.from_state(state)
 
 
-def _fresh(unit: str) -> tuple[str, ...]:
-    return (
-        f"the {unit}s measured in a round are independent draws from the population; the norms are those of this run",
+def _fresh(plan: FederationPlan) -> tuple[str, ...]:
+    texts = (
+        f"the {plan.headline.unit}s measured in a round are independent draws from the population; the norms are those "
+        "of this run",
         "rounds are joined by Hölder's inequality; the estimators' failures add up over rounds and orders",
     )
+    return texts if plan.level == "client" else (*texts, "clients told the truth about their norms")
 
 
 def _typical_records(server: Server, delta: float) -> list[Guarantee]:
@@ -304,6 +314,8 @@ def _typical_records(server: Server, delta: float) -> list[Guarantee]:
         return []
     floor = typical_floor(server)
     worst = plan.record_worst(server.most_steps, delta)
+    if plan.level == "joint":
+        worst = hidden_participation(plan, server.taken, delta)
     figures = []
     for estimator, told in zip(("band", "student"), server.typical, strict=True):
         figures.append(
@@ -313,7 +325,7 @@ def _typical_records(server: Server, delta: float) -> list[Guarantee]:
                 epsilon=min(worst.epsilon, max(float(told), floor)),
                 method="pld" if estimator == "band" else "moments",
                 scope="reading",
-                notion="weak" if estimator == "band" else "strong",
+                notion="weak",
                 estimator=estimator,
                 composition="panel",
                 model="distribution-free" if estimator == "band" else "model-based",

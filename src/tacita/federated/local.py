@@ -102,8 +102,8 @@ class Federation:
             self._parameters(),
             panel=panel,
             held_out=held_out,
-            ledger=_where(ledger, self.run_dir, "ledger.sqlite"),
-            record_ledger=_where(record_ledger, self.run_dir, "record-ledger.sqlite"),
+            ledger=ledger_place(ledger, self.run_dir, "ledger.sqlite"),
+            record_ledger=ledger_place(record_ledger, self.run_dir, "record-ledger.sqlite"),
             rng=rng,
         )
         self._facts = RunFacts(
@@ -380,7 +380,8 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     return federation_label(server, facts, server.plan.delta if delta is None else _check.probability("delta", delta))
 
 
-def _where(ledger: Ledger | str | Path | None, folder: Path | None, name: str) -> Ledger | str | Path:
+def ledger_place(ledger: Ledger | str | Path | None, folder: Path | None, name: str) -> Ledger | str | Path:
+    """Return the ledger asked for, else the run directory's own, else one in memory."""
     if ledger is not None:
         return ledger
     return ":memory:" if folder is None else folder / name

@@ -27,6 +27,7 @@ from tacita.training.step import check_clip_norm, positive
 LEVELS = ("client", "parallel", "sequential", "joint")
 TOO_MANY = 1e-30  # chance, over all rounds, that more clients are drawn than there are shares of noise
 LARGEST_EPSILON = 40.0  # up to which that chance counts for nothing
+_NOISE_RANGE = (0.01, 1e4)
 _PER_RECORD = ("record_clip_norm", "record_rate", "local_batch")
 
 
@@ -50,6 +51,7 @@ class FederationPlan:
         divisor: What the server divides the sum of updates by: a declared constant.
         delta: At which delta running figures are given.
         client_rates: Lower rates of single clients, by name.
+        client_metrics: Whether what clients measure themselves is passed on. No figure covers it; the label says so.
     """
 
     level: str
@@ -66,6 +68,7 @@ class FederationPlan:
     divisor: float = 1.0
     delta: float = 1e-5
     client_rates: Mapping[str, float] = field(default_factory=dict)
+    client_metrics: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -195,6 +198,7 @@ def federation_plan(
     divisor: float | None = None,
     delta: float = 1e-5,
     client_rates: Mapping[str, float] | None = None,
+    client_metrics: bool = False,
 ) -> FederationPlan:
     """Check and complete what a federation declares; see `FederationPlan` for the words.
 
@@ -232,11 +236,13 @@ def federation_plan(
         divisor=positive("divisor", divisor) if divisor is not None else max(1.0, _expected(enrolled, rate, lower)),
         delta=_check.probability("delta", delta),
         client_rates=lower,
+        client_metrics=bool(client_metrics),
         **_per_record(level, record_clip_norm, record_rate, local_batch),
     )
     if level != "joint":
         return plan
-    own = plan.share_noise / plan._record_reach
+    own = min(plan.share_noise / plan._record_reach, _NOISE_RANGE[1])  # more noise than that is not counted
+    _check.in_range("the noise multiplier that clients' shares give their records", own, *_NOISE_RANGE)
     return FederationPlan(**{**plan.to_dict(), "record_noise_multiplier": own})
 
 
@@ -280,7 +286,7 @@ def _noise(level: str, name: str, value: float | None, levels: tuple[str, ...]) 
         return None
     if value is None:
         raise ValueError(f"Level {level!r} needs {name}.")
-    return _check.in_range(name, value, 0.01, 1e4)
+    return _check.in_range(name, value, *_NOISE_RANGE)
 
 
 def _lower_rates(rates: Mapping[str, float] | None, largest: float) -> dict[str, float]:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tacita.federated.masking import Words
 
 ATTEMPTS = 3  # at a cost exchange, each among those who answered before
+_LARGEST = 1e18  # norms from here on are dropped, as a record's gradient is
+_UNKNOWN: Floats = np.ones(2)  # norms of a round of which nothing is known; estimators need two
 _PROMISED = "noise that was promised"
 
 
@@ -151,12 +153,15 @@ class Server:
                 charges.open(self.random)
         self._opened = True
         for charges in self._charges:
-            steps = charges.plan.steps // self.plan.rounds
+            steps = self._steps_a_round(charges)
             target = (self.taken + 1) * steps
             if charges.charged < target and charges.grant(target - steps, whole=True) < target:
                 self.status = "stopped by the ledger's budget"
                 return False
         return True
+
+    def _steps_a_round(self, charges: Charges) -> int:
+        return charges.plan.steps // self.plan.rounds
 
     def _draw(self, names: list[str]) -> tuple[str, ...]:
         coins = self.random.sampling.random(len(names))
@@ -195,18 +200,18 @@ class Server:
         return mean
 
     def _accepted(self, reply: object) -> Parameters | None:
-        """Return a reply if it is an update; one with noise of its own must not be scaled, so a huge one is dropped."""
+        """Return a reply in float64 if it is an update, whatever it is.
+
+        One with noise of its own must not be scaled, so it is dropped where it is larger than any honest one.
+        """
         if not isinstance(reply, Mapping) or set(reply) != set(self.like):
             return None
-        for name, value in reply.items():
-            if not isinstance(value, Tensor) or value.shape != self.like[name].shape or not value.is_floating_point():
-                return None
-            if value.layout != torch.strided or not bool(torch.isfinite(value).all()):
-                return None
-        update = {name: reply[name] for name in self.like}
-        if self.plan.shares and norm_of(update) > self.plan.largest_update(sum(p.numel() for p in self.like.values())):
+        try:
+            update = {name: _numbers(reply[name], like) for name, like in self.like.items()}
+        except (TypeError, ValueError, RuntimeError):  # tensors that cannot be read, such as those without numbers
             return None
-        return update
+        largest = self.plan.largest_update(sum(p.numel() for p in self.like.values())) if self.plan.shares else _LARGEST
+        return update if norm_of(update) < largest else None
 
     def _with_noise(self, sums: Parameters, accepted: int) -> Parameters:
         total, share = self.plan.total_noise, self.plan.share_noise
@@ -232,12 +237,18 @@ class Server:
             return
         for panel in self.panels.values():
             panel.lose(rounds)
-        if self.norms is not None and not self.panels:
-            self.norms.step(np.ones(1), steps=rounds)
         self.lost += rounds
         self.taken += rounds
         self.untold = set(self.participations)
         self.open_round = None
+        self.settle()
+        if self.taken == self.plan.rounds:
+            self.status = "done"
+
+    def settle(self) -> None:
+        """Charge rounds of which no norms were counted, at the clip bound."""
+        if self.norms is not None and self.norms.taken < self.taken:
+            self.norms.step(_UNKNOWN, steps=self.taken - self.norms.taken)
 
     @property
     def most_steps(self) -> int:
@@ -267,6 +278,8 @@ class Server:
             kind: Panel(None, np.arange(len(members)), self._panel_accountant())
             for kind, members in self.members.items()
         }
+        for panel in self.panels.values():  # rounds before anybody could be followed
+            panel.lose(self.taken)
 
     def _also_asked(self, names: list[str]) -> tuple[str, ...]:
         here = set(names)
@@ -285,8 +298,8 @@ class Server:
             panel.measure(np.array([norms.get(n, 1.0) for n in self.members[kind]]), period=1)
             panel.tick()
         if self.plan.level == "client" and self.norms is not None and not self.panels:
-            seen = [norms.get(n, 1.0) for n in now.drawn]
-            self.norms.step(np.array(seen or [1.0]))
+            seen = np.array([norms.get(n, 1.0) for n in now.drawn])
+            self.norms.step(seen if len(seen) > 1 else _UNKNOWN)
 
     # Figures that clients tell in aggregate only.
 
@@ -307,7 +320,7 @@ class Server:
 
         Where the exchange fails, or the counts are not plausible, the round is charged at the clip bound.
         """
-        if self.norms is None:
+        if self.norms is None or self.norms.taken >= self.taken:
             return
         told, names = exchange(now.drawn, f"{self.identity} round {now.number} norms", "norms", summed)
         counts = np.rint(np.zeros(1) if told is None else told).astype(np.int64)
@@ -315,7 +328,7 @@ class Server:
             silent = (len(now.drawn) - len(names)) * followed  # of whom the most is assumed
             self.norms.step(np.concatenate([np.repeat(LEVELS, counts), np.ones(silent)]))
         else:
-            self.norms.step(np.ones(1))
+            self.norms.step(_UNKNOWN)
 
     def hear_records(self, exchange: Exchange) -> None:
         """Ask those who took part since the last time for the largest typical epsilon of their records."""
@@ -341,6 +354,7 @@ class Server:
             "participations": dict(self.participations),
             "untold": sorted(self.untold),
             "typical": self.typical.tolist(),
+            "held_out": sorted(self.held_out),
             "members": {kind: list(names) for kind, names in self.members.items()},
             "norms": None if self.norms is None else self.norms.state_dict(),
             "panels": {kind: plain for kind, (_, plain) in panels.items()},
@@ -353,19 +367,24 @@ class Server:
         self.status = str(saved["status"])
         self.participations = {str(n): _check.count("participations", c) for n, c in saved["participations"].items()}
         self.untold, self.typical = set(saved["untold"]), np.asarray(saved["typical"], dtype=np.float64)
+        self.held_out |= set(saved.get("held_out", ()))
         self.members = {kind: tuple(names) for kind, names in saved["members"].items()}
         self.norms = None if saved["norms"] is None else BayesianAccountant.from_state(saved["norms"])
         self.panels = {
             kind: Panel.restore(None, part, saved["panels"][kind], budget=None) for kind, part in tensors.items()
         }
-        charged = 0
+        reached = []
         for charges, head in zip(self._charges, saved["heads"], strict=True):
-            steps = charges.plan.steps // self.plan.rounds
+            steps, known = self._steps_a_round(charges), charges.ledger.runs().get(self.identity)
+            if known is not None and known["mechanism"] != charges.plan.frozen():
+                raise PrivacyError("The run's plan is not the one that its ledger froze before the first round.")
             if resume:
                 charges.open(self.random)
-            reached = charges.standing(self.taken * steps, str(head), clean=False, resume=resume)
-            charged = max(charged, -(-reached // steps))
-        self.lose(charged - self.taken)
+            standing = charges.standing(self.taken * steps, str(head), clean=False, resume=resume)
+            reached.append(-(-standing // steps))
+        if reached[0] - reached[-1] not in (0, 1):
+            raise PrivacyError("The run's two ledgers know different numbers of rounds: one of them was rolled back.")
+        self.lose(reached[-1] - self.taken)  # nobody is asked before the last ledger was charged
 
 
 class Exchange:
@@ -397,9 +416,19 @@ class Exchange:
             messages = {n: m for n, m in self._costs(keys, this, what).items() if n in keys}
             try:
                 return read(messages, keys), tuple(sorted(keys))
-            except PrivacyError:
+            except (ValueError, TypeError):
                 names = tuple(sorted(messages))
         return None, ()
+
+
+def _numbers(value: object, like: Tensor) -> Tensor:
+    """Return a client's tensor in float64, or raise."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.layout != torch.strided:
+        raise TypeError
+    wide = value.detach().cpu().double()
+    if wide.shape != like.shape or not bool(torch.isfinite(wide).all()):
+        raise ValueError
+    return wide
 
 
 def _is_key(key: object) -> bool:

@@ -6,12 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tacita.report.figures import BOTTOM, LEFT, RIGHT, TOP, Figure, Line, Point, round_step, svg_path
+from tacita.report.figures import BOTTOM, LEFT, RIGHT, TOP, Figure, Line, Point, axis_title, round_step, svg_path
 from tacita.report.finding import Chart, Series
-from tacita.report.words import inline
 
 MOST_TICKS = 5
-LONGEST_TITLE = 54  # letters that fit beside an axis
 TINY, HUGE = 1e-100, 1e100
 APART = 0.7  # points nearer than this to the last one drawn cannot be told from it
 
@@ -56,8 +54,8 @@ def chart_figure(key: str, chart: Chart | None) -> Figure | None:
         caption=chart.caption,
         description=chart.description,
         lines=tuple(_line(series, points, x_axis, y_axis) for series, points in lines),
-        x_title=_cut(chart.x_title),
-        y_title=_cut(chart.y_title),
+        x_title=axis_title(chart.x_title),
+        y_title=axis_title(chart.y_title),
         x_ticks=tuple((_across(x_axis, t), x_axis.text(t), "") for t in x_axis.ticks),
         y_ticks=tuple((_up(y_axis, t), y_axis.text(t)) for t in y_axis.ticks),
     )
@@ -146,8 +144,3 @@ def _apart(points: list[Point]) -> list[Point]:
         if max(abs(point[0] - kept[-1][0]), abs(point[1] - kept[-1][1])) >= APART:
             kept.append(point)
     return [*kept, points[-1]]
-
-
-def _cut(title: str) -> str:
-    clean = inline(title)
-    return clean if len(clean) <= LONGEST_TITLE else clean[: LONGEST_TITLE - 1] + "…"

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from tacita.guarantee import attack_success, percent_text
 from tacita.report.label import Label
 from tacita.report.numbers import delta_text, epsilon_text
+from tacita.report.words import Unit, headline_unit, inline
 
 WIDTH, HEIGHT = 420, 308
 LEFT, RIGHT, TOP, BOTTOM = 46, 402, 34, 242
 MOST_POINTS = 160
+LONGEST_TITLE = 54  # letters that fit beside an axis
 
 Point = tuple[float, float]
 
@@ -65,10 +67,10 @@ def figures(label: Label) -> tuple[Figure, ...]:
 
 def steps_figure(label: Label) -> Figure | None:
     """Epsilon over steps: anyone, and on the owner's page a typical person."""
-    own = label.readings
+    own, unit, step = label.readings, headline_unit(label), label.steps_word
     curves = [
-        ("anyone", "Anyone", _finite(label.curve)),
-        ("typical", "A typical person", _finite(own.curve if own else ())),
+        ("anyone", unit.anyone, _finite(label.curve)),
+        ("typical", unit.typical, _finite(own.curve if own else ())),
     ]
     curves = [curve for curve in curves if len(curve[2]) > 1]
     if not curves:
@@ -81,8 +83,8 @@ def steps_figure(label: Label) -> Figure | None:
     return Figure(
         key="steps",
         heading="How it adds up over the run",
-        caption="Every step adds to what an outsider could learn.",
-        description=f"Epsilon grows with every step. After {x_high:,.0f} steps, {'; '.join(ends)}.",
+        caption=f"Every {step} adds to what an outsider could learn.",
+        description=f"Epsilon grows with every {step}. After {x_high:,.0f} {step}s, {'; '.join(ends)}.",
         lines=tuple(
             Line(
                 key=key,
@@ -91,7 +93,7 @@ def steps_figure(label: Label) -> Figure | None:
             )
             for key, name, points in curves
         ),
-        x_title="steps",
+        x_title=f"{step}s",
         y_title="epsilon",
         x_ticks=tuple((_place((t, 0.0), x_high, 1.0)[0], f"{t:,.0f}", "") for t in ticks(x_high, 4)),
         y_ticks=tuple((_place((0.0, t), 1.0, y_high)[1], f"{t:g}") for t in ticks(y_high, 5)),
@@ -100,12 +102,13 @@ def steps_figure(label: Label) -> Figure | None:
 
 def records_figure(label: Label) -> Figure | None:
     """The share of followed records under each epsilon, with the worst case and the typical figure as lines."""
-    own = label.readings
+    own, unit = label.readings, headline_unit(label)
     points = _finite([(epsilon, percent) for percent, epsilon in (own.percentiles if own else ())])
     if own is None or len(points) < 2:
         return None
-    limits = [("anyone", "Anyone (worst case)", label.worst.epsilon)]
-    limits += [("typical", "A typical person", g.epsilon) for g in own.typical[:1] if g.is_bound]
+    limits = [("anyone", f"{unit.anyone} (worst case)", label.worst.epsilon)]
+    typical = [g for g in own.typical if g.unit == label.worst.unit]
+    limits += [("typical", unit.typical, g.epsilon) for g in typical[:1] if g.is_bound]
     limits = [limit for limit in limits if math.isfinite(limit[2])]
     high = 1.06 * max([points[-1][0], *(epsilon for _, _, epsilon in limits)])
     if not high > 0.0:
@@ -114,15 +117,15 @@ def records_figure(label: Label) -> Figure | None:
     delta = label.worst.delta
     return Figure(
         key="records",
-        heading="How exposed the followed records are",
-        caption=_records_caption(points),
-        description=_records_words(points, limits),
+        heading=f"How exposed the followed {unit.many} are",
+        caption=_records_caption(points, unit),
+        description=_records_words(points, limits, unit),
         lines=(
-            Line(key="spread", path=svg_path(stairs), name="Share of the records under each epsilon"),
+            Line(key="spread", path=svg_path(stairs), name=f"Share of the {unit.many} under each epsilon"),
             *(Line(key=k, path=_upright(epsilon, high), name=_named(name, epsilon)) for k, name, epsilon in limits),
         ),
-        x_title="a record's own epsilon; below it, attack success",
-        y_title="share of the followed records",
+        x_title=axis_title(f"a {unit.name}'s own epsilon; below it, attack success"),
+        y_title=axis_title(f"share of the followed {unit.many}"),
         x_ticks=tuple(_success_tick(t, high, delta) for t in ticks(high, 5)),
         y_ticks=tuple((_place((0.0, t), 1.0, 100.0)[1], f"{t}%") for t in (0, 25, 50, 75, 100)),
         area=f"{svg_path(stairs)}V{BOTTOM}H{stairs[0][0]:g}Z",
@@ -145,6 +148,12 @@ def round_step(span: float, most: int) -> float:
     """Return the smallest round number of which `most` cover the span."""
     base = 10.0 ** math.floor(math.log10(span / most))
     return next(s * base for s in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0) if s * base * most >= span * (1 - 1e-9))
+
+
+def axis_title(text: str) -> str:
+    """Return a title that fits beside an axis."""
+    clean = inline(text)
+    return clean if len(clean) <= LONGEST_TITLE else clean[: LONGEST_TITLE - 1] + "…"
 
 
 def _finite(points: Sequence[Point]) -> list[Point]:
@@ -199,16 +208,17 @@ def _mark(epsilon: float, percent: float, high: float) -> Mark:
     return Mark(x=x, y=y, text_x=x - 9, text_y=y + 24, anchor="end", text=text)
 
 
-def _records_caption(points: list[Point]) -> str:
+def _records_caption(points: list[Point], unit: Unit) -> str:
     epsilon, percent = next((p for p in points if p[1] == 50), points[0])
     share = "half" if percent == 50 else f"{percent:g}%"
-    return f"How to read it: {share} of the followed records have an own epsilon of at most {epsilon_text(epsilon)}."
+    most = epsilon_text(epsilon)
+    return f"How to read it: {share} of the followed {unit.many} have an own epsilon of at most {most}."
 
 
-def _records_words(points: list[Point], limits: list[tuple[str, str, float]]) -> str:
+def _records_words(points: list[Point], limits: list[tuple[str, str, float]], unit: Unit) -> str:
     shares = ", ".join(f"{percent:g}% stay under {epsilon_text(epsilon)}" for epsilon, percent in _sparse(points))
     lines = "; ".join(f"{name.lower()}: {epsilon_text(epsilon)}" for _, name, epsilon in limits)
-    return f"Of the followed records, {shares}." + (f" For comparison, {lines}." if lines else "")
+    return f"Of the followed {unit.many}, {shares}." + (f" For comparison, {lines}." if lines else "")
 
 
 def _sparse(points: list[Point]) -> list[Point]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from tacita import _check
 from tacita.guarantee import Guarantee
@@ -51,8 +51,9 @@ class Readings:
     """Everything that was computed from private data. It never reaches the public page unless asked for.
 
     Attributes:
-        typical: Bayesian figures, the headline (the larger of the panels) first, then comparisons.
-        panels: Which records were followed, in words.
+        typical: Bayesian figures, the headline (the larger of the panels) first, then comparisons. The first of
+            each unit is shown beside the worst case of that unit.
+        panels: Who was followed, in words.
         percentiles: (percent, epsilon that this share of the followed records stays under), at the delta of
             the label's worst case.
         curve: (step, epsilon of the typical record so far).
@@ -128,14 +129,16 @@ class Label:
     Attributes:
         title: The run's name.
         purpose: What was made, in a sentence.
-        worst: The worst-case guarantee: the headline for anyone.
-        comparisons: Further publishable figures, such as the same run by RDP.
+        worst: The worst-case guarantee: the headline for anyone. Its unit is what the label speaks of.
+        comparisons: Further publishable figures, such as the same run by RDP. The first worst case of another
+            unit stands beside the headline.
         curve: (step, worst-case epsilon so far).
         mechanism: (name, value) texts: noise, clipping, sampling, steps.
         declared: Terms declared before the first step (record budgets, certificates), in sentences.
         checks: Assumptions of the publishable figures.
         not_hardened: What an attacker could still use, in sentences.
         included: (name, value) texts that the owner chose to publish although they depend on the data.
+        steps_word: What one step of the curves is called: `step`, or `round` in a federation.
         readings: For the owner only; None on a public label.
 
     Guarantee:
@@ -154,6 +157,7 @@ class Label:
     checks: tuple[Check, ...] = ()
     not_hardened: tuple[str, ...] = ()
     included: Pairs = ()
+    steps_word: Literal["step", "round"] = "step"
     readings: Readings | None = None
 
     def __post_init__(self) -> None:
@@ -170,6 +174,7 @@ class Label:
         fields.texts("declared", self.declared)
         fields.texts("not_hardened", self.not_hardened)
         fields.texts("included", *self.included)
+        _check.one_of("steps_word", self.steps_word, ("step", "round"))
 
     def __str__(self) -> str:
         from tacita.report.text import label_text
@@ -199,7 +204,10 @@ class Label:
         return replace(self, readings=None, included=tuple((name, have[name]) for name in wanted))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON; `from_dict` reads it. An infinite epsilon is the string "infinity"."""
+        """Return plain data for JSON; `from_dict` reads it. An infinite epsilon is the string "infinity".
+
+        Steps that are called steps are not named, as before there were rounds.
+        """
         return {
             "schema": SCHEMA,
             "title": self.title,
@@ -212,6 +220,7 @@ class Label:
             "checks": [vars(check).copy() for check in self.checks],
             "not_hardened": list(self.not_hardened),
             "included": [list(pair) for pair in self.included],
+            **({} if self.steps_word == "step" else {"steps_word": self.steps_word}),
             "readings": None if self.readings is None else self.readings.to_dict(),
         }
 
@@ -233,6 +242,7 @@ class Label:
                 checks=tuple(Check(**check) for check in fields.rows(data["checks"])),
                 not_hardened=tuple(fields.rows(data["not_hardened"])),
                 included=fields.pairs(data["included"]),
+                steps_word=data.get("steps_word", "step"),
                 readings=None if own is None else Readings.from_dict(own),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:

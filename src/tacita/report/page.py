@@ -76,8 +76,10 @@ def _view(label: Label) -> dict[str, Any]:
         "own": own,
         "owner": owner,
         "band": words.OWNER_BAND,
-        "cards": words.cards(label),
-        "meaning": words.meaning(label.worst),
+        "sections": words.sections(label),
+        "columns": _columns(label),
+        "units_note": words.units_note(label),
+        "meaning": words.meaning(label),
         "delta_sentence": words.delta_sentence(label.worst.delta),
         "included_note": words.INCLUDED_NOTE,
         "attacks": attacks.attacks(own.audit if own else ()),
@@ -89,18 +91,25 @@ def _view(label: Label) -> dict[str, Any]:
         "delta_note": figures.delta_note(label),
         "box": {name: getattr(figures, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")},
         "rows": words.rows(label),
+        "several_units": len({row.unit for row in words.rows(label)}) > 1,
+        "many": words.headline_unit(label).many,
         "mechanism": words.mechanism(label),
         "groups": _by_column(own.groups if own else ()),
         "group_width": _group_width(own.groups if own else ()),
         "checks": words.checks(label),
         "states": words.state_words(owner),
-        "glossary": words.glossary(owner),
+        "glossary": words.glossary(label),
         "source_note": words.source_note(label),
         "version": words.version(),
         "column_text": numbers.column_text,
         "percent": numbers.success_text,
         "bar_width": _bar_width,
     }
+
+
+def _columns(label: Label) -> int:
+    """Return how many cards stand side by side on paper; the public page has one more, with other words."""
+    return max(len(section.cards) for section in words.sections(label)) + (label.readings is None)
 
 
 def _by_column(rows: tuple[GroupRow, ...]) -> tuple[tuple[str, tuple[GroupRow, ...]], ...]:

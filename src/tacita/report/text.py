@@ -23,17 +23,18 @@ def label_text(label: Label) -> str:
     parts = [
         _title(label),
         *(_card(card) for card in words.cards(label)),
+        _wrap(words.units_note(label)),
         _wrap(words.delta_sentence(label.worst.delta)),
         attacks_text(own.audit) if own else "",
-        _section("What the worst case means", words.meaning(label.worst)),
+        _section("What the worst case means", words.meaning(label)),
         _section("Published by choice", [words.INCLUDED_NOTE, *map(_pair, label.included)] if label.included else []),
-        _section("All figures side by side", map(_row, words.rows(label))),
+        _section("All figures side by side", _rows(label)),
         _section("How the data were used", map(_pair, words.mechanism(label))),
-        _section("Declared before the first step", label.declared),
-        *(_own(own) if own else ()),
+        _section(f"Declared before the first {label.steps_word}", label.declared),
+        *(_own(own, words.headline_unit(label)) if own else ()),
         _section("What this rests on", _checks(label)),
         _section("What was not hardened", label.not_hardened),
-        _section("Words", (f"{name}: {text}" for name, text in words.glossary(own is not None))),
+        _section("Words", (f"{name}: {text}" for name, text in words.glossary(label))),
         _wrap(f"{words.source_note(label)} tacita {words.version()}."),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -46,17 +47,23 @@ def _title(label: Label) -> str:
 
 
 def _card(card: words.Card) -> str:
-    lines = [f"{card.heading.upper()} ({card.tag})", _wrap(str(card.sentence), indent=2)]
+    lines = [_wrap(f"{card.heading.upper()} ({card.tag})"), _wrap(str(card.sentence), indent=2)]
     if card.success is not None:
         lines.append(_bar(card.success))
     lines += [f"  {e.who + ':':<18} epsilon {e.epsilon:<9} attack success at most {e.percent}" for e in card.exposures]
-    lines += [f"  {card.figures}"] if card.figures else []
+    lines += [_wrap(card.figures, indent=2)] if card.figures else []
     return "\n".join([*lines, *(_wrap(note, indent=2) for note in card.notes)])
 
 
 def _bar(success: float) -> str:
     filled = round(BAR * min(1.0, 2.0 * (success - 0.5)))
     return f"  guessing 50% [{'#' * filled}{'.' * (BAR - filled)}] 100% certain; here {numbers.success_text(success)}"
+
+
+def _rows(label: Label) -> Iterable[str]:
+    found = words.rows(label)
+    several = len({row.unit for row in found}) > 1
+    return (f"{_row(row)}; unit: {row.unit}" if several else _row(row) for row in found)
 
 
 def _row(row: words.Row) -> str:
@@ -66,9 +73,9 @@ def _row(row: words.Row) -> str:
     return f"{row.who}: epsilon {row.epsilon}, delta {row.delta}{attack}; {row.how}{split}; {row.scope}; {publish}"
 
 
-def _own(own: Readings) -> Iterable[str]:
+def _own(own: Readings, unit: words.Unit) -> Iterable[str]:
     yield _section("Certificate", [own.certificate] if own.certificate else [])
-    yield _groups(own.groups)
+    yield _groups(own.groups, unit)
     yield _section("Measured", map(_pair, own.metrics))
     yield _section("About the run", map(_pair, own.facts))
 
@@ -103,11 +110,11 @@ def _table(columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Itera
         yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _groups(rows: tuple[GroupRow, ...]) -> str:
+def _groups(rows: tuple[GroupRow, ...], unit: words.Unit) -> str:
     if not rows:
         return ""
-    lines = ["GROUPS: half, 90% and all of a group's followed records stay under this epsilon"]
-    lines.append(f"  {'group':<44} {'records':>9} {'half':>9} {'90%':>9} {'all':>9}")
+    lines = [_wrap(f"GROUPS: half, 90% and all of a group's followed {unit.many} stay under this epsilon")]
+    lines.append(f"  {'group':<44} {_cut(unit.many, 9):>9} {'half':>9} {'90%':>9} {'all':>9}")
     for row in rows:
         name = _cut(f"{words.inline(row.column)} {words.inline(row.value)}", 44)
         figures = (numbers.column_text(e) for e in (row.median, row.p90, row.largest))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 from tacita.guarantee import Guarantee, attack_success, round_up_text
@@ -19,13 +20,71 @@ INCLUDED_NOTE = (
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_WHO = {
-    "worst_case": "Anyone (worst case)",
-    "bayesian": "A typical person",
-    "individual": "One record alone",
-    "empirical_lower": "An attack that was tried (lower bound)",
-}
 _SHARES = {10.0: "One in ten", 50.0: "Half", 90.0: "9 in 10", 99.0: "99 in 100", 100.0: "The most exposed"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """How a label speaks of a unit: of what is added to the data, or taken away, as a whole.
+
+    Attributes:
+        name: The unit, such as `record` or `client`.
+        who: Whom it stands for: a person where the label is about records alone, else the unit itself.
+        people: Several of them.
+        anyone: The heading of a worst case.
+        about: The one a question is about.
+        whole: One, with everything that belongs to it.
+        asked: What an attacker has to tell.
+        told: The same, of those just spoken of.
+        holds: For whom a worst case holds.
+        limits: What a worst case limits, and what it does not.
+        unlike: Whom a typical figure promises nothing.
+        drawn: What a typical one is.
+        meant: What the unit is.
+    """
+
+    name: str
+    who: str
+    people: str
+    anyone: str
+    about: str
+    whole: str
+    asked: str
+    told: str
+    holds: str
+    limits: str
+    unlike: str
+    drawn: str
+    meant: str
+
+    @property
+    def many(self) -> str:
+        """Several of the unit."""
+        return f"{self.name}s"
+
+    @property
+    def typical(self) -> str:
+        """The heading of a typical figure."""
+        return f"A typical {self.who}"
+
+
+_PERSON = Unit(
+    name="record",
+    who="person",
+    people="people",
+    anyone="Anyone",
+    about="a person",
+    whole="person's record",
+    asked="whether a person's record was used",
+    told="whether their record was used",
+    holds="every person, whatever their record",
+    limits="It limits what can be learnt about a person because their data were used. It does not limit what the "
+    "result says about people in general, which may apply to a person whose data were not used.",
+    unlike="a person who is unlike those followed",
+    drawn="Somebody",
+    meant="One row of the data. The sentences above speak of a person because they take one record for one person; "
+    "somebody with several records is protected less.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +129,10 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table of all figures."""
+    """One line of the table of all figures. The unit is shown where a label has more than one."""
 
     who: str
+    unit: str
     epsilon: str
     delta: str
     attack: str
@@ -80,6 +140,15 @@ class Row:
     split: str
     scope: str
     publishable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """What is said first about one unit: the question, the answers, and the worst case in other words."""
+
+    question: str
+    cards: tuple[Card, ...]
+    meaning: tuple[str, ...]
 
 
 def version() -> str:
@@ -102,80 +171,165 @@ def inline(text: str) -> str:
     return _BIDI.sub("", printable(" ".join(text.split())))
 
 
-def target(guarantee: Guarantee) -> str:
+def spoken(unit: str, headline: str = "record") -> Unit:
+    """Return how to speak of a unit. A record stands for a person only where the label's headline is about records.
+
+    Examples:
+        >>> spoken("record").typical, spoken("client", "client").typical, spoken("record", "client").typical
+        ('A typical person', 'A typical client', 'A typical record')
+    """
+    if unit == headline == "record":
+        return _PERSON
+    name = inline(unit)
+    plain = Unit(
+        name=name,
+        who=name,
+        people=f"{name}s",
+        anyone=f"Any one {name}",
+        about=f"a {name}",
+        whole=name,
+        asked=f"whether one {name} was in the data",
+        told="whether one of them was in the data",
+        holds=f"every {name}, whatever is in it",
+        limits=f"It limits what can be learnt about a {name} because it was in the data. It does not limit what the "
+        f"result says about {name}s in general, which may apply to a {name} that was not.",
+        unlike=f"a {name} that is unlike those followed",
+        drawn="One",
+        meant=f"What is in the data or not, as a whole; whoever is behind several {name}s is protected less.",
+    )
+    if unit == "record":
+        return replace(plain, meant="One row of the data; whoever has several records is protected less.")
+    if unit != "client":
+        return plain
+    return replace(
+        plain,
+        about="a client (with all the records it holds)",
+        whole="client with all the records it holds",
+        holds="every client, whatever records it holds",
+        meant="One participant with all the records it holds; whoever is behind several clients is protected less.",
+    )
+
+
+def headline_unit(label: Label) -> Unit:
+    """Return how to speak of the unit of the label's headline."""
+    return spoken(label.worst.unit, label.worst.unit)
+
+
+def target(guarantee: Guarantee, headline: str = "record") -> str:
     """Say what the attacker of this guarantee has to find out."""
-    unit = inline(guarantee.unit)
-    if guarantee.neighbours == "replace_one":
-        return f"which of two {unit}s was used"
-    return "whether a person's record was used" if unit == "record" else f"whether one {unit} was in the data"
+    unit = spoken(guarantee.unit, headline)
+    return f"which of two {unit.many} was used" if guarantee.neighbours == "replace_one" else unit.asked
 
 
 def cards(label: Label) -> tuple[Card, ...]:
     """Return the answers to show first: anyone, and for the owner a typical person and the spread."""
-    own = label.readings
-    if own is None:
-        covered = [g for g in label.comparisons if g.kind == "bayesian"]
-        return (_anyone(label.worst), *(_typical(g, "") for g in covered[:1]))
-    found = [_anyone(label.worst)]
-    if own.typical:
-        found.append(_typical(own.typical[0], own.panels))
-    elif own.panels:
-        found.append(_unknown(own.panels))
-    if own.percentiles:
-        found.append(_spread(own, label.worst))
+    return tuple(card for section in sections(label) for card in section.cards)
+
+
+def sections(label: Label) -> tuple[Section, ...]:
+    """Return what is said first about each unit that has a worst case, the headline's unit first."""
+    own, headline = label.readings, label.worst.unit
+    found = []
+    for worst, typical in leading(label):
+        first = worst is label.worst
+        unit = spoken(worst.unit, headline)
+        answers = [_anyone(worst, headline)]
+        if typical is not None:
+            answers.append(_typical(typical, headline, own.panels if own and first else ""))
+        elif own and own.panels and first:
+            answers.append(_unknown(unit, own.panels))
+        if own and own.percentiles and first:
+            answers.append(_spread(own, worst))
+        question = f"What can an outsider learn about {unit.about} from the result?"
+        found.append(Section(question=question, cards=tuple(answers), meaning=_meaning(worst, unit)))
     return tuple(found)
 
 
-def _anyone(worst: Guarantee) -> Card:
+def leading(label: Label) -> list[tuple[Guarantee, Guarantee | None]]:
+    """Return the worst case and the typical figure of each unit that has a worst case, the headline's unit first.
+
+    Where the headline's unit has no typical figure of its own, the first one of another unit takes its place.
+    """
+    own = label.readings
+    typical = own.typical if own else tuple(g for g in label.comparisons if g.kind == "bayesian")
+    worst = _by_unit((label.worst, *(g for g in label.comparisons if g.kind == "worst_case")))
+    found = _by_unit(typical)
+    first = found.get(label.worst.unit, typical[0] if typical else None)
+    others = {unit: found[unit] for unit in found if found[unit] is not first}
+    return [(g, first if g is label.worst else others.get(unit)) for unit, g in worst.items()]
+
+
+def _by_unit(statements: Iterable[Guarantee]) -> dict[str, Guarantee]:
+    """Return the first statement of each unit."""
+    found: dict[str, Guarantee] = {}
+    for statement in statements:
+        found.setdefault(statement.unit, statement)
+    return found
+
+
+def units_note(label: Label) -> str:
+    """Say that figures of several units stand side by side; empty where there is one unit."""
+    units = [spoken(worst.unit, label.worst.unit) for worst, _ in leading(label)]
+    if len(units) < 2:
+        return ""
+    listed = " and about ".join(unit.about for unit in units)
+    return f"The figures about {listed} stand side by side: neither follows from the other."
+
+
+def _anyone(worst: Guarantee, headline: str) -> Card:
+    unit = spoken(worst.unit, headline)
     success = attack_success(worst.epsilon, worst.delta)
+    start = f"An attacker who has to tell {target(worst, headline)}, starting from even odds,"
     return Card(
         key="anyone",
-        heading="Anyone",
+        heading=unit.anyone,
         tag="worst case",
-        sentence=_attack(f"An attacker who has to tell {target(worst)}, starting from even odds,", worst, success),
+        sentence=_attack(start, worst, success),
         success=success,
         figures=_figures(worst),
-        notes=("Holds for every person, whatever their record and whatever the attacker already knows.",)
+        notes=(f"Holds for {unit.holds} and whatever the attacker already knows.",)
         if math.isfinite(worst.epsilon)
         else (),
     )
 
 
-def _typical(typical: Guarantee, panels: str) -> Card:
+def _typical(typical: Guarantee, headline: str, panels: str) -> Card:
+    unit = spoken(typical.unit, headline)
     bound = typical.is_bound and typical.kind != "empirical_lower"
     success = attack_success(typical.epsilon, typical.delta) if bound else None
-    told = target(typical).replace("a person's", "their")
+    told = target(typical, headline).replace(unit.asked, unit.told)
     start = (
-        f"Against people like those followed, on average, an attacker who has to tell {told}, starting from even odds,"
+        f"Against {unit.people} like those followed, on average, an attacker who has to tell {told}, starting from "
+        "even odds,"
     )
     return Card(
         key="typical",
-        heading="A typical person",
+        heading=unit.typical,
         tag="reading of this run" if typical.scope == "reading" else "guarantee",
         sentence=_attack(start, typical, success),
         success=success,
         figures=_figures(typical),
-        notes=tuple(_typical_notes(typical, panels)),
+        notes=tuple(_typical_notes(typical, unit, panels)),
     )
 
 
-def _unknown(panels: str) -> Card:
+def _unknown(unit: Unit, panels: str) -> Card:
     said = Sentence(before="", figure="No figure.", after=f" {_sentence(panels)}")
-    return Card(key="typical", heading="A typical person", tag="not known", sentence=said, success=None, figures="")
+    return Card(key="typical", heading=unit.typical, tag="not known", sentence=said, success=None, figures="")
 
 
 def _sentence(text: str) -> str:
     clean = inline(text)
-    return clean[:1].upper() + clean[1:].rstrip(".") + "."
+    return _capital(clean).rstrip(".") + "."
 
 
-def _typical_notes(typical: Guarantee, panels: str) -> list[str]:
+def _typical_notes(typical: Guarantee, unit: Unit, panels: str) -> list[str]:
     notes = [_sentence(panels)] if panels else []
     if typical.scope == "reading":
         notes.append("It describes this run and is no promise about other runs.")
-    notes.append("It promises nothing to a person who is unlike those followed.")
+    notes.append(f"It promises nothing to {unit.unlike}.")
     if typical.model == "model-based":
-        notes.append("It is model-based: where a few records contribute far more than the rest it can be too low.")
+        notes.append(f"It is model-based: where a few {unit.many} contribute far more than the rest it can be too low.")
     return notes
 
 
@@ -196,6 +350,7 @@ def _figures(guarantee: Guarantee) -> str:
 
 
 def _spread(own: Readings, worst: Guarantee) -> Card:
+    unit = spoken(worst.unit, worst.unit)
     rows = exposures(own, worst.delta)
     half = next((row for row in rows if row.who == _SHARES[50.0]), rows[-1])
     right, tries = times(half.success)
@@ -211,13 +366,15 @@ def _spread(own: Readings, worst: Guarantee) -> Card:
         heading="The most exposed and the least",
         tag="reading of this run",
         sentence=Sentence(
-            before=f"Against {who} of the records followed, an attacker is right at most ",
+            before=f"Against {who} of the {unit.many} followed, an attacker is right at most ",
             figure=f"{right:,} times in {tries:,}",
             after=after + ".",
         ),
         success=None,
-        figures=f"each record's own epsilon, at delta {delta_text(worst.delta)}",
-        notes=("These shares are counted among the records followed; they promise nothing to any one person.",),
+        figures=f"each {unit.name}'s own epsilon, at delta {delta_text(worst.delta)}",
+        notes=(
+            f"These shares are counted among the {unit.many} followed; they promise nothing to any one {unit.who}.",
+        ),
         exposures=rows,
     )
 
@@ -233,22 +390,27 @@ def exposures(own: Readings, delta: float) -> tuple[Exposure, ...]:
 
 
 def rows(label: Label) -> tuple[Row, ...]:
-    """Return every figure of the label, side by side."""
-    own = label.readings
+    """Return every figure of the label, side by side: those of the headline's unit, of other units, comparisons."""
+    own, headline = label.readings, label.worst.unit
     typical = own.typical if own else ()
     spread = exposures(own, label.worst.delta) if own and own.percentiles else ()
+    first, *others = ([g for g in pair if g is not None and (own or g.kind == "worst_case")] for pair in leading(label))
+    beside = [g for pair in others for g in pair]
+    shown = {id(g) for g in (*first[1:], *beside)}
     return (
-        *map(_row, (label.worst, *typical[:1])),
-        *(_exposure_row(e, label.worst.delta) for e in spread),
-        *(_row(g, also=True) for g in (*label.comparisons, *typical[1:])),
+        *(_row(g, headline) for g in first),
+        *(_exposure_row(e, label.worst) for e in spread),
+        *(_row(g, headline) for g in beside),
+        *(_row(g, headline, also=True) for g in (*label.comparisons, *typical) if id(g) not in shown),
     )
 
 
-def _row(g: Guarantee, *, also: bool = False) -> Row:
+def _row(g: Guarantee, headline: str, *, also: bool = False) -> Row:
     lower = g.kind == "empirical_lower"
     how = (g.method, g.estimator, g.composition, g.notion and f"{g.notion} notion", g.model)
     return Row(
-        who=_who(g, also=also),
+        who=_who(g, spoken(g.unit, headline), also=also),
+        unit=inline(g.unit),
         epsilon=f"at least {round_up_text(g.epsilon, up=False)}" if lower else epsilon_text(g.epsilon),
         delta=delta_text(g.delta),
         attack=f"at most {success_text(attack_success(g.epsilon, g.delta))}" if g.is_bound and not lower else "none",
@@ -259,19 +421,28 @@ def _row(g: Guarantee, *, also: bool = False) -> Row:
     )
 
 
-def _who(g: Guarantee, *, also: bool) -> str:
+def _who(g: Guarantee, unit: Unit, *, also: bool) -> str:
     if not g.is_bound:
         return "Not an upper bound, for comparison only"
-    return f"{_WHO[g.kind]}, for comparison" if also and g.kind != "empirical_lower" else _WHO[g.kind]
+    if g.kind == "empirical_lower":
+        return "An attack that was tried (lower bound)"
+    who = {
+        "worst_case": f"{unit.anyone} (worst case)",
+        "bayesian": unit.typical,
+        "individual": f"One {unit.name} alone",
+    }
+    return f"{who[g.kind]}, for comparison" if also else who[g.kind]
 
 
-def _exposure_row(e: Exposure, delta: float) -> Row:
+def _exposure_row(e: Exposure, worst: Guarantee) -> Row:
+    unit = spoken(worst.unit, worst.unit)
     return Row(
-        who=e.who if e.who == _SHARES[100.0] else f"{e.who} of the records followed",
+        who=e.who if e.who == _SHARES[100.0] else f"{e.who} of the {unit.many} followed",
+        unit=unit.name,
         epsilon=e.epsilon,
-        delta=delta_text(delta),
+        delta=delta_text(worst.delta),
         attack=f"at most {e.percent}",
-        how="each record's own figure",
+        how=f"each {unit.name}'s own figure",
         split="",
         scope="reading of this run",
         publishable=False,
@@ -301,17 +472,19 @@ def state_words(owner: bool) -> dict[str, str]:
     }
 
 
-def meaning(worst: Guarantee) -> tuple[str, ...]:
-    """Return what the worst case does and does not say, for people who never heard of epsilon."""
+def meaning(label: Label) -> tuple[str, ...]:
+    """Return what the worst cases do and do not say, for people who never heard of epsilon."""
+    return tuple(text for section in sections(label) for text in section.meaning)
+
+
+def _meaning(worst: Guarantee, unit: Unit) -> tuple[str, ...]:
     if math.isinf(worst.epsilon):
-        return ("The noise does not limit what the result may give away about one person.",)
+        return (f"The noise does not limit what the result may give away about one {unit.who}.",)
     factor = round_up_text(math.exp(worst.epsilon)) if worst.epsilon < 20 else f"e^{round_up_text(worst.epsilon)}"
-    unit = "person's record" if worst.unit == "record" else inline(worst.unit)
     return (
-        f"Whatever an outsider sees of the result, one {unit} makes it at most {factor} times as likely, or as "
+        f"Whatever an outsider sees of the result, one {unit.whole} makes it at most {factor} times as likely, or as "
         f"unlikely, apart from a chance of {chance_text(worst.delta)}.",
-        "It limits what can be learnt about a person because their data were used. It does not limit what the result "
-        "says about people in general, which may apply to a person whose data were not used.",
+        unit.limits,
     )
 
 
@@ -338,29 +511,51 @@ def mechanism(label: Label) -> tuple[tuple[str, str], ...]:
     return label.mechanism or known
 
 
-def glossary(owner: bool) -> tuple[tuple[str, str], ...]:
+def glossary(label: Label) -> tuple[tuple[str, str], ...]:
     """Return the words a reader may not know."""
+    own, headline = label.readings, label.worst.unit
+    statements = (label.worst, *label.comparisons, *(own.typical if own else ()))
+    units = [spoken(unit, headline) for unit in _by_unit(statements)]
+    one = " or ".join(unit.name for unit in units)
+    was = "was used" if units == [_PERSON] else "was in the data"
     common = (
-        ("Even odds", "Before looking, the attacker thinks it as likely as not that the record was used."),
-        (
-            "Record",
-            "One row of the data. The sentences above speak of a person because they take one record for one person; "
-            "somebody with several records is protected less.",
-        ),
+        ("Even odds", f"Before looking, the attacker thinks it as likely as not that the {one} {was}."),
+        *((_capital(unit.name), unit.meant) for unit in units),
         (
             "Epsilon",
-            "How much one record can change what comes out; 0 is not at all. An epsilon of 1 lets the attacker be "
+            f"How much one {one} can change what comes out; 0 is not at all. An epsilon of 1 lets the attacker be "
             "right 74 times in 100, an epsilon of 3, 96 times in 100.",
         ),
-        ("Worst case", "A limit that holds for every record imaginable, including the one that sticks out most."),
-        ("Noise multiplier", "How much noise is added, as a multiple of the most that one record can contribute."),
-        ("Sample rate", "The chance with which a record takes part in a step."),
+        ("Worst case", f"A limit that holds for every {one} imaginable, including the one that sticks out most."),
+        ("Noise multiplier", f"How much noise is added, as a multiple of the most that one {one} can contribute."),
+        _ROUND
+        if label.steps_word == "round"
+        else ("Sample rate", f"The chance with which a {one} takes part in a step."),
     )
-    return common if not owner else (*common, *_OWNER_GLOSSARY)
+    return common if own is None else (*common, *_owner_glossary(label, units))
 
 
-_OWNER_GLOSSARY = (
-    ("Typical person", "Somebody drawn from the population that the followed records stand for, on average."),
-    ("Followed records", "The panel: records whose contribution was measured at every step."),
-    ("Reading", "A figure that describes one run, as opposed to a guarantee, which holds for every run."),
+_ROUND = (
+    "Round",
+    "One exchange between the server and the clients (the participants, which hold the records). It ends with a new "
+    "model.",
 )
+
+
+def _owner_glossary(label: Label, units: list[Unit]) -> tuple[tuple[str, str], ...]:
+    many = " or ".join(unit.many for unit in units)
+    measured = f"The panel: {many} whose contribution was measured at every step."
+    if label.steps_word == "round":
+        measured = "Those whose contribution was measured along the way."
+    return (
+        (
+            f"Typical {' or '.join(unit.who for unit in units)}",
+            f"{units[0].drawn} drawn from the population that the followed {many} stand for, on average.",
+        ),
+        (f"Followed {many}", measured),
+        ("Reading", "A figure that describes one run, as opposed to a guarantee, which holds for every run."),
+    )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -278,12 +278,12 @@ def _charge_check(facts: RunFacts) -> Check:
     return Check(text="Every step was charged to the ledger, on disk, before it was released", state="holds")
 
 
-def not_hardened() -> tuple[str, ...]:
-    """Return what an attacker could still use."""
+def not_hardened(timing: str = "how long a step takes depends on how many records were drawn") -> tuple[str, ...]:
+    """Return what an attacker could still use; `timing` says what the clock gives away."""
     return (
         "Floating point: the noise is not hardened against attacks on the low bits of its numbers.",
         "Random numbers: a statistical generator (PCG64), not a cryptographic one.",
-        "Timing: how long a step takes depends on how many records were drawn.",
+        f"Timing: {timing}.",
     )
 
 

@@ -1,0 +1,564 @@
+"""Privacy for Flower apps: a strategy around the server's, and a mod in front of the client's training.
+
+Flower carries messages. Coins, clipping, noise and accounts are those of `tacita.federated.server` and `.client`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tacita import runs
+from tacita._check import PrivacyError
+from tacita.federated.client import Client, Local, Task
+from tacita.federated.labels import federation_label
+from tacita.federated.local import ledger_place, restore_federation, save_federation
+from tacita.federated.masking import Masker
+from tacita.federated.plan import FederationPlan, federation_plan
+from tacita.federated.server import Exchange, Round, Server
+from tacita.guarantee import round_up_text
+from tacita.report.label import Label
+from tacita.report.page import page_template
+from tacita.training.gradients import Parameters
+from tacita.training.labels import RunFacts, write_label
+
+try:
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Result, Strategy
+except ImportError as error:
+    raise ImportError("Flower is not installed: pip install 'tacita[federated]'") from error
+
+if TYPE_CHECKING:
+    from tacita.ledger import Ledger
+
+ASK, ANSWER = "tacita-ask", "tacita-answer"  # records of a message
+_STATE = "tacita"
+_LOG = logging.getLogger("flwr")
+
+
+class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not checked
+    """Any Flower strategy, on private aggregates: clients by independent coins, clipped, noised, charged, accounted.
+
+    The inner strategy's `aggregate_train` gets one reply, the private mean, so its server optimiser works as before.
+    Its way of sampling is not used. Metrics that clients send are computed from private data: they are dropped, and
+    clients are not asked to evaluate, unless the plan has `client_metrics=True`.
+
+    Args:
+        strategy: The strategy to wrap, such as `FedAvg(min_available_nodes=100)` or `FedAdam(...)`.
+        plan: From `federation_plan`; or give its arguments (`level`, `client_rate`, `rounds`, …) here. `clients` is by
+            default the inner strategy's `min_available_nodes`.
+        ledger: A path, or a `tacita.ledger.Ledger`, to charge; made if it does not exist.
+        record_ledger: The same for records, at level joint.
+        run_dir: Where to write the run: checkpoints, ledger and label. If it holds a run of this plan, that is resumed.
+        panel: How many clients are followed, at level client; 0 takes the norms of those who take part.
+        named: Ask clients for their names (`partition-id`), which their mod tells; needed for a stable identity across
+            restarts. By default at all levels but client.
+        patience: Seconds to wait for `min_available_nodes` before the first round.
+        rng: A seed. None, the default, is seeded by the operating system.
+        name: The run's name on its label.
+        purpose: What is made, in a sentence, for its label.
+        declared: The arguments of `federation_plan`.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        plan: FederationPlan | None = None,
+        ledger: Ledger | str | Path | None = None,
+        record_ledger: Ledger | str | Path | None = None,
+        run_dir: str | Path | None = None,
+        panel: int = 0,
+        named: bool | None = None,
+        patience: float = 300.0,
+        rng: int | None = None,
+        name: str = "",
+        purpose: str = "",
+        **declared: Any,
+    ) -> None:
+        if run_dir is not None:
+            page_template()
+        self.inner, self.timeout = strategy, 3600.0
+        if plan is None:
+            plan = federation_plan(**{"clients": getattr(strategy, "min_available_nodes", 2), **declared})
+        elif declared:
+            raise TypeError(f"Give a plan, or {', '.join(sorted(declared))}, and not both.")
+        self.plan = plan
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self._books = (ledger, record_ledger)
+        self._panel, self._patience, self._rng = panel, patience, rng
+        self._named = plan.level != "client" if named is None else named
+        self._facts = RunFacts(
+            title=name or (self.run_dir.name if self.run_dir else "Private federation"),
+            purpose=purpose or f"A model trained by a Flower federation with {type(strategy).__name__}.",
+            seeded=rng is not None,
+        )
+        self.server: Server | None = None
+        self._arrays: ArrayRecord | None = None
+        self._nodes: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._grid: Grid | None = None
+        self._told: str | None = None
+
+    # What Flower calls.
+
+    def start(  # noqa: D102
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        self.timeout = timeout
+        arrays = self._open(initial_arrays)
+        left = self.plan.rounds - self._core.taken
+        rounds = left if num_rounds is None else min(num_rounds, left)
+        result = super().start(grid, arrays, rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        if not result.arrays:
+            result.arrays = arrays
+        if self._core.taken:
+            self.label()
+        return result
+
+    def summary(self) -> None:
+        """Log what was declared, and the inner strategy's settings."""
+        plan = self.plan
+        _LOG.info("\t├──> Privacy: level %s, %s rounds, delta %g", plan.level, plan.rounds, plan.delta)
+        for unit, worst in self._worst(plan.rounds).items():
+            _LOG.info("\t│\t└── worst case for a %s after all rounds: epsilon %s", unit, round_up_text(worst))
+        self.inner.summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Charge the round, toss the coins and return the messages to those who take part."""
+        self._grid = grid
+        if self.server is None:
+            arrays = self._open(arrays)
+        self._arrays = arrays
+        now = self._core.begin(self._enrolled(grid))
+        if now is None:
+            if self._told is None:
+                self._told = self._core.status
+                _LOG.warning("Tacita: no further round is trained (%s)", self._told)
+            return []
+        content = self._content(server_round, arrays, config)
+        content[ASK] = ConfigRecord({"ask": "update", "round": now.number, "plan": fingerprint(self.plan)})
+        return [Message(content, dst_node_id=self._nodes[n], message_type="train") for n in now.asked]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Clip, sum and noise what came back, and let the inner strategy move the model along the private mean."""
+        now, current = self._core.open_round, self._arrays
+        if now is None or current is None:
+            return None, None
+        answers = list(replies)
+        mean = self._core.finish(self._updates(answers, current))
+        self._report(answers)
+        self._hear(now)
+        moved = {k: a.numpy() + mean[k].numpy() if k in mean else a.numpy() for k, a in current.items()}
+        weight = getattr(self.inner, "weighted_by_key", "num-examples")
+        key = getattr(self.inner, "arrayrecord_key", "arrays")
+        one = RecordDict({key: _record(moved, current), "metrics": MetricRecord({weight: 1.0})})
+        with _quiet():
+            arrays, _ = self.inner.aggregate_train(server_round, [Message(one, dst_node_id=0, message_type="train")])
+        self._save(arrays or current)
+        worst = ", ".join(f"{unit} {round_up_text(e)}" for unit, e in self._worst(self._core.taken).items())
+        _LOG.info("Tacita: round %s of %s, worst-case epsilon so far: %s", now.number, self.plan.rounds, worst)
+        return arrays, self._client_metrics(answers)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nobody, unless metrics were asked for: what clients measure is computed from private data."""
+        return self.inner.configure_evaluate(server_round, arrays, config, grid) if self.plan.client_metrics else []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Pass on the inner strategy's answer if metrics were asked for."""
+        return self.inner.aggregate_evaluate(server_round, replies) if self.plan.client_metrics else None
+
+    # What users call.
+
+    def label(self, *, delta: float | None = None, metrics: Mapping[str, str] | None = None) -> Label:
+        """Return the privacy label of the rounds taken so far, and write it to the run directory."""
+        core = self._core
+        if core.taken == 0:
+            raise PrivacyError("No round was taken yet: there is nothing to label.")
+        if core.untold and self._grid is not None and self.plan.level in ("parallel", "joint"):
+            core.hear_records(self._exchange())
+        self._facts = self._facts.with_metrics(metrics or {}).with_status(core.status)
+        label = federation_label(core, self._facts, delta or self.plan.delta)
+        if self._arrays is not None:
+            self._save(self._arrays)
+        if self.run_dir is not None:
+            write_label(self.run_dir, label)
+        return label
+
+    # Opening, and keeping.
+
+    @property
+    def _core(self) -> Server:
+        if self.server is None:
+            raise PrivacyError("The federation has not begun: call start, or configure_train first.")
+        return self.server
+
+    def _open(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Make the server for these arrays, or take up the run that the run directory holds."""
+        like = _parameters(arrays)
+        if self.run_dir is not None and (self.run_dir / "run.json").exists():
+            self.server, facts, state, _ = restore_federation(self.run_dir, like, resume=True)
+            if self.server.plan != self.plan:
+                raise PrivacyError(f"{str(self.run_dir)!r} holds a run of another plan: choose another run_dir.")
+            self._facts = facts.with_status("resumed")
+            self._restore_inner(state["inner"])
+            _LOG.info("Tacita: resumed after round %s of %s", self.server.taken, self.plan.rounds)
+            kept = {name: value.numpy() for name, value in state["model"].items()}
+            self._arrays = _record(kept, arrays)
+            return self._arrays
+        if self.run_dir is not None:
+            runs.create(self.run_dir)
+        own, records = self._books
+        self.server = Server(
+            self.plan,
+            like,
+            panel=self._panel,
+            ledger=ledger_place(own, self.run_dir, "ledger.sqlite"),
+            record_ledger=ledger_place(records, self.run_dir, "record-ledger.sqlite"),
+            rng=self._rng,
+        )
+        self._facts = self._facts.with_ledger(self.server.ledgers[0], shared=own is not None)
+        self._save(arrays)
+        return arrays
+
+    def _save(self, arrays: ArrayRecord) -> None:
+        self._arrays = arrays
+        if self.run_dir is None:
+            return
+        panels, document = self._core.state()
+        model = {k: torch.from_numpy(np.array(a.numpy())) for k, a in arrays.items()}
+        state = {"model": model, "inner": self._inner_state(), "panels": panels}
+        save_federation(self.run_dir, self._core, self._facts, state, document)
+
+    def _inner_state(self) -> dict[str, Any]:
+        """Return what the inner strategy remembers as arrays: the moments of FedAdam, the momentum of FedAvgM."""
+        found: dict[str, Any] = {}
+        for name, value in vars(self.inner).items():
+            if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
+                found[name] = {k: torch.from_numpy(np.array(v)) for k, v in value.items()}
+            elif isinstance(value, list) and value and all(isinstance(v, np.ndarray) for v in value):
+                found[name] = [torch.from_numpy(np.array(v)) for v in value]
+        return found
+
+    def _restore_inner(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            plain = {k: v.numpy() for k, v in value.items()} if isinstance(value, dict) else [v.numpy() for v in value]
+            setattr(self.inner, name, plain)
+
+    # Who is there, and what they say.
+
+    def _enrolled(self, grid: Grid) -> list[str]:
+        """Return the names of the nodes that are there; before the first round wait until there are enough."""
+        wanted = getattr(self.inner, "min_available_nodes", 1)
+        deadline = time.monotonic() + self._patience
+        while len(nodes := sorted(grid.get_node_ids())) < wanted and not self._nodes:
+            if time.monotonic() > deadline:
+                raise PrivacyError(f"{len(nodes)} of {wanted} nodes came within {self._patience:g} seconds.")
+            time.sleep(0.2)
+        self._learn_names(grid, [n for n in nodes if n not in self._names])
+        self._nodes = {self._names[n]: n for n in nodes if n in self._names}
+        return list(self._nodes)
+
+    def _learn_names(self, grid: Grid, nodes: list[int]) -> None:
+        if not self._named:
+            self._names.update({n: str(n) for n in nodes})
+            return
+        asked = [_ask(node, {"ask": "name"}) for node in nodes]
+        for reply in grid.send_and_receive(asked, timeout=self.timeout) if asked else ():
+            name = _answer(reply).get("name")
+            node = reply.metadata.src_node_id
+            if isinstance(name, str) and node in nodes and name not in self._names.values():
+                self._names[node] = name
+        if not self._names:
+            raise PrivacyError(
+                f"No client told its name. Level {self.plan.level!r} needs the mod: "
+                "ClientApp(mods=[tacita.federated.instance_privacy(...)])."
+            )
+
+    def _content(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
+        """Return what the inner strategy would send to a client."""
+        with _quiet():
+            messages = list(self.inner.configure_train(server_round, arrays, config, _Roll(self.inner)))
+        if messages:
+            return RecordDict(dict(messages[0].content.items()))
+        config["server-round"] = server_round
+        return RecordDict({"arrays": arrays, "config": config})
+
+    def _updates(self, replies: Iterable[Message], current: ArrayRecord) -> dict[str, object]:
+        """Return by how much each client moved the parameters; a client's first answer counts."""
+        found: dict[str, object] = {}
+        for reply in replies:
+            name = self._names.get(reply.metadata.src_node_id)
+            if name is None or name in found:
+                continue
+            found[name] = _update(reply, current) if not reply.has_error() else None
+        return found
+
+    def _report(self, replies: Iterable[Message]) -> None:
+        """Tell the server's owner, in one line each, which clients failed."""
+        for reply in replies:
+            if reply.has_error():
+                name = self._names.get(reply.metadata.src_node_id, "?")
+                _LOG.warning("Tacita: client %s failed (%s)", name, " ".join(str(reply.error.reason).split())[:200])
+
+    def _client_metrics(self, replies: list[Message]) -> MetricRecord | None:
+        if not self.plan.client_metrics:
+            return None
+        contents = [r.content for r in replies if not r.has_error() and r.content.metric_records]
+        aggregate = getattr(self.inner, "train_metrics_aggr_fn", None)
+        return aggregate(contents, self.inner.weighted_by_key) if aggregate and contents else None
+
+    def _hear(self, now: Round) -> None:
+        if self.plan.level == "joint" or self.plan.level == "sequential":
+            self._core.hear_norms(now, self._exchange())
+
+    def _exchange(self) -> Exchange:
+        grid, core = self._grid, self._core
+        if grid is None:
+            raise PrivacyError("There is no grid to ask over.")
+
+        def ask(questions: dict[str, dict[str, Any]]) -> dict[str, Mapping[str, Any]]:
+            messages = [_ask(self._nodes[n], question) for n, question in questions.items() if n in self._nodes]
+            replies = grid.send_and_receive(messages, timeout=self.timeout) if messages else ()
+            answers = {self._names.get(r.metadata.src_node_id, ""): _answer(r) for r in replies}
+            return {n: answer for n, answer in answers.items() if n in questions}
+
+        def keys(names: tuple[str, ...], exchange: str) -> dict[str, bytes]:
+            answers = ask({n: {"ask": "key", "exchange": exchange} for n in names if n in self._nodes})
+            return {n: a["key"] for n, a in answers.items() if isinstance(a.get("key"), bytes)}
+
+        def costs(keys: Mapping[str, bytes], exchange: str, what: str) -> dict[str, Any]:
+            everyone = {"names": list(keys), "keys": list(keys.values())}
+            question = {"ask": "costs", "exchange": exchange, "what": what, **everyone}
+            answers = ask({n: {**question, "steps": core.steps_of(n)} for n in keys})
+            return {n: words for n, a in answers.items() if (words := _words(a.get("words"))) is not None}
+
+        return Exchange(keys, costs)
+
+    def _worst(self, rounds: int) -> dict[str, float]:
+        plan, found = self.plan, {}
+        if plan.of_clients is not None:
+            found["client"] = plan.of_clients.running(rounds, plan.delta - plan.failure)
+        if plan.of_records is not None:
+            found["record"] = plan.of_records.running(rounds * plan.local_steps, plan.delta)
+        return found
+
+
+def instance_privacy(
+    plan: FederationPlan,
+    *,
+    model: Callable[[], torch.nn.Module],
+    loss_fn: Callable[[Any, Any], torch.Tensor],
+    data: Callable[[Context], Any],
+    learning_rate: float = 1.0,
+    panel: int = 64,
+    rng: int | None = None,
+) -> Callable[[Message, Context, Callable[[Message, Context], Message]], Message]:
+    """Return a Flower mod that trains privately in the place of the app's own train function.
+
+    What a client sends then protects each of its records, at the level and with the noise of the plan, which must be
+    the one that the server's `PrivateStrategy` has: a client refuses another. At level client the app's own function
+    trains, and the mod tells the client's name.
+
+    Args:
+        plan: From `federation_plan`, the same on both sides.
+        model: Returns the model; its parameters' names are those of the server's arrays.
+        loss_fn: As in PyTorch, the mean over a batch.
+        data: Returns this client's records, from Flower's context; called for every message, so keep what is slow.
+        learning_rate: Of the steps inside the client, at level parallel.
+        panel: How many of its records a client follows, for typical figures; 0 follows none.
+        rng: A seed. None, the default, is seeded by the operating system.
+    """
+    local, tasks = Local(learning_rate=learning_rate), list[Task]()
+
+    def client(context: Context) -> Client:
+        if not tasks:
+            tasks.append(Task(model(), loss_fn, local))
+        made = Client(client_name_of(context), tasks[0], data(context), plan, panel=panel, rng=rng)
+        _restore_client(made, context)
+        return made
+
+    def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+        asked = message.content.config_records.get(ASK)
+        if asked is None:
+            return call_next(message, context)
+        if asked["ask"] == "name":
+            return _reply(message, {"name": client_name_of(context)})
+        if plan.level == "client":
+            return call_next(message, context)
+        this = client(context)
+        answer = _answers(this, message, dict(asked))
+        _keep_client(this, context)
+        return answer
+
+    return mod
+
+
+def local_training(
+    message: Message,
+    context: Context,
+    plan: FederationPlan,
+    model: torch.nn.Module,
+    loss_fn: Callable[[Any, Any], torch.Tensor],
+    data: Callable[[Context], Any],
+    local: Local | None = None,
+    rng: int | None = None,
+) -> Message:
+    """Answer a train message with plain local training, for level client: the same as the local engine does."""
+    client = Client(client_name_of(context), Task(model, loss_fn, local), data(context), plan, rng=rng)
+    return _answers(client, message, dict(message.content.config_records[ASK]))
+
+
+def named_client(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """A Flower mod that tells the client's name (`partition-id`), for `PrivateStrategy(named=True)` at level client."""
+    asked = message.content.config_records.get(ASK)
+    if asked is not None and asked["ask"] == "name":
+        return _reply(message, {"name": client_name_of(context)})
+    return call_next(message, context)
+
+
+def client_name_of(context: Context) -> str:
+    """Return a client's name: its partition, or its node where it has none."""
+    partition = context.node_config.get("partition-id")
+    return f"{int(partition):06d}" if isinstance(partition, int) else str(context.node_id)
+
+
+def fingerprint(plan: FederationPlan) -> str:
+    """Return a hash by which both sides tell whether they speak of the same plan."""
+    return hashlib.sha256(json.dumps(plan.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def _answers(client: Client, message: Message, asked: dict[str, Any]) -> Message:
+    if asked["ask"] == "update":
+        if asked["plan"] != fingerprint(client.plan):
+            raise PrivacyError("The server's plan is not this client's: nothing is sent.")
+        key, arrays = next(iter(message.content.array_records.items()))
+        current = _parameters(arrays)
+        update = client.update({name: current[name] for name in client.task.parameters}, int(asked["round"]))
+        moved = {k: a.numpy() + update[k].numpy() if k in update else a.numpy() for k, a in arrays.items()}
+        content = RecordDict({key: _record(moved, arrays), "metrics": MetricRecord({"num-examples": 1})})
+        return Message(content, reply_to=message)
+    if asked["ask"] == "key":
+        return _reply(message, {"key": client.key(str(asked["exchange"]))})
+    if asked["ask"] == "costs":
+        keys = dict(zip(asked["names"], asked["keys"], strict=True))
+        words = client.costs(keys, what=str(asked["what"]), steps=int(asked["steps"]))
+        return _reply(message, {"words": words.astype("<u8").tobytes()})
+    raise PrivacyError(f"The server asked for {asked['ask']!r}, which this client does not know.")
+
+
+def _keep_client(client: Client, context: Context) -> None:
+    """Keep what a client must remember between messages in Flower's own state, which stays with the client."""
+    masker = client.masker
+    context.state[_STATE] = ConfigRecord(
+        {
+            "answered": client.answered,
+            "account": json.dumps(client.account.state()) if client.account is not None else "",
+            "histogram": json.dumps(client.histogram.tolist()),
+            "exchange": masker.exchange if masker is not None and not masker.used else "",
+            "key": masker.key.private_bytes_raw() if masker is not None and not masker.used else b"",
+        }
+    )
+
+
+def _restore_client(client: Client, context: Context) -> None:
+    kept = context.state.config_records.get(_STATE)
+    if kept is None:
+        return
+    client.answered = int(kept["answered"])
+    client.histogram = np.array(json.loads(str(kept["histogram"])), dtype=np.int64)
+    if kept["account"] and client.account is not None:
+        client.restore(json.loads(str(kept["account"])))
+    if kept["key"]:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        key = X25519PrivateKey.from_private_bytes(bytes(kept["key"]))
+        client.masker = Masker(client.name, key, str(kept["exchange"]))
+
+
+class _Roll:
+    """As many nodes as the inner strategy wants to see, so that it says what it would send without waiting."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._count = max(getattr(strategy, n, 1) for n in ("min_available_nodes", "min_train_nodes"))
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(1, self._count + 1))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The inner strategy sees one stand-in; what it logs about it would mislead."""
+    level = _LOG.level
+    _LOG.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        _LOG.setLevel(level)
+
+
+def _ask(node: int, question: Mapping[str, Any]) -> Message:
+    return Message(RecordDict({ASK: ConfigRecord(dict(question))}), dst_node_id=node, message_type="train")
+
+
+def _reply(message: Message, answer: Mapping[str, Any]) -> Message:
+    return Message(RecordDict({ANSWER: ConfigRecord(dict(answer))}), reply_to=message)
+
+
+def _answer(reply: Message) -> Mapping[str, Any]:
+    if reply.has_error():
+        return {}
+    return dict(reply.content.config_records.get(ANSWER, {}))
+
+
+def _words(value: object) -> Any:
+    if not isinstance(value, bytes) or len(value) % 8:
+        return None
+    return np.frombuffer(value, dtype="<u8").astype(np.uint64)
+
+
+def _parameters(arrays: ArrayRecord) -> Parameters:
+    """Return the floating-point arrays as tensors: what updates are about. Counters and the like stay as they are."""
+    values = {name: np.array(array.numpy()) for name, array in arrays.items()}
+    return {name: torch.from_numpy(v) for name, v in values.items() if np.issubdtype(v.dtype, np.floating)}
+
+
+def _update(reply: Message, current: ArrayRecord) -> Parameters | None:
+    try:
+        records = list(reply.content.array_records.values())
+        sent = _parameters(records[0]) if len(records) == 1 else {}
+        own = _parameters(current)
+        if {k: v.shape for k, v in sent.items()} != {k: v.shape for k, v in own.items()}:
+            return None
+        return {name: sent[name].double() - value.double() for name, value in own.items()}
+    except Exception:  # a client may send anything
+        return None
+
+
+def _record(values: Mapping[str, Any], like: ArrayRecord) -> ArrayRecord:
+    from flwr.app import Array
+
+    return ArrayRecord({k: Array(np.ascontiguousarray(values[k], dtype=a.numpy().dtype)) for k, a in like.items()})

@@ -1,0 +1,329 @@
+"""A federation without writing a loop: real data split over clients, in this process or in Flower's simulation."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tacita import _check, runs
+from tacita.accounting import calibrate
+from tacita.data import Dataset, load
+from tacita.federated import splits
+from tacita.federated.client import Local, Part
+from tacita.federated.local import Federation, client_name
+from tacita.federated.plan import LEVELS, FederationPlan, federation_plan
+from tacita.federated.server import Round
+from tacita.report.label import Label
+from tacita.training.records import Records
+
+ENGINES = ("local", "flower")
+SPLITS = ("even", "class", "dirichlet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What `tacita federate` does. Nothing in it is learned from the data.
+
+    Attributes:
+        data: The name of a built-in dataset.
+        split: `even` (every client alike), `class` (two classes a client), or `dirichlet` (in between).
+        clients: How many.
+        rounds: How many.
+        level: client, parallel, sequential or joint.
+        client_rate: The chance with which a client takes part in a round.
+        epsilon: Worst-case target of the level's larger unit, instead of the noise below.
+        noise_multiplier: For clients, at levels client and joint.
+        record_noise_multiplier: For records, at levels parallel and sequential.
+        record_rate: The chance with which a record enters its client's step.
+        clip_norm: The largest norm of an update.
+        record_clip_norm: The largest norm of a record's gradient.
+        local_steps: Steps inside a client, at level parallel.
+        learning_rate: The server's; at level parallel the clients'.
+        momentum: The server's.
+        delta: Total failure probability.
+        dropout: The chance that a client does not answer (local engine).
+        seed: For runs that can be repeated; not secure.
+    """
+
+    data: str = "digits"
+    split: str = "even"
+    clients: int = 20
+    rounds: int = 30
+    level: str = "joint"
+    client_rate: float = 0.5
+    epsilon: float | None = None
+    noise_multiplier: float = 1.2
+    record_noise_multiplier: float = 1.0
+    record_rate: float = 0.5
+    clip_norm: float = 1.0
+    record_clip_norm: float = 2.0
+    local_steps: int = 1
+    learning_rate: float = 0.5
+    momentum: float = 0.5
+    delta: float = 1e-4
+    dropout: float = 0.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check.one_of("split", self.split, SPLITS)
+        _check.one_of("level", self.level, LEVELS)
+        _check.count("clients", self.clients, low=2, high=100_000)
+        _check.count("rounds", self.rounds, high=1_000_000)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A recipe made ready: the data, who holds what, and what was declared."""
+
+    dataset: Dataset
+    pool: Records
+    parts: list[Any]
+    plan: FederationPlan
+    local: Local
+
+    def model(self) -> nn.Module:
+        """Return a linear classifier that knows nothing: small, and easy to teach under noise."""
+        inputs = int(np.prod(self.dataset.inputs.shape[1:]))
+        outputs = nn.Linear(inputs, len(self.dataset.classes or ()))
+        nn.init.zeros_(outputs.weight)
+        nn.init.zeros_(outputs.bias)
+        return nn.Sequential(nn.Flatten(), outputs)
+
+    def accuracy(self, model: nn.Module) -> float:
+        """Return the accuracy on the test set. For the owner."""
+        with torch.no_grad():
+            guesses = model(torch.from_numpy(self.dataset.test_inputs)).argmax(1)
+        return float((guesses == torch.from_numpy(self.dataset.test_targets)).float().mean())
+
+
+@lru_cache(maxsize=2)
+def ready(recipe: Recipe) -> Ready:
+    """Make a recipe ready: load, split, declare."""
+    dataset = load(recipe.data)
+    if dataset.classes is None:
+        raise ValueError(f"Dataset {recipe.data!r} has no classes; federate digits, mnist or fashion-mnist.")
+    labels, size = dataset.targets, len(dataset.targets)
+    each = size // recipe.clients
+    if each < 2:
+        raise ValueError(f"{recipe.clients} clients are too many for {size} records.")
+    coins = np.random.default_rng(0)  # who holds what is public here
+    parts = {
+        "even": lambda: splits.even(size, recipe.clients, each, rng=coins),
+        "class": lambda: splits.shards(labels, recipe.clients, shard=each // 2, each=2, rng=coins),
+        "dirichlet": lambda: splits.uneven(labels, recipe.clients, alpha=0.5, each=each, rng=coins),
+    }[recipe.split]()
+    pool = Records((torch.from_numpy(dataset.inputs), torch.from_numpy(dataset.targets)))
+    rate = recipe.learning_rate if recipe.level == "parallel" else 1.0
+    return Ready(dataset, pool, list(parts), _plan(recipe, each), Local(learning_rate=rate))
+
+
+def _plan(recipe: Recipe, each: int) -> FederationPlan:
+    client_rate = 1.0 if recipe.level == "sequential" else recipe.client_rate
+    declared: dict[str, Any] = {
+        "level": recipe.level,
+        "clients": recipe.clients,
+        "client_rate": client_rate,
+        "rounds": recipe.rounds,
+        "clip_norm": 10.0 * recipe.clip_norm if recipe.level == "parallel" else recipe.clip_norm,
+        "delta": recipe.delta,
+    }
+    if recipe.level != "client":
+        declared |= {"record_clip_norm": recipe.record_clip_norm, "record_rate": recipe.record_rate}
+        declared |= {"local_batch": max(1.0, round(recipe.record_rate * each))}
+    if recipe.level == "parallel":
+        declared["local_steps"] = recipe.local_steps
+    clients = recipe.level in ("client", "joint")
+    name = "noise_multiplier" if clients else "record_noise_multiplier"
+    noise = getattr(recipe, name)
+    if recipe.epsilon is not None:
+        steps = recipe.rounds * (recipe.local_steps if recipe.level == "parallel" else 1)
+        rate = client_rate if clients else recipe.record_rate
+        spare = recipe.delta * (1.0 - 1e-6)  # what level joint sets aside
+        noise = calibrate(epsilon=recipe.epsilon, delta=spare, sample_rate=rate, steps=steps).noise_multiplier
+    return federation_plan(**declared, **{name: noise})
+
+
+def start(recipe: Recipe, run_dir: str | Path) -> Federation:
+    """Return a federation in this process, ready to run."""
+    this = ready(recipe)
+    model = this.model()
+    made = Federation(
+        model,
+        nn.functional.cross_entropy,
+        _holdings(this),
+        this.plan,
+        local=this.local,
+        optimizer=_optimizer(recipe, model),
+        dropout=recipe.dropout,
+        run_dir=run_dir,
+        rng=recipe.seed,
+        **_words(recipe),
+    )
+    runs.write_json(Path(run_dir), "recipe.json", {"kind": "federated", "recipe": asdict(recipe)})
+    return made
+
+
+def restart(run_dir: str | Path) -> tuple[Federation, Recipe]:
+    """Return an interrupted federation, ready to go on."""
+    document = runs.read_json(Path(run_dir), "recipe.json")
+    try:
+        recipe = Recipe(**document["recipe"])
+    except (KeyError, TypeError) as error:
+        raise runs.RunError(f"The recipe of the run in {str(run_dir)!r} is damaged: {error}") from error
+    this = ready(recipe)
+    model = this.model()
+    made = Federation.resume(
+        run_dir,
+        model,
+        nn.functional.cross_entropy,
+        _holdings(this),
+        local=this.local,
+        optimizer=_optimizer(recipe, model),
+        dropout=recipe.dropout,
+    )
+    return made, recipe
+
+
+def finish(federation: Federation, recipe: Recipe, progress: Callable[[Round, float], None] | None = None) -> Label:
+    """Take the remaining rounds and return the label, which the run directory gets too."""
+    this = ready(recipe)
+    for now in federation:
+        if progress is not None:
+            progress(now, this.accuracy(federation.model))
+    return federation.label(metrics=_measured(this, federation.model))
+
+
+def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[int, float], None] | None = None) -> Label:
+    """Run the same federation in Flower's simulation, one supernode a client, and return its label."""
+    from flwr.app import ArrayRecord, Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.serverapp.strategy import FedAvg, FedAvgM
+
+    from tacita.federated.flower import PrivateStrategy, instance_privacy, local_training
+
+    this = ready(recipe)
+    client_app = ClientApp(
+        mods=[
+            instance_privacy(
+                this.plan,
+                model=this.model,
+                loss_fn=nn.functional.cross_entropy,
+                data=_Holding(recipe),
+                learning_rate=this.local.learning_rate,
+                rng=recipe.seed,
+            )
+        ]
+    )
+
+    @client_app.train()  # type: ignore[untyped-decorator]
+    def train(message: Message, context: Context) -> Message:
+        loss = nn.functional.cross_entropy
+        return local_training(message, context, this.plan, this.model(), loss, _Holding(recipe), rng=recipe.seed)
+
+    inner: dict[str, Any] = {"fraction_evaluate": 0.0, "min_available_nodes": recipe.clients}
+    momentum, rate = _server_rates(recipe)
+    plain = momentum == 0.0 and rate == 1.0
+    with _quiet_flower():
+        strategy = PrivateStrategy(
+            FedAvg(**inner) if plain else FedAvgM(**inner, server_learning_rate=rate, server_momentum=momentum),
+            plan=this.plan,
+            run_dir=run_dir,
+            panel=64,
+            named=True,
+            rng=recipe.seed,
+            **_words(recipe),
+        )
+        server_app, model, made = ServerApp(), this.model(), list[Label]()
+
+        @server_app.main()  # type: ignore[untyped-decorator]
+        def main(grid: Grid, context: Context) -> None:
+            def show(number: int, arrays: ArrayRecord) -> None:
+                model.load_state_dict(arrays.to_torch_state_dict())
+                if progress is not None and number:
+                    progress(number, this.accuracy(model))
+
+            strategy.start(grid, ArrayRecord(model.state_dict()), evaluate_fn=show)
+            made.append(strategy.label(metrics=_measured(this, model)))
+
+        _simulate(server_app, client_app, recipe.clients)
+    if not made:
+        raise RuntimeError("Flower's simulation ended early; its log says why.")
+    return made[0]
+
+
+def _simulate(server_app: Any, client_app: Any, clients: int) -> None:
+    from flwr.simulation import run_simulation
+
+    resources = {"num_cpus": 1, "num_gpus": 0.0}
+    init = {"num_cpus": min(2, os.cpu_count() or 1), "include_dashboard": False, "log_to_driver": False}
+    config: Any = {"client_resources": resources, "init_args": {**init, "logging_level": "ERROR"}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_simulation(server_app, client_app, num_supernodes=clients, backend_config=config)
+
+
+@contextmanager
+def _quiet_flower() -> Iterator[None]:
+    """Telemetry off, a home of its own, and warnings only, while Flower runs."""
+    import logging
+
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    with tempfile.TemporaryDirectory(prefix="tacita-flower-") as home:
+        changed: Mapping[str, str] = {**quiet, "FLWR_HOME": home, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+        before = {name: os.environ.get(name) for name in changed}
+        os.environ.update(changed)
+        log = logging.getLogger("flwr")
+        level, log.level = log.level, logging.ERROR
+        try:
+            yield
+        finally:
+            log.level = level
+            for name, value in before.items():
+                os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+
+
+@dataclass(frozen=True)
+class _Holding:
+    """What a Flower client holds, by its partition."""
+
+    recipe: Recipe
+
+    def __call__(self, context: Any) -> Part:
+        this = ready(self.recipe)
+        return Part(this.pool, this.parts[int(context.node_config["partition-id"])])
+
+
+def _holdings(this: Ready) -> dict[str, Part]:
+    return {client_name(i): Part(this.pool, positions) for i, positions in enumerate(this.parts)}
+
+
+def _server_rates(recipe: Recipe) -> tuple[float, float]:
+    """Return the server's momentum and learning rate; at level parallel the clients have moved the model already."""
+    return (0.0, 1.0) if recipe.level == "parallel" else (recipe.momentum, recipe.learning_rate)
+
+
+def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    momentum, rate = _server_rates(recipe)
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+
+
+def _words(recipe: Recipe) -> dict[str, Any]:
+    how = {"even": "alike", "class": "two classes each", "dirichlet": "in uneven mixes"}[recipe.split]
+    name = f"{recipe.data}, {recipe.clients} clients ({how})"
+    return {"name": name, "purpose": "A linear classifier, trained where the data are by a federation."}
+
+
+def _measured(this: Ready, model: nn.Module) -> dict[str, str]:
+    return {"accuracy": f"{this.accuracy(model):.2%} on the test set"}

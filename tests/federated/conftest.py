@@ -1,0 +1,9 @@
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'tacita[federated]')")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
