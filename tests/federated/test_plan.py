@@ -56,7 +56,7 @@ def test_what_cannot_be_promised_is_refused_before_the_first_round(level, settin
 
 def test_b16_figures_of_clients_and_of_records_do_not_mix():
     plan = make("joint")
-    client, record = plan.client_worst(1, 1e-3), plan.record_worst(1, 1e-3)
+    client, record = plan.client_worst(1, 1e-3, method="rdp"), plan.record_worst(1, 1e-3, "rdp")
     assert (client.unit, record.unit) == ("client", "record")
     for mixed in (lambda: client + record, lambda: record + client, lambda: client < record, lambda: record <= client):
         with pytest.raises(PrivacyError, match="different units"):
@@ -144,9 +144,10 @@ def test_worst_cases_are_those_of_the_sampled_gaussian():
 
 def test_clients_that_take_part_less_often_lose_less():
     plan = make("client", client_rates={"slow": 0.1})
-    slow = plan.client_worst(6, 1e-5, rate=plan.rate_of("slow")).epsilon
-    assert slow == tacita.worst_case(sample_rate=0.1, noise_multiplier=2.0, steps=6, delta=1e-5).epsilon
-    assert slow < plan.client_worst(6, 1e-5).epsilon
+    slow = plan.client_worst(6, 1e-5, rate=plan.rate_of("slow"), method="rdp").epsilon
+    settings = {"noise_multiplier": 2.0, "steps": 6, "delta": 1e-5, "method": "rdp"}
+    assert slow == tacita.worst_case(sample_rate=0.1, **settings).epsilon
+    assert slow < plan.client_worst(6, 1e-5, method="rdp").epsilon
     assert plan.rate_of("any other") == 0.5
 
 

@@ -7,16 +7,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest, chi2, chisquare
+from scipy.stats import binom, binomtest, chi2, chisquare, kstest, norm
 
 import tacita.federated.plan as plan_module
 from tacita._check import PrivacyError
 from tacita.accounting import LEVELS, ORDERS
 from tacita.accounting.levels import TOP, cost_table
 from tacita.federated import Exchange, Server, federation_plan, masker
-from tacita.federated.client import with_noise
+from tacita.federated.client import epsilon_levels, with_noise
 from tacita.federated.labels import federation_label, typical_floor
-from tacita.ledger import Ledger
+from tacita.ledger import DECLARED, Ledger
+from tacita.ledger.costs import COST_UNIT, DELTA_UNIT
 from tacita.training.labels import RunFacts
 
 FALSE_ALARM = 1e-6
@@ -461,13 +462,15 @@ def test_b14_l10_costs_that_are_not_plausible_are_replaced_by_the_worst_case(kin
 
 def test_b14_those_who_do_not_tell_are_counted_at_the_clip_bound():
     server, now = one_round()
+    sides = {}
 
     def keys(names, exchange):
         sides.update({n: masker(n, exchange) for n in names if n in "abc"})
         return {n: side.public for n, side in sides.items()}
 
-    sides = {}
-    costs = lambda public, exchange, what: {n: sides[n].sum_message(counts_at(0.25), public) for n in public}  # noqa: E731
+    def costs(public, exchange, what):
+        return {n: sides[n].sum_message(counts_at(0.25), public) for n in public}
+
     server.hear_norms(now, Exchange(keys, costs))
     ((_, histogram),) = server.norms._histograms
     assert histogram[-1] == 2
@@ -529,8 +532,6 @@ def test_b14_clients_that_never_tell_are_at_the_worst_case_and_nobody_is_above_i
     for _ in range(2):
         server.begin("abcd")
         server.finish({})
-    from tacita.federated.client import epsilon_levels
-
     levels = epsilon_levels(plan)
     server.hear_records(records_exchange([0.01, 0.02], levels, absent="d"))
     assert server.untold == {"d"}
@@ -545,8 +546,6 @@ def test_b14_clients_that_never_tell_are_at_the_worst_case_and_nobody_is_above_i
 def test_lost_rounds_are_in_the_typical_figures_of_records():
     plan = make_plan("parallel", rounds=4)
     server = make_server(plan=plan)
-    from tacita.federated.client import epsilon_levels
-
     for _ in range(2):
         server.begin("abcd")
         server.finish({})
@@ -579,8 +578,6 @@ def test_charges_are_those_of_the_worst_case():
     server = make_server(plan=make_plan("parallel", local_steps=3))
     server.begin("abc")
     table = cost_table(0.3, 2.0, (1, 7))[:, TOP]
-    from tacita.ledger.costs import COST_UNIT, DECLARED, DELTA_UNIT
-
     row = next(r for r in server.ledgers[0].rows() if r.kind == "charge")
     charged = dict(zip(DECLARED, row.body["costs"], strict=True))
     assert row.body["steps"] == 3
@@ -630,12 +627,12 @@ def test_l5_a_plan_that_is_not_the_frozen_one_is_refused(level, resume):
     server.finish({})
     noise = "noise_multiplier" if level in ("client", "joint") else "record_noise_multiplier"
     for wrong in ({noise: 50.0}, {"rounds": 40}, {"divisor": 1.0} if level == "client" else {"record_rate": 0.01}):
-        with pytest.raises(PrivacyError, match="froze|another mechanism"):
+        with pytest.raises(PrivacyError, match="froze"):
             restored(server, make_plan(level, **wrong), resume=resume)
     assert restored(server, resume=resume).taken == 1
 
 
-def test_l4_ledgers_that_disagree_are_refused(tmp_path):
+def test_l4_ledgers_that_disagree_are_refused():
     server = make_server("joint")
     for _ in range(3):
         server.begin("abc")
@@ -643,7 +640,7 @@ def test_l4_ledgers_that_disagree_are_refused(tmp_path):
     _, document = server.state()
     behind = make_server("joint", ledger=server.ledgers[0], identity="other")
     early = {**document, "taken": 0, "participations": {}, "heads": [server.ledgers[0].head, behind.ledgers[1].head]}
-    with pytest.raises(PrivacyError):
+    with pytest.raises(PrivacyError, match="different numbers of rounds"):
         restored(server, document=early, ledgers=(server.ledgers[0], behind.ledgers[1]))
 
 
@@ -691,7 +688,6 @@ def test_the_round_is_the_sampled_gaussian_mechanism():
     for _ in range(3000):
         now = server.begin(["a"])
         seen.append(server.finish({n: with_noise(sent, plan.share_noise, rng) for n in now.drawn})["w"].item())
-    from scipy.stats import kstest, norm
 
     def law(sigma, rate):
         return lambda x: (1 - rate) * norm.cdf(x, 0, sigma) + rate * norm.cdf(x, 1, sigma)
@@ -713,8 +709,7 @@ def test_public_figures_of_clients_do_not_tell_how_often_they_took_part():
     assert len(pages) == 1
 
 
-def test_chisquare_is_imported_for_even_counts():
-    """The panel is drawn evenly: over many servers every client is followed as often as any other."""
+def test_the_panel_is_drawn_evenly():
     counts = dict.fromkeys("abcde", 0)
     for seed in range(200):
         server = make_server(panel=2, rng=seed)

@@ -24,7 +24,7 @@ from tacita.federated.labels import federation_label
 from tacita.federated.local import ledger_place, restore_federation, save_federation
 from tacita.federated.masking import Masker
 from tacita.federated.plan import FederationPlan, federation_plan
-from tacita.federated.server import Exchange, Round, Server
+from tacita.federated.server import Exchange, Server, first_attempt
 from tacita.guarantee import round_up_text
 from tacita.report.label import Label
 from tacita.report.page import page_template
@@ -61,6 +61,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         record_ledger: The same for records, at level joint.
         run_dir: Where to write the run: checkpoints, ledger and label. If it holds a run of this plan, that is resumed.
         panel: How many clients are followed, at level client; 0 takes the norms of those who take part.
+        record_panel: How many records each client follows, at the other levels: the `panel` of their mod.
         named: Ask clients for their names (`partition-id`), which their mod tells; needed for a stable identity across
             restarts. By default at all levels but client.
         patience: Seconds to wait for `min_available_nodes` before the first round.
@@ -79,6 +80,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         record_ledger: Ledger | str | Path | None = None,
         run_dir: str | Path | None = None,
         panel: int = 0,
+        record_panel: int = 64,
         named: bool | None = None,
         patience: float = 300.0,
         rng: int | None = None,
@@ -96,7 +98,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         self.plan = plan
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._books = (ledger, record_ledger)
-        self._panel, self._patience, self._rng = panel, patience, rng
+        self._panel, self._record_panel, self._patience, self._rng = panel, record_panel, patience, rng
         self._named = plan.level != "client" if named is None else named
         self._facts = RunFacts(
             title=name or (self.run_dir.name if self.run_dir else "Private federation"),
@@ -156,8 +158,11 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
                 _LOG.warning("Tacita: no further round is trained (%s)", self._told)
             return []
         content = self._content(server_round, arrays, config)
-        content[ASK] = ConfigRecord({"ask": "update", "round": now.number, "plan": fingerprint(self.plan)})
-        return [Message(content, dst_node_id=self._nodes[n], message_type="train") for n in now.asked]
+        asked = {"ask": "update", "round": now.number, "plan": fingerprint(self.plan)}
+        if self._tells_norms:
+            asked["exchange"] = first_attempt(self._core.norms_exchange(now))
+        content[ASK] = ConfigRecord(asked)
+        return [self._message(self._nodes[n], content) for n in now.asked]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -169,7 +174,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         answers = list(replies)
         mean = self._core.finish(self._updates(answers, current))
         self._report(answers)
-        self._hear(now)
+        if self._tells_norms:
+            followed = self._record_panel if self.plan.level == "sequential" else 1
+            self._core.hear_norms(now, self._exchange(self._keys(answers)), followed=followed)
         moved = {k: a.numpy() + mean[k].numpy() if k in mean else a.numpy() for k, a in current.items()}
         weight = getattr(self.inner, "weighted_by_key", "num-examples")
         key = getattr(self.inner, "arrayrecord_key", "arrays")
@@ -286,7 +293,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if not self._named:
             self._names.update({n: str(n) for n in nodes})
             return
-        asked = [_ask(node, {"ask": "name"}) for node in nodes]
+        asked = [self._ask(node, {"ask": "name"}) for node in nodes]
         for reply in grid.send_and_receive(asked, timeout=self.timeout) if asked else ():
             name = _answer(reply).get("name")
             node = reply.metadata.src_node_id
@@ -331,22 +338,36 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         aggregate = getattr(self.inner, "train_metrics_aggr_fn", None)
         return aggregate(contents, self.inner.weighted_by_key) if aggregate and contents else None
 
-    def _hear(self, now: Round) -> None:
-        if self.plan.level == "joint" or self.plan.level == "sequential":
-            self._core.hear_norms(now, self._exchange())
+    @property
+    def _tells_norms(self) -> bool:
+        return self.plan.level == "joint" or (self.plan.level == "sequential" and self._record_panel > 0)
 
-    def _exchange(self) -> Exchange:
+    def _keys(self, replies: Iterable[Message]) -> dict[str, bytes]:
+        """Return the keys for the cost exchange that came along with the updates."""
+        found = {self._names.get(r.metadata.src_node_id, ""): _answer(r).get("key") for r in replies}
+        return {n: key for n, key in found.items() if isinstance(key, bytes)}
+
+    def _message(self, node: int, content: RecordDict) -> Message:
+        return Message(content, dst_node_id=node, message_type="train", ttl=self.timeout)
+
+    def _ask(self, node: int, question: Mapping[str, Any]) -> Message:
+        return self._message(node, RecordDict({ASK: ConfigRecord(dict(question))}))
+
+    def _exchange(self, sent: Mapping[str, bytes] | None = None) -> Exchange:
+        """Return a cost exchange over Flower's messages; keys that were `sent` already need not be asked for."""
         grid, core = self._grid, self._core
         if grid is None:
             raise PrivacyError("There is no grid to ask over.")
 
         def ask(questions: dict[str, dict[str, Any]]) -> dict[str, Mapping[str, Any]]:
-            messages = [_ask(self._nodes[n], question) for n, question in questions.items() if n in self._nodes]
+            messages = [self._ask(self._nodes[n], question) for n, question in questions.items() if n in self._nodes]
             replies = grid.send_and_receive(messages, timeout=self.timeout) if messages else ()
             answers = {self._names.get(r.metadata.src_node_id, ""): _answer(r) for r in replies}
             return {n: answer for n, answer in answers.items() if n in questions}
 
-        def keys(names: tuple[str, ...], exchange: str) -> dict[str, bytes]:
+        def keys(names: tuple[str, ...], exchange: str) -> Mapping[str, bytes]:
+            if sent and exchange == first_attempt(exchange):
+                return sent
             answers = ask({n: {"ask": "key", "exchange": exchange} for n in names if n in self._nodes})
             return {n: a["key"] for n, a in answers.items() if isinstance(a.get("key"), bytes)}
 
@@ -368,7 +389,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
 
 
 def instance_privacy(
-    plan: FederationPlan,
+    plan: FederationPlan | Callable[[Context], FederationPlan],
     *,
     model: Callable[[], torch.nn.Module],
     loss_fn: Callable[[Any, Any], torch.Tensor],
@@ -384,7 +405,7 @@ def instance_privacy(
     trains, and the mod tells the client's name.
 
     Args:
-        plan: From `federation_plan`, the same on both sides.
+        plan: From `federation_plan`, the same on both sides; or a function of Flower's context that returns it.
         model: Returns the model; its parameters' names are those of the server's arrays.
         loss_fn: As in PyTorch, the mean over a batch.
         data: Returns this client's records, from Flower's context; called for every message, so keep what is slow.
@@ -394,10 +415,10 @@ def instance_privacy(
     """
     local, tasks = Local(learning_rate=learning_rate), list[Task]()
 
-    def client(context: Context) -> Client:
+    def client(context: Context, declared: FederationPlan) -> Client:
         if not tasks:
             tasks.append(Task(model(), loss_fn, local))
-        made = Client(client_name_of(context), tasks[0], data(context), plan, panel=panel, rng=rng)
+        made = Client(client_name_of(context), tasks[0], data(context), declared, panel=panel, rng=rng)
         _restore_client(made, context)
         return made
 
@@ -407,10 +428,17 @@ def instance_privacy(
             return call_next(message, context)
         if asked["ask"] == "name":
             return _reply(message, {"name": client_name_of(context)})
-        if plan.level == "client":
+        declared = plan(context) if callable(plan) else plan
+        if declared.level == "client":
             return call_next(message, context)
-        this = client(context)
-        answer = _answers(this, message, dict(asked))
+        try:
+            this = client(context, declared)
+            answer = _answers(this, message, dict(asked))
+        except PrivacyError:
+            raise
+        except Exception as error:  # Flower passes its words on to the server, and they may quote a record
+            _LOG.exception("Tacita: this client cannot answer")
+            raise RuntimeError(f"the client could not answer ({type(error).__name__}); its own log says why") from None
         _keep_client(this, context)
         return answer
 
@@ -460,6 +488,8 @@ def _answers(client: Client, message: Message, asked: dict[str, Any]) -> Message
         update = client.update({name: current[name] for name in client.task.parameters}, int(asked["round"]))
         moved = {k: a.numpy() + update[k].numpy() if k in update else a.numpy() for k, a in arrays.items()}
         content = RecordDict({key: _record(moved, arrays), "metrics": MetricRecord({"num-examples": 1})})
+        if "exchange" in asked:
+            content[ANSWER] = ConfigRecord({"key": client.key(str(asked["exchange"]))})
         return Message(content, reply_to=message)
     if asked["ask"] == "key":
         return _reply(message, {"key": client.key(str(asked["exchange"]))})
@@ -518,10 +548,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         _LOG.setLevel(level)
-
-
-def _ask(node: int, question: Mapping[str, Any]) -> Message:
-    return Message(RecordDict({ASK: ConfigRecord(dict(question))}), dst_node_id=node, message_type="train")
 
 
 def _reply(message: Message, answer: Mapping[str, Any]) -> Message:

@@ -315,6 +315,10 @@ class Server:
             steps=self.plan.rounds,
         )
 
+    def norms_exchange(self, now: Round) -> str:
+        """Return the name of the exchange of a round's norms."""
+        return f"{self.identity} round {now.number} norms"
+
     def hear_norms(self, now: Round, exchange: Exchange, *, followed: int = 1) -> None:
         """Ask the round's participants for counts of their norms, in aggregate, and charge the round by them.
 
@@ -322,7 +326,7 @@ class Server:
         """
         if self.norms is None or self.norms.taken >= self.taken:
             return
-        told, names = exchange(now.drawn, f"{self.identity} round {now.number} norms", "norms", summed)
+        told, names = exchange(now.drawn, self.norms_exchange(now), "norms", summed)
         counts = np.rint(np.zeros(1) if told is None else told).astype(np.int64)
         if len(counts) == len(LEVELS) and len(names) <= counts.sum() <= len(names) * followed:
             silent = (len(now.drawn) - len(names)) * followed  # of whom the most is assumed
@@ -409,7 +413,7 @@ class Exchange:
         for attempt in range(1, ATTEMPTS + 1):
             if not FEWEST <= len(names) <= MOST_CLIENTS:
                 break
-            this = f"{exchange} attempt {attempt}"
+            this = first_attempt(exchange) if attempt == 1 else f"{exchange} attempt {attempt}"
             keys = {n: k for n, k in self._keys(names, this).items() if n in names and _is_key(k)}
             if len(keys) < FEWEST:
                 break
@@ -429,6 +433,11 @@ def _numbers(value: object, like: Tensor) -> Tensor:
     if wide.shape != like.shape or not bool(torch.isfinite(wide).all()):
         raise ValueError
     return wide
+
+
+def first_attempt(exchange: str) -> str:
+    """Return the name of an exchange's first attempt; later ones have names of their own, and new keys."""
+    return exchange.split(" attempt ")[0] + " attempt 1"
 
 
 def _is_key(key: object) -> bool:

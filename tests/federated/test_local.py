@@ -1,0 +1,280 @@
+"""A federation in one process: seeds, run directories, kills, labels."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+from torch import nn
+
+from tacita import runs
+from tacita._check import PrivacyError
+from tacita.federated import Federation, Local, federation_plan
+from tacita.federated.local import client_name, label_of_run, named
+from tacita.ledger import Ledger
+
+loss_fn = nn.functional.cross_entropy
+LEVELS = ("client", "parallel", "sequential", "joint")
+
+
+def make_data(clients=5, records=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = [torch.randint(0, 2, (records,), generator=generator) for _ in range(clients)]
+    return [(torch.randn(records, 4, generator=generator) + 2.0 * (2 * y[:, None] - 1), y) for y in labels]
+
+
+def make_plan(level, **settings):
+    given = {"clients": 5, "client_rate": 1.0 if level == "sequential" else 0.6, "rounds": 3}
+    if level != "client":
+        given |= {"record_clip_norm": 1.0, "record_rate": 0.3, "local_batch": 10}
+    noise = "noise_multiplier" if level in ("client", "joint") else "record_noise_multiplier"
+    return federation_plan(level=level, **{**given, noise: 2.0, **settings})
+
+
+def make(level, data=None, *, model=None, **settings):
+    torch.manual_seed(0)
+    plan = settings.pop("plan", None) or make_plan(level)
+    given = {"rng": 4, "panel": 3, "record_panel": 4, "local": Local(learning_rate=0.1)}
+    return Federation(model or nn.Linear(4, 2), loss_fn, data or make_data(), plan, **{**given, **settings})
+
+
+def weights(federation):
+    return torch.cat([p.detach().flatten() for p in federation.model.parameters()]).numpy()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_seed_repeats_a_federation_and_another_does_not(level):
+    one, same, other = (make(level, rng=seed, dropout=0.2, record_panel=0).run() for seed in (4, 4, 5))
+    assert np.array_equal(weights(one), weights(same))
+    assert not np.array_equal(weights(one), weights(other))
+    assert one.server.participations == same.server.participations
+    unseeded = [weights(make(level, rng=None, record_panel=0).run()) for _ in range(2)]
+    assert not np.array_equal(*unseeded)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_f12_constants_are_bit_identical_for_neighbouring_data(level):
+    """One record less in a client, or one client less: nothing that is declared or shown to the public changes."""
+    plan, data = make_plan(level), make_data()
+    fewer = [(data[0][0][1:], data[0][1][1:]), *data[1:]] if level in ("parallel", "sequential") else data[1:]
+    federations = [make(level, d, plan=plan, panel=0, record_panel=0).run() for d in (data, fewer)]
+    for field in ("divisor", "shares", "total_noise", "share_noise", "client_rate", "rounds"):
+        assert len({getattr(f.plan, field) for f in federations}) == 1
+    one, other = (f.label().public().to_dict() for f in federations)
+    assert one == other
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_label_is_the_same_from_the_run_directory(level, tmp_path):
+    federation = make(level, run_dir=tmp_path / "run").run()
+    label = federation.label()
+    assert label_of_run(tmp_path / "run") == label
+    assert label.worst.unit == ("client" if level in ("client", "joint") else "record")
+    assert (tmp_path / "run" / "label.html").is_file()
+    if level == "joint":
+        for name, unit in (("ledger.sqlite", "client"), ("record-ledger.sqlite", "record")):
+            with Ledger.open(tmp_path / "run" / name) as ledger:
+                assert (ledger.unit, ledger.charged(federation.server.identity)) == (unit, 3)
+
+
+@pytest.mark.parametrize("level", ["client", "joint"])
+def test_an_interrupted_federation_goes_on_and_a_clean_one_loses_nothing(level, tmp_path):
+    federation = make(level, run_dir=tmp_path / "run")
+    federation.advance()
+    before, members = weights(federation), federation.server.members
+    del federation
+    again = Federation.resume(
+        tmp_path / "run", nn.Linear(4, 2), loss_fn, make_data(), local=Local(learning_rate=0.1), record_panel=4
+    )
+    assert np.array_equal(weights(again), before)
+    assert (again.server.taken, again.server.lost, again.server.members) == (1, 0, members)
+    again.run()
+    assert (again.server.taken, again.server.lost, again.status) == (3, 0, "done")
+    assert [ledger.charged(again.server.identity) for ledger in again.server.ledgers] == [3] * len(again.server.ledgers)
+
+
+KILLED = """
+import os, sys
+import torch
+from torch import nn
+from tacita.federated import Client, Federation, federation_plan
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+where, level = sys.argv[1:]
+settings = {"noise_multiplier": 2.0} if level in ("client", "joint") else {"record_noise_multiplier": 2.0}
+if level != "client":
+    settings |= {"record_clip_norm": 1.0, "record_rate": 0.3, "local_batch": 10}
+plan = federation_plan(level=level, clients=5, client_rate=1.0, rounds=3, **settings)
+data = [(torch.randn(12, 4), torch.randint(0, 2, (12,))) for _ in range(5)]
+loss_fn = nn.functional.cross_entropy
+federation = Federation(nn.Linear(4, 2), loss_fn, data, plan, run_dir=where, panel=0, record_panel=0)
+federation.advance()
+update = Client.update
+
+def killed(self, parameters, number):
+    if self.name.endswith("3"):
+        os._exit(9)
+    return update(self, parameters, number)
+
+Client.update = killed
+federation.advance()
+"""
+
+
+@pytest.mark.parametrize("level", [pytest.param("client", marks=pytest.mark.slow), "joint"])
+def test_l12_a_server_that_dies_in_a_round_charges_it_once_and_loses_it(level, tmp_path):
+    where = tmp_path / "run"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(KILLED), str(where), level]
+    assert subprocess.run(command, env=environment, timeout=300, check=False).returncode == 9
+    names = ["ledger.sqlite", "record-ledger.sqlite"] if level == "joint" else ["ledger.sqlite"]
+    identity = runs.read_json(where, "run.json")["id"]
+    for name in names:
+        with Ledger.open(where / name) as ledger:
+            assert ledger.charged(identity) == 2  # on disk before any client was asked
+    assert dict(label_of_run(where).mechanism)["Rounds taken / planned"] == "2 / 3"
+    federation = Federation.resume(where, nn.Linear(4, 2), loss_fn, make_data(), record_panel=0)
+    assert (federation.server.taken, federation.server.lost) == (2, 1)
+    assert federation.plan.rounds == 3
+    federation.run()
+    assert (federation.server.taken, federation.server.lost, federation.status) == (3, 1, "done")
+    assert [ledger.charged(identity) for ledger in federation.server.ledgers] == [3] * len(names)
+    assert federation.advance() is None
+    label = federation.label()
+    assert label.worst.epsilon == federation.plan.client_worst(3, 1e-5).epsilon  # the lost round counts
+    if level == "joint":
+        assert label.comparisons[0].epsilon == federation.plan.record_worst(3, 1e-5).epsilon
+    assert dict(label.readings.facts)["Rounds lost to interruptions"] == "1"
+
+
+def test_l5_an_edited_plan_is_refused(tmp_path):
+    make("client", run_dir=tmp_path / "run", panel=0).run()
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    document["plan"]["noise_multiplier"] = 50.0
+    runs.write_json(tmp_path / "run", "run.json", document)
+    with pytest.raises(PrivacyError, match="froze"):
+        label_of_run(tmp_path / "run")
+    with pytest.raises(PrivacyError, match="froze"):
+        Federation.resume(tmp_path / "run", nn.Linear(4, 2), loss_fn, make_data())
+
+
+def test_l7_a_resumed_federation_has_other_noise(tmp_path):
+    """Two resumptions of one seeded run, from copies of its directory: neither repeats the seed's next round."""
+    federation = make("joint", run_dir=tmp_path / "run", record_panel=0)
+    federation.advance()
+    for copy in ("one", "two"):
+        shutil.copytree(tmp_path / "run", tmp_path / copy)
+    federation.advance()
+    ends = [weights(federation)]
+    for copy in ("one", "two"):
+        again = Federation.resume(tmp_path / copy, nn.Linear(4, 2), loss_fn, make_data(), record_panel=0)
+        again.advance()
+        ends.append(weights(again))
+    assert not any(np.array_equal(ends[i], ends[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+class Noise(nn.Module):
+    """A model whose loss is zero for every record: it moves by noise alone."""
+
+    def __init__(self, size=2000):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x):
+        return torch.zeros(len(x), 2) + 0.0 * self.w.sum()
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize("dropout", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("level", ["client", "sequential", "joint"])
+def test_l11_the_model_moves_by_the_promised_noise(level, dropout):
+    """Real clients, with drop-outs: the noise in every round's mean is the plan's, divided by the declared divisor."""
+    plan, model = make_plan(level, rounds=8, clip_norm=1.5), Noise()
+    data = [(torch.zeros(3, 1), torch.zeros(3, dtype=torch.long))] * 5
+    federation = make(level, data, plan=plan, model=model, dropout=dropout, panel=0, record_panel=0)
+    last, squares = torch.zeros(2000), 0.0
+    for _ in federation:
+        moved = (model.w.detach() - last).double() * plan.divisor / plan.total_noise
+        last, squares = model.w.detach().clone(), squares + float(moved.square().sum())
+    assert 1e-6 < chi2.cdf(squares, 8 * 2000) < 1 - 1e-6
+    assert chi2.cdf(0.9 * 8 * 2000, 8 * 2000) < 1e-6  # a tenth less variance would be seen
+
+
+def test_parallel_counts_those_who_were_drawn_though_they_never_answer():
+    federation = make("parallel", plan=make_plan("parallel", client_rate=1.0), dropout=1.0, record_panel=0).run()
+    assert set(federation.server.participations.values()) == {3}
+    assert federation.label().worst.epsilon == federation.plan.record_worst(3, 1e-5).epsilon
+    assert not np.isnan(weights(federation)).any()
+
+
+def test_sequential_is_centralised_training_on_all_records():
+    """Records by a coin of 1, hardly any noise: the model moves as by one clipped gradient step over the federation."""
+    data = make_data()
+    plan = make_plan("sequential", rounds=1, record_rate=1.0, record_noise_multiplier=0.01, clip_norm=100.0, divisor=6)
+    federation = make("sequential", data, plan=plan)
+    model = nn.Linear(4, 2)
+    model.load_state_dict(federation.model.state_dict())
+    total = torch.zeros(10)
+    for x, y in ((x, y) for part in data for x, y in zip(*part, strict=True)):
+        gradients = torch.autograd.grad(loss_fn(model(x[None]), y[None]), list(model.parameters()))
+        one = torch.cat([g.flatten() for g in gradients])
+        total += one / max(1.0, float(one.norm()))
+    before = weights(federation)
+    federation.run()
+    noise = 0.01 * 1.0 / 10 / 6
+    assert weights(federation) - before == pytest.approx(-total.numpy() / 10 / 6, abs=6 * noise)
+
+
+def test_shared_ledgers_add_up_over_federations(tmp_path):
+    for seed in (1, 2):
+        make("client", ledger=tmp_path / "shared", rng=seed).run()
+    with Ledger.open(tmp_path / "shared") as ledger:
+        assert sum(run["charged"] for run in ledger.runs().values()) == 6
+        assert ledger.spent(1e-5).unit == "client"
+    with pytest.raises(PrivacyError, match="used this seed"):
+        make("client", ledger=tmp_path / "shared", rng=1).run()
+    with pytest.raises(PrivacyError, match="use another ledger"):
+        make("parallel", ledger=tmp_path / "shared")
+
+
+def test_clients_come_by_name_in_a_row_or_as_positions():
+    data = make_data(2)
+    assert list(named(data)) == [client_name(0), client_name(1)]
+    assert list(named({"x": data[0]})) == ["x"]
+    x, y = data[0]
+    parts = named(((x, y), [np.array([0, 3]), np.array([5])]))
+    assert [len(part) for part in parts.values()] == [2, 1]
+    with pytest.raises(ValueError, match="at least one client"):
+        named({})
+
+
+def test_nothing_to_label_before_the_first_round():
+    with pytest.raises(PrivacyError, match="nothing to label"):
+        make("client").label()
+
+
+def test_a_run_of_another_kind_is_refused(tmp_path):
+    make("client", run_dir=tmp_path / "run", panel=0).run()
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    runs.write_json(tmp_path / "run", "run.json", {**document, "kind": "training"})
+    with pytest.raises(runs.RunError, match="not a federation"):
+        label_of_run(tmp_path / "run")
+
+
+def test_a_client_that_fails_costs_its_round_and_nothing_else(monkeypatch):
+    federation = make("joint", plan=make_plan("joint", client_rate=1.0), record_panel=0)
+    broken = federation.clients[client_name(2)]
+    monkeypatch.setattr(broken, "update", lambda parameters, number: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        federation.advance()
+    monkeypatch.undo()
+    federation.run()
+    assert (federation.server.taken, federation.server.lost) == (3, 1)
+    assert federation.label().worst.epsilon == federation.plan.client_worst(3, 1e-5).epsilon
