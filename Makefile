@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-all lint browser docs bench audit-experiment posterior-experiment experiments clean
+.PHONY: demo test test-all test-flower lint browser docs bench audit-experiment posterior-experiment experiments clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tacita needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
@@ -29,11 +29,14 @@ browser:
 	  echo "no Chromium, and no root to install it: browser tests are skipped"
 
 test: $(READY) lint browser   ## everything CI runs; under ten minutes on two cores
-	$(PYTEST) -m "not slow" --cov --cov-report=term
+	$(PYTEST) -m "not slow and not flower" --cov --cov-report=term
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
 
 test-all: $(READY) lint browser   ## also the long counts (about half an hour)
 	HYPOTHESIS_PROFILE=thorough $(PYTEST)
+
+test-flower: $(READY)   ## real Flower processes on loopback: simulation, deployment, a killed server (about ten minutes)
+	$(BIN)/pytest -m flower tests/federated
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

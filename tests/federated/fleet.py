@@ -70,7 +70,7 @@ class Fleet:
         home = self.root / "home" / name
         home.mkdir(parents=True, exist_ok=True)
         path = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # Flower starts its helpers by name
-        return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(home), "TINY_FLEET": str(self.root)}
+        return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(home), "TACITA_FLEET": str(self.root)}
 
     def spawn(self, name: str, command: list[str], port: int) -> Process:
         log_path = self.root / f"{name}.log"
@@ -147,15 +147,27 @@ class Fleet:
         run_id = found.group(1) if found else ""
         return Run(run_id, self.status(run_id) if run_id else "refused", done.stdout, seconds, done.returncode)
 
+    def begin(self, app: Path, config: dict[str, object]) -> subprocess.Popen[bytes]:
+        """Start a run and do not wait for it."""
+        command = [str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", toml_pairs(config)]
+        return subprocess.Popen(
+            command,
+            env=self.environment("cli"),
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
     def pids(self) -> dict[int, str]:
         """Return every living process of this fleet, by the marker in its environment."""
-        marker = f"TINY_FLEET={self.root}\0".encode()
+        marker = f"TACITA_FLEET={self.root}\0".encode()
         found = {}
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
-                if entry.name.isdigit() and int(entry.name) != os.getpid():
-                    if marker in (entry / "environ").read_bytes() + b"\0":
-                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                other = entry.name.isdigit() and int(entry.name) != os.getpid()
+                if other and marker in (entry / "environ").read_bytes() + b"\0":
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 
     def stop(self) -> None:
@@ -218,20 +230,3 @@ def deployment(root: Path, nodes: int = 3, simulation: bool = False, database: b
         yield fleet
     finally:
         fleet.stop()
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="fleet") as scratch, deployment(Path(scratch), nodes=3) as fleet:
-        print(f"ready after {time.monotonic() - begin:.1f} s")
-        outcome = fleet.run(Path(__file__).parent / "app", {"num-rounds": 3})
-        print(outcome.log)
-        print(outcome.status, outcome.exit_code, f"run took {outcome.seconds:.1f} s")
-        print(fleet.cli("list", "here", "--format", "json").stdout)
-        for p in [fleet.link, *fleet.nodes[:1]]:
-            print("-----", p.name)
-            print(p.log[-2500:])
-        mid = time.monotonic()
-    print(f"teardown {time.monotonic() - mid:.1f} s; end to end {time.monotonic() - begin:.1f} s")

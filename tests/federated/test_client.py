@@ -118,6 +118,17 @@ def test_f20_one_record_moves_a_client_by_no_more_than_its_clip_norm(level, clip
     assert max(moved) > (0.9 if clip_norm == 10.0 else 0.1) / 12
 
 
+@pytest.mark.parametrize("level", ["joint", "sequential"])
+def test_before_the_noise_a_client_is_within_its_ball(level):
+    plan, parameters = make_plan(level, clip_norm=0.3, record_rate=1.0), nn.Linear(4, 2).state_dict()
+    client = make_client(plan)
+    random = np.random.Generator(np.random.PCG64DXSM(client._entropy(1)))
+    random.random(40)
+    noise = with_noise({n: torch.zeros_like(p) for n, p in parameters.items()}, plan.share_noise, random)
+    reached = np.linalg.norm(flat(client.update(parameters, 1)) - flat(noise))
+    assert 0.29 < reached <= 0.3 * (1 + 1e-5)
+
+
 @pytest.mark.parametrize("level", ["parallel", "joint", "sequential"])
 @pytest.mark.parametrize("poison", [math.nan, math.inf, 1e38])
 def test_f9_a_record_that_is_not_finite_changes_nothing(level, poison):
@@ -291,7 +302,7 @@ def test_steps_that_a_client_does_not_remember_count_at_the_clip_bound():
 
 
 def test_a_client_tells_no_less_than_its_own_band_and_no_more_than_the_worst_case():
-    plan = make_plan("parallel", record_noise_multiplier=2.0, clients=4)
+    plan = make_plan("parallel", record_noise_multiplier=2.0, clients=4, record_rate=0.05)
     client = make_client(plan, panel=40)
     client.account.step(np.full(40, 0.05))
     band, student = client.account.epsilons(10)

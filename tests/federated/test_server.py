@@ -28,7 +28,7 @@ FACTS = RunFacts("test", "a test", seeded=True)
 def make_plan(level, **settings):
     given = {"clients": 5, "client_rate": 1.0, "rounds": 20}
     if level != "client":
-        given |= {"record_clip_norm": 1.0, "record_rate": 0.3, "local_batch": 10}
+        given |= {"record_clip_norm": 1.0, "record_rate": 0.05, "local_batch": 10}
     noise = "noise_multiplier" if level in ("client", "joint") else "record_noise_multiplier"
     return federation_plan(level=level, **{**given, noise: 2.0, **settings})
 
@@ -490,7 +490,7 @@ def test_rounds_that_nobody_was_asked_about_are_charged_at_the_clip_bound():
 @pytest.mark.parametrize("level", ["client", "joint"])
 def test_rounds_with_hardly_anybody_have_a_typical_figure_too(level):
     """An estimator needs two: with nobody or one client drawn the worst case stands."""
-    server = make_server(plan=make_plan(level, rounds=3, client_rate=0.2))
+    server = make_server(plan=make_plan(level, rounds=2, client_rate=0.2))
     while (now := server.begin("abcde")) is not None:
         server.finish({})
         server.hear_norms(now, Exchange(lambda names, exchange: {}, lambda *a: {}))
@@ -501,7 +501,7 @@ def test_rounds_with_hardly_anybody_have_a_typical_figure_too(level):
 
 def test_participants_are_no_sample_of_clients_that_take_part_more_and_less_often():
     """All clients at a low rate are at the bound; the participants that are seen are almost all of the others."""
-    plan = make_plan("client", client_rate=0.9, client_rates=dict.fromkeys("ab", 0.05), rounds=2)
+    plan = make_plan("client", client_rates=dict.fromkeys("ab", 0.05), rounds=2)
     server = make_server(plan=plan)
     while server.begin("abcde") is not None:
         server.finish({n: update(1e-6) for n in "cde"})
@@ -577,7 +577,7 @@ def test_charges_are_those_of_the_worst_case():
     """A block of local steps at parallel, the failure of a joint round, and never less than by moments."""
     server = make_server(plan=make_plan("parallel", local_steps=3))
     server.begin("abc")
-    table = cost_table(0.3, 2.0, (1, 7))[:, TOP]
+    table = cost_table(0.05, 2.0, (1, 7))[:, TOP]
     row = next(r for r in server.ledgers[0].rows() if r.kind == "charge")
     charged = dict(zip(DECLARED, row.body["costs"], strict=True))
     assert row.body["steps"] == 3
@@ -701,7 +701,7 @@ def test_public_figures_of_clients_do_not_tell_how_often_they_took_part():
     """At joint the records' figure stands beside the clients': it must not be that of the busiest client."""
     pages = set()
     for seed in range(3):
-        server = make_server(plan=make_plan("joint", rounds=3, client_rate=0.4), rng=seed)
+        server = make_server(plan=make_plan("joint", rounds=2, client_rate=0.4), rng=seed)
         enrolled = "abcde" if seed else "a"
         while server.begin(enrolled) is not None:
             server.finish({})

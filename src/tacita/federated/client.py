@@ -91,8 +91,8 @@ class Task:
         own: list[Tensor] = list(self._own.values())
         for batch in batches:
             args, kwargs, target = split_batch(tree_map(_channels_last, batch))
-            loss = self.loss_fn(self.model(*args, **kwargs), target).mean()
-            gradients = torch.autograd.grad(loss, own)
+            loss = self.loss_fn(self.model(*args, **kwargs), target)
+            gradients = torch.autograd.grad(loss.mean() if loss.dim() else loss, own)
             with torch.no_grad():
                 torch._foreach_add_(own, gradients, alpha=-rate)
         return {name: p.detach() - parameters[name] for name, p in self._own.items()}
@@ -152,8 +152,9 @@ class Client:
         batch = self.task.local.batch_size or size
         for _ in range(self.task.local.epochs):
             order = np.arange(size) if batch >= size else random.permutation(size)
+            everything = self.records.take(order)  # copied once; its batches are views
             for start in range(0, size, batch):
-                yield self.records.take(order[start : start + batch])
+                yield tree_map(lambda t, start=start: t[start : start + batch], everything)
 
     # Where records are protected.
 

@@ -136,12 +136,12 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         return result
 
     def summary(self) -> None:
-        """Log what was declared, and the inner strategy's settings."""
+        """Log what was declared. How the inner strategy would sample is not used, so it is not shown."""
         plan = self.plan
+        _LOG.info("\t├──> Around %s", type(self.inner).__name__)
         _LOG.info("\t├──> Privacy: level %s, %s rounds, delta %g", plan.level, plan.rounds, plan.delta)
         for unit, worst in self._worst(plan.rounds).items():
             _LOG.info("\t│\t└── worst case for a %s after all rounds: epsilon %s", unit, round_up_text(worst))
-        self.inner.summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -205,7 +205,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         core = self._core
         if core.taken == 0:
             raise PrivacyError("No round was taken yet: there is nothing to label.")
-        if core.untold and self._grid is not None and self.plan.level in ("parallel", "joint"):
+        if core.untold and self._grid is not None and self._record_panel and self.plan.level in ("parallel", "joint"):
             core.hear_records(self._exchange())
         self._facts = self._facts.with_metrics(metrics or {}).with_status(core.status)
         label = federation_label(core, self._facts, delta or self.plan.delta)

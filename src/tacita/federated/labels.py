@@ -43,7 +43,7 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
         purpose=facts.purpose,
         worst=worst,
         comparisons=tuple(replace(g, assumptions=texts) for g in _comparisons(server, delta)),
-        curve=tuple((t, _worst(server, t, delta).epsilon) for t in _times(server.taken)),
+        curve=(*((t, _running(server, t, delta)) for t in _times(server.taken)), (server.taken, worst.epsilon)),
         mechanism=_mechanism(server, facts),
         declared=_declared(plan),
         checks=_checks(server, facts),
@@ -99,6 +99,15 @@ def _worst(server: Server, rounds: int, delta: float) -> Guarantee:
     return plan.record_worst(busiest * plan.local_steps, delta)
 
 
+def _running(server: Server, rounds: int, delta: float) -> float:
+    """Return the headline's epsilon so far by our own curves: a hundred times quicker."""
+    plan = server.plan
+    if plan.of_clients is not None:
+        return plan.of_clients.running(rounds, delta - plan.failure)
+    busiest = min(rounds, server.most_steps // plan.local_steps) if plan.level == "parallel" else rounds
+    return plan.headline.running(busiest * plan.local_steps, delta)
+
+
 def _comparisons(server: Server, delta: float) -> list[Guarantee]:
     plan, rounds = server.plan, server.taken
     found = []
@@ -118,7 +127,7 @@ def _comparisons(server: Server, delta: float) -> list[Guarantee]:
 
 
 def _times(taken: int) -> list[int]:
-    return sorted({max(1, round(taken * k / _POINTS)) for k in range(1, _POINTS + 1)})
+    return sorted({max(1, round(taken * k / _POINTS)) for k in range(1, _POINTS)} - {taken})
 
 
 def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
