@@ -128,6 +128,15 @@ def test_b14_what_is_not_plausible_is_the_worst_case():
     assert plausible(claimed, worst).tolist() == [0.5, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
+def test_sixty_clients_on_the_ring_add_up_and_every_message_is_masked():
+    costs = np.tile(np.arange(1.0, 6.0), (60, 1))
+    messages, keys = exchange(costs)
+    np.testing.assert_allclose(summed(messages, keys), 60 * np.arange(1.0, 6.0), rtol=1e-12)
+    assert all(len(neighbours(name, keys)) == 20 for name in keys)
+    words = np.stack(list(messages.values())).astype(np.float64)
+    assert (words > 2.0**50).mean() > 0.99  # a cost of 5 is 5 * 2**32
+
+
 def test_a_mask_is_used_once():
     clients = {n: masker(n, "x") for n in "abc"}
     keys = {n: c.public for n, c in clients.items()}

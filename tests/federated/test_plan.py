@@ -163,12 +163,11 @@ def test_rounds_with_too_many_clients_are_part_of_delta():
         make("joint", clients=1000, client_rate=0.01, noise_multiplier=0.02, local_batch=1000).client_worst(6, 1e-5)
 
 
-@pytest.mark.parametrize("sigma", [0.7, 2.0])
-def test_joint_covers_the_rounds_in_which_nobody_is_asked(monkeypatch, sigma):
+def test_joint_covers_the_rounds_in_which_nobody_is_asked(monkeypatch):
     """A tiny federation that often draws too many, against an attacker who is told who else was drawn."""
     monkeypatch.setattr(plan_module, "TOO_MANY", 0.03)
     monkeypatch.setattr(plan_module, "LARGEST_EPSILON", 3.0)
-    plan = make("joint", clients=8, client_rate=0.4, rounds=1, noise_multiplier=sigma, delta=0.9)
+    plan, sigma = make("joint", clients=8, client_rate=0.4, rounds=1, noise_multiplier=0.7, delta=0.9), 0.7
     delta = 0.05 + plan.failure
     epsilon, x = plan.client_worst(1, delta).epsilon, np.linspace(-15.0, 25.0, 40_001)
 
@@ -244,7 +243,7 @@ def test_the_figure_over_who_takes_part_holds_with_all_coins_on_the_table(level,
     orders = np.arange(2, 65)
     accountant = dp_accounting.rdp.RdpAccountant(orders=orders)
     accountant.compose(dp_accounting.PoissonSampledDpEvent(plan.record_rate, event), local_steps)
-    mixed = 6 * np.log1p(0.3 * np.expm1((orders - 1) * np.array(accountant.rdp))) / (orders - 1)
+    mixed = 6 * np.logaddexp(np.log(0.7), np.log(0.3) + (orders - 1) * np.array(accountant.rdp)) / (orders - 1)
     by_hand = dp_accounting.rdp.rdp_privacy_accountant.compute_epsilon(orders, mixed, 1e-4)[0]
     assert claimed.epsilon == pytest.approx(by_hand, rel=1e-6)
     assert claimed.epsilon <= plan.record_worst(6 * local_steps, 1e-4).epsilon

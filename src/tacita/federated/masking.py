@@ -1,11 +1,13 @@
 """Sums and maxima of private numbers that reach the server only in aggregate.
 
-Every pair of clients of one exchange agrees on a secret (X25519, HKDF-SHA256) and stretches it to a mask (ChaCha20):
-one adds it to what it sends, the other subtracts it. The server adds up all messages modulo 2^64: the masks cancel and
-the sum is left. One message missing, and nothing can be read.
+Clients stand on a ring, in an order that their fresh public keys decide. Each pair that is at most ten places apart
+agrees on a secret (X25519, HKDF-SHA256) and stretches it to a mask (ChaCha20): one adds it to what it sends, the other
+subtracts it. The server adds up all messages modulo 2^64: the masks cancel and the sum is left. One message missing,
+and nothing can be read. With up to 21 clients every pair has a mask; with more, the work does not grow.
 
 What it protects: a server that follows the protocol and looks at what it gets learns the sum, or which levels at least
-one client reaches, and nothing else about a client, as long as two clients that do not work with the server take part.
+one client reaches, and nothing else about a client, as long as two clients that do not work with the server take part
+and no ten clients in a row on the ring work with it.
 What it does not: a server that hands out keys of its own making, clients that work with the server, and a client that
 sends something else than the truth (see `plausible` for what the server does about that).
 
@@ -14,6 +16,7 @@ Numbers are fixed point, rounded up, so a sum is never below the true one.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -37,6 +40,7 @@ UNIT = 2**32  # one nat
 FEWEST = 3  # with two clients each learns the other's number from the sum
 LARGEST_COST = 2.0**20  # nats; larger ones are refused, so that a sum of 2^11 clients stays below 2^63
 MOST_CLIENTS = 2**11
+REACH = 10  # places on the ring, each way
 
 
 @dataclass
@@ -91,13 +95,13 @@ class Masker:
             )
         self.used = True
         masked = words.copy()
-        for other, public in keys.items():
-            if other != self.name:
-                mask = self._mask(other, public, len(words), sorted(keys.items()))
-                masked = masked + mask if self.name < other else masked - mask
+        everyone = hashlib.sha256(repr((self.exchange, len(words), sorted(keys.items()))).encode()).hexdigest()
+        for other in neighbours(self.name, keys):
+            mask = self._mask(other, keys[other], len(words), everyone)
+            masked = masked + mask if self.name < other else masked - mask
         return masked
 
-    def _mask(self, other: str, public: bytes, length: int, everyone: list[tuple[str, bytes]]) -> Words:
+    def _mask(self, other: str, public: bytes, length: int, everyone: str) -> Words:
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
         from cryptography.hazmat.primitives.ciphers import Cipher
@@ -106,10 +110,24 @@ class Masker:
 
         secret = self.key.exchange(X25519PublicKey.from_public_bytes(public))
         pair = sorted((self.name, other))
-        info = repr(("tacita masking 1", self.exchange, pair, length, everyone)).encode()
+        info = repr(("tacita masking 2", pair, everyone)).encode()
         stretched = HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
         stream = Cipher(ChaCha20(stretched, bytes(16)), mode=None).encryptor().update(bytes(8 * length))
         return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
+
+
+def neighbours(name: str, keys: Mapping[str, bytes]) -> list[str]:
+    """Return with whom a client shares masks: those at most ten places away on the ring of all clients.
+
+    Examples:
+        >>> ring = {f"{i:02d}": bytes([i]) for i in range(40)}
+        >>> len(neighbours("07", ring)), all("07" in neighbours(n, ring) for n in neighbours("07", ring))
+        (20, True)
+    """
+    ring = sorted(keys, key=lambda n: hashlib.sha256(keys[n]).digest())
+    place, size = ring.index(name), len(ring)
+    near = {ring[(place + step) % size] for step in range(-REACH, REACH + 1)}
+    return sorted(near - {name})
 
 
 def masker(name: str, exchange: str) -> Masker:
