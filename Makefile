@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-flower lint browser docs bench audit-experiment posterior-experiment experiments clean
+.PHONY: demo test test-all test-flower lint browser docs bench bench-federated audit-experiment posterior-experiment experiments clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tacita needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
@@ -45,6 +45,11 @@ bench: $(READY)   ## speed as ratios against direct evaluation and against dp-ac
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/training.py
 
+bench-federated: $(READY)   ## federated rounds against Apple's pfl, which gets an environment of its own (it wants an older dp-accounting)
+	test -x .venv-pfl/bin/python || $(PYTHON) -m venv .venv-pfl
+	.venv-pfl/bin/python -c "import pfl" 2>/dev/null || .venv-pfl/bin/python -m pip install --quiet --disable-pip-version-check "pfl[pytorch]==0.6.*" torch==2.13.0
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/federated.py --pfl .venv-pfl/bin/python
+
 audit-experiment: $(READY)   ## the table of docs/audit.md; about half an hour on one core
 	cd experiments/audit && ../../$(BIN)/python run.py --seeds 200 --bug-seeds 20 --setting "every record, one step" > results.jsonl
 	cd experiments/audit && ../../$(BIN)/python run.py --seeds 50 --bug-seeds 10 --canaries 20000 --setting "one in ten, 50 steps" >> results.jsonl
@@ -57,4 +62,4 @@ experiments: $(READY)   ## the MNIST table of the documentation; needs MNIST, ab
 	for name in cnn linear-0.75 filter linear-2; do $(BIN)/python experiments/mnist_dpsgd/run.py $$name || exit 1; done
 
 clean:
-	rm -rf $(VENV) site build dist
+	rm -rf $(VENV) .venv-pfl site build dist

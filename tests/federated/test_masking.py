@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from tacita._check import PrivacyError
-from tacita.federated.masking import FEWEST, LARGEST_COST, UNIT, largest, masker, plausible, summed
+from tacita.federated.masking import FEWEST, LARGEST_COST, UNIT, largest, masker, neighbours, plausible, summed
 
 
 def exchange(costs, purpose="run 1, round 1", levels=None):

@@ -235,7 +235,7 @@ def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[int, flo
     inner: dict[str, Any] = {"fraction_evaluate": 0.0, "min_available_nodes": recipe.clients}
     momentum, rate = _server_rates(recipe)
     plain = momentum == 0.0 and rate == 1.0
-    with _quiet_flower():
+    with quiet_flower():
         strategy = PrivateStrategy(
             FedAvg(**inner) if plain else FedAvgM(**inner, server_learning_rate=rate, server_momentum=momentum),
             plan=this.plan,
@@ -257,17 +257,18 @@ def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[int, flo
             strategy.start(grid, ArrayRecord(model.state_dict()), evaluate_fn=show)
             made.append(strategy.label(metrics=_measured(this, model)))
 
-        _simulate(server_app, client_app, recipe.clients)
+        simulate(server_app, client_app, recipe.clients)
     if not made:
         raise RuntimeError("Flower's simulation ended early; its log says why.")
     return made[0]
 
 
-def _simulate(server_app: Any, client_app: Any, clients: int) -> None:
+def simulate(server_app: Any, client_app: Any, clients: int, *, cores: int = 2) -> None:
+    """Run Flower's simulation on a few cores, without its dashboard."""
     from flwr.simulation import run_simulation
 
     resources = {"num_cpus": 1, "num_gpus": 0.0}
-    init = {"num_cpus": min(2, os.cpu_count() or 1), "include_dashboard": False, "log_to_driver": False}
+    init = {"num_cpus": min(cores, os.cpu_count() or 1), "include_dashboard": False, "log_to_driver": False}
     config: Any = {"client_resources": resources, "init_args": {**init, "logging_level": "ERROR"}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -275,7 +276,7 @@ def _simulate(server_app: Any, client_app: Any, clients: int) -> None:
 
 
 @contextmanager
-def _quiet_flower() -> Iterator[None]:
+def quiet_flower() -> Iterator[None]:
     """Telemetry off, a home of its own, and warnings only, while Flower runs."""
     import logging
 
