@@ -3,9 +3,10 @@
     make bench-federated
 
 Ratios are of runs that take turns in one sitting, since the machine may be shared. A round is 100 of 10,000 clients
-with 600 records each and the CNN of 26,010 parameters, on one thread. The parts: both libraries at one local epoch of small
-batches and at one full-batch step (FedSGD); what share of a round is not training (coins, clipping, noise, charges,
-accounts, at level joint also masking); whether memory grows with rounds; Flower's simulation against the local engine.
+with 600 records each and the CNN of 26,010 parameters, on one thread. The parts: both libraries at one local epoch of
+small batches and at one full-batch step (FedSGD); what share of a round is not training (coins, clipping, noise,
+charges, accounts, at level joint also masking); whether memory grows with rounds; Flower's simulation against the
+local engine.
 """
 
 from __future__ import annotations

@@ -41,14 +41,14 @@ def probability(name: str, value: object, *, hint: str = "") -> float:
     return x
 
 
-def rate(name: str, value: object) -> float:
+_ENTERS = "batch_size / dataset_size, the chance with which each record enters a step"
+
+
+def rate(name: str, value: object, *, hint: str = _ENTERS) -> float:
     """Return `value` if it is a sampling probability in (0, 1]."""
     x = number(name, value)
     if not 0.0 < x <= 1.0:
-        raise ValueError(
-            f"{name}={x:g} is not a probability in (0, 1]; pass batch_size / dataset_size, "
-            "the chance with which each record enters a step."
-        )
+        raise ValueError(f"{name}={x:g} is not a probability in (0, 1]; pass {hint}.")
     return x
 
 

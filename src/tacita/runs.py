@@ -82,6 +82,15 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     return document
 
 
+def refuse_federation(folder: Path, document: Mapping[str, Any]) -> None:
+    """Refuse a federation's run where only a training run will do."""
+    if document.get("kind") == "federated":
+        raise RunError(
+            f"{str(folder)!r} is a federation's run: `tacita label` shows it, `tacita federate --resume` goes on with it; "
+            "it is neither trained nor attacked as one dataset."
+        )
+
+
 def append_metrics(folder: Path, row: Mapping[str, Any]) -> None:
     """Add one line to metrics.jsonl."""
     with (folder / "metrics.jsonl").open("a") as file:

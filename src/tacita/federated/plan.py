@@ -28,6 +28,7 @@ LEVELS = ("client", "parallel", "sequential", "joint")
 TOO_MANY = 1e-30  # chance, over all rounds, that more clients are drawn than there are shares of noise
 LARGEST_EPSILON = 40.0  # up to which that chance counts for nothing
 _NOISE_RANGE = (0.01, 1e4)
+_TAKES_PART = "the chance with which each client takes part in a round"
 _PER_RECORD = ("record_clip_norm", "record_rate", "local_batch")
 
 
@@ -211,7 +212,7 @@ def federation_plan(
         (10.0, 2.8)
     """
     level = _check.one_of("level", "parallel" if level == "instance" else level, LEVELS)
-    rate = _check.rate("client_rate", client_rate)
+    rate = _check.rate("client_rate", client_rate, hint=_TAKES_PART)
     enrolled, lower = _check.count("clients", clients), _lower_rates(client_rates, rate)
     if level == "sequential" and (rate < 1.0 or lower):
         raise PrivacyError(
@@ -290,7 +291,9 @@ def _noise(level: str, name: str, value: float | None, levels: tuple[str, ...]) 
 
 
 def _lower_rates(rates: Mapping[str, float] | None, largest: float) -> dict[str, float]:
-    checked = {str(name): _check.rate(f"the rate of {name!r}", rate) for name, rate in (rates or {}).items()}
+    checked = {
+        str(name): _check.rate(f"the rate of {name!r}", rate, hint=_TAKES_PART) for name, rate in (rates or {}).items()
+    }
     if any(rate > largest for rate in checked.values()):
         raise PrivacyError(
             "client_rate must be the largest rate of all: single clients may take part less often, not more."

@@ -29,6 +29,7 @@ from tacita.training.records import Records
 
 ENGINES = ("local", "flower")
 SPLITS = ("even", "class", "dirichlet")
+IMAGES = ("digits", "mnist", "fashion-mnist")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +111,7 @@ class Ready:
 @lru_cache(maxsize=2)
 def ready(recipe: Recipe) -> Ready:
     """Make a recipe ready: load, split, declare."""
-    dataset = load(recipe.data)
-    if dataset.classes is None:
-        raise ValueError(f"Dataset {recipe.data!r} has no classes; federate digits, mnist or fashion-mnist.")
+    dataset = load(_check.one_of("dataset", recipe.data, IMAGES))
     labels, size = dataset.targets, len(dataset.targets)
     each = size // recipe.clients
     if each < 2:

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from tacita.report.charts import chart_figure
 from tacita.report.figures import Figure
 from tacita.report.finding import Bound, Finding, State
+from tacita.report.label import Label
 from tacita.report.numbers import bound_texts, epsilon_text
 from tacita.report.words import inline
 
 NOT_RUN = "No attack was run on this result yet."
 HOW_TO_RUN = "tacita audit RUN"
 STATES = {"holds": "The claim stood", "open": "No verdict", "warning": "Warning"}
+
+
+def how_to_run(label: Label) -> str:
+    """Return the command that attacks a run; empty for federations, which it does not read."""
+    return HOW_TO_RUN if label.steps_word == "step" else ""
+
 
 _LEAKS = ("inversion", "leak")  # attacks that look for a leak and test no claim of the label
 

@@ -85,7 +85,7 @@ def _view(label: Label) -> dict[str, Any]:
         "attacks": attacks.attacks(own.audit if own else ()),
         "verdict": attacks.verdict(own.audit if own else ()),
         "not_run": attacks.NOT_RUN,
-        "how_to_run": attacks.HOW_TO_RUN,
+        "how_to_run": attacks.how_to_run(label),
         "attack_states": attacks.STATES,
         "figures": figures.figures(label),
         "delta_note": figures.delta_note(label),

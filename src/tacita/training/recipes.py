@@ -293,6 +293,7 @@ def reopen(run_dir: str | Path) -> Trained:
 
 def _recipe_of(run_dir: str | Path) -> tuple[Recipe, int]:
     document = runs.read_json(Path(run_dir), "recipe.json")
+    runs.refuse_federation(Path(run_dir), document)
     try:
         return Recipe.from_dict(document["recipe"]), int(document["coins"])
     except (KeyError, TypeError, AttributeError) as error:
