@@ -86,7 +86,7 @@ def refuse_federation(folder: Path, document: Mapping[str, Any]) -> None:
     """Refuse a federation's run where only a training run will do."""
     if document.get("kind") == "federated":
         raise RunError(
-            f"{str(folder)!r} is a federation's run: `tacita label` shows it, `tacita federate --resume` goes on with it; "
+            f"{str(folder)!r} is a federation's run: `tacita label` shows it and `tacita federate --resume` goes on; "
             "it is neither trained nor attacked as one dataset."
         )
 

@@ -104,7 +104,7 @@ class DirectGrid(Grid):
         raise NotImplementedError
 
 
-def app_for(plan, *, rng: int | None = 3, panel: int = 8) -> ClientApp:
+def app_for(plan, *, rng: int | None = 3, panel: int = 2) -> ClientApp:
     mod = instance_privacy(plan, model=model, loss_fn=LOSS, data=held, learning_rate=0.5, panel=panel, rng=rng)
     app = ClientApp(mods=[mod])
 
@@ -119,7 +119,7 @@ def app_for(plan, *, rng: int | None = 3, panel: int = 8) -> ClientApp:
 
 def strategy_for(plan, inner=None, **options) -> PrivateStrategy:
     wrapped = inner or FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
-    return PrivateStrategy(wrapped, **{"plan": plan, "rng": 3, "named": True, "record_panel": 8, **options})
+    return PrivateStrategy(wrapped, **{"plan": plan, "rng": 3, "named": True, "record_panel": 2, **options})
 
 
 def initial() -> ArrayRecord:
@@ -138,7 +138,7 @@ def test_every_level_gives_the_model_and_the_figures_of_the_local_engine():
         network = model()
         clients = {f"{i:06d}": records(i) for i in range(CLIENTS)}
         local = Local(batch_size=5 if level == "client" else None, learning_rate=0.5)
-        federation = Federation(network, LOSS, clients, plan, local=local, panel=4, record_panel=8, rng=3).run()
+        federation = Federation(network, LOSS, clients, plan, local=local, panel=4, record_panel=2, rng=3).run()
         for name, array in result.arrays.items():
             np.testing.assert_allclose(array.numpy(), network.state_dict()[name].numpy(), atol=1e-6, err_msg=level)
         one, other = strategy.label(), federation.label()

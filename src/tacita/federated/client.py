@@ -234,8 +234,7 @@ class Client:
             if self.account is None:
                 raise PrivacyError("This client follows no records, so it has no typical cost to tell.")
             return self.masker.maximum_message(self.account.epsilons(steps), epsilon_levels(self.plan), keys)
-        histogram, self.histogram = self.histogram, np.zeros(len(LEVELS), dtype=np.int64)
-        return self.masker.sum_message(histogram.astype(np.float64), keys)
+        return self.masker.sum_message(self.histogram.astype(np.float64), keys)
 
 
 class Account:

@@ -208,7 +208,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if core.untold and self._grid is not None and self._record_panel and self.plan.level in ("parallel", "joint"):
             core.hear_records(self._exchange())
         self._facts = self._facts.with_metrics(metrics or {}).with_status(core.status)
-        label = federation_label(core, self._facts, delta or self.plan.delta)
+        label = federation_label(core, self._facts, self.plan.delta if delta is None else delta)
         if self._arrays is not None:
             self._save(self._arrays)
         if self.run_dir is not None:

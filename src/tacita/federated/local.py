@@ -181,7 +181,7 @@ class Federation:
         self._facts = self._facts.with_metrics(metrics or {}).with_status(self.server.status)
         if self.server.untold and self._follows_records:
             self.server.hear_records(self._exchange(set(self.server.untold)))
-        label = federation_label(self.server, self._facts, delta or self.plan.delta)
+        label = federation_label(self.server, self._facts, self.plan.delta if delta is None else delta)
         self._save()
         if self.run_dir is not None:
             write_label(self.run_dir, label)

@@ -6,6 +6,7 @@ that is, and returns the private mean. Nothing that a client sends stops the ser
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping
@@ -110,13 +111,14 @@ class Server:
         self._charges = self._books(ledger, record_ledger)
 
     def _books(self, ledger: Ledger | str | Path, record_ledger: Ledger | str | Path) -> tuple[Charges, ...]:
-        plan, made = self.plan, []
+        plan, made = self.plan, list[Charges]()
+        also = json.dumps(plan.to_dict(), sort_keys=True)
         if plan.of_clients is not None:
             book = ledger_at(ledger, unit="client")
-            made.append(Charges(book, self.identity, plan.of_clients, 1, plan.failure / plan.rounds))
+            made.append(Charges(book, self.identity, plan.of_clients, 1, plan.failure / plan.rounds, also))
         if plan.of_records is not None:
             book = ledger_at(record_ledger if made else ledger)
-            made.append(Charges(book, self.identity, plan.of_records, plan.local_steps))
+            made.append(Charges(book, self.identity, plan.of_records, plan.local_steps, also=also))
         for charges in made:
             if charges.ledger.unit != charges.plan.unit:
                 raise PrivacyError(
@@ -380,7 +382,7 @@ class Server:
         reached = []
         for charges, head in zip(self._charges, saved["heads"], strict=True):
             steps, known = self._steps_a_round(charges), charges.ledger.runs().get(self.identity)
-            if known is not None and known["mechanism"] != charges.plan.frozen():
+            if known is not None and known["mechanism"] != charges.mechanism:
                 raise PrivacyError("The run's plan is not the one that its ledger froze before the first round.")
             if resume:
                 charges.open(self.random)

@@ -23,6 +23,7 @@ class Charges:
         plan: The mechanism, frozen there before the first step.
         block: How many steps are charged at once; what a crash loses of them is not refunded.
         delta: The failure probability of a step that its costs do not cover.
+        also: Further terms to freeze, such as what a federation declared, as text.
     """
 
     ledger: Ledger
@@ -30,12 +31,18 @@ class Charges:
     plan: Plan
     block: int = 1
     delta: float = 0.0
+    also: str = ""
+
+    @property
+    def mechanism(self) -> dict[str, float | int | str]:
+        """What is frozen before the first step."""
+        return {**self.plan.frozen(), **({"also": self.also} if self.also else {})}
 
     def open(self, random: Randomness) -> None:
         """Freeze the mechanism, or check that it is the one that was frozen."""
         self.ledger.open_run(
             self.identity,
-            mechanism=self.plan.frozen(),
+            mechanism=self.mechanism,
             seed_fingerprint=random.fingerprint,
             seeded=random.seeded,
         )

@@ -1,0 +1,121 @@
+"""`tacita federate` as a person would type it, with wrong input too."""
+
+import contextlib
+import io
+import json
+import sys
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+
+from tacita.cli import main
+from tacita.federated import recipes
+from tacita.ledger import Ledger
+
+
+def federate(*arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["tacita", *map(str, arguments)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
+        main()
+    return SimpleNamespace(returncode=end.value.code, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+SMALL = ("--clients", "5", "--rounds", "2", "--seed", "1")
+
+
+def test_the_demo_gives_a_label_with_both_units(tmp_path):
+    done = federate("federate", "--demo", *SMALL, "--dir", tmp_path)
+    assert done.returncode == 0
+    assert "round 2/2: accuracy" in done.stderr
+    for words in ("ANY ONE CLIENT (worst case)", "ANY ONE RECORD (worst case)", "neither follows from the other"):
+        assert words in done.stdout
+    run = tmp_path / "federate-digits-joint-1"
+    assert {"label.html", "label-owner.html", "guarantee.json", "run.json"} <= {p.name for p in run.iterdir()}
+    shown = federate("label", run)
+    assert shown.stdout == done.stdout
+    public = (run / "label.html").read_text()
+    assert "accuracy" not in public
+    with Ledger.open(run / "ledger.sqlite") as clients, Ledger.open(run / "record-ledger.sqlite") as records:
+        assert (clients.unit, records.unit) == ("client", "record")
+        assert [sum(r["charged"] for r in book.runs().values()) for book in (clients, records)] == [2, 2]
+
+
+@pytest.mark.parametrize("level", ["client", "sequential"])
+def test_json_is_one_document(level, tmp_path):
+    done = federate("federate", "--demo", *SMALL, "--level", level, "--split", "class", "--dir", tmp_path, "--json")
+    document = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert document["label"]["worst"]["unit"] == ("client" if level == "client" else "record")
+    assert document["run"].endswith(f"federate-digits-{level}-1")
+
+
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    plain = recipes.Ready.accuracy
+    seen = []
+
+    def interrupt(self, model):
+        seen.append(1)
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+        return plain(self, model)
+
+    monkeypatch.setattr(recipes.Ready, "accuracy", interrupt)
+    done = federate("federate", "--demo", "--clients", "5", "--rounds", "3", "--level", "client", "--dir", tmp_path)
+    assert done.returncode == 130
+    assert "round 1 of 3 is kept" in done.stderr
+    run = tmp_path / "federate-digits-client-1"
+    again = federate("federate", "--resume", run)
+    assert again.returncode == 0
+    assert "Rounds taken / planned: 3 / 3" in again.stdout
+    assert "Rounds lost to interruptions: 0" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "either --demo"),
+        (("--demo", "--engine", "mqtt"), "--engine must be one of"),
+        (("--demo", "--level", "world"), "level must be one of"),
+        (("--demo", "--split", "odd"), "split must be one of"),
+        (("--demo", "--clients", "5000"), "too many for 1437 records"),
+        (("--demo", "--clients", "1"), "clients must be"),
+        (("--demo", "--dataset", "adult"), "dataset must be one of"),
+        (("--demo", "--epsilon", "0"), "epsilon must be"),
+        (("--demo", "--client-rate", "2"), "each client takes part"),
+        (("--demo", "--dropout", "3"), "dropout must be"),
+        (("--demo", "--engine", "flower", "--dropout", "0.5"), "--dropout is for --engine local"),
+        (("--resume", "nowhere"), "not a run directory"),
+    ],
+)
+def test_wrong_input_ends_with_one_line(arguments, words, tmp_path):
+    done = federate("federate", *arguments, "--dir", tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_federations_run_is_no_training_run(tmp_path):
+    federate("federate", "--demo", *SMALL, "--level", "client", "--dir", tmp_path)
+    run = tmp_path / "federate-digits-client-1"
+    for command in (("audit", run), ("train", "--resume", run)):
+        done = federate(*command)
+        assert done.returncode == 2
+        assert "is a federation's run" in done.stderr
+
+
+def test_flower_missing_is_told_in_one_line(tmp_path):
+    hidden = {name: None for name in list(sys.modules) if name.split(".")[0] == "flwr"}
+    with mock.patch.dict(sys.modules, {**hidden, "flwr": None}):
+        sys.modules.pop("tacita.federated.flower", None)
+        done = federate("federate", "--demo", "--engine", "flower", "--dir", tmp_path)
+    assert done.returncode == 2
+    assert "pip install 'tacita[federated]'" in done.stderr
+    assert done.stderr.count("\n") == 1
