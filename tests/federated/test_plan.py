@@ -6,6 +6,7 @@ import dp_accounting
 import mpmath
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binom, norm
 
 import tacita
@@ -14,6 +15,7 @@ from tacita._check import PrivacyError
 from tacita.federated import FederationPlan, federation_plan
 from tacita.federated.labels import hidden_participation, mixed_costs
 from tacita.federated.plan import noise_shares
+from tacita.federated.server import Server
 
 RECORDS = {"record_clip_norm": 0.5, "record_rate": 0.05, "local_batch": 10}
 
@@ -253,3 +255,24 @@ def test_the_figure_over_who_takes_part_holds_with_all_coins_on_the_table(level,
 def test_the_figure_over_who_takes_part_is_never_above_that_of_a_client_that_always_does():
     plan = make("parallel", client_rate=0.999)
     assert hidden_participation(plan, 6, 1e-5) == plan.record_worst(6, 1e-5)
+
+
+def test_records_that_several_clients_hold_add_up_over_them():
+    declared = {"clients": 30, "client_rate": 0.5, "rounds": 10, "record_clip_norm": 1.0, "record_rate": 0.1}
+    parallel = {**declared, "local_batch": 5, "level": "parallel", "record_noise_multiplier": 2.0}
+    plan = federation_plan(**parallel, copies=3)
+    alone = federation_plan(**parallel)
+    assert plan.of_records.steps == 3 * alone.of_records.steps
+    assert plan.record_worst(plan.of_records.steps, 1e-5) == alone.record_worst(3 * alone.of_records.steps, 1e-5)
+    assert hidden_participation(plan, 10, 1e-5).epsilon > hidden_participation(alone, 10, 1e-5).epsilon
+    server = Server(plan, {"w": torch.zeros(2)})
+    server.taken, server.lost, server.participations = 10, 1, {"a": 7, "b": 5, "c": 2, "d": 1}
+    assert server.most_steps == 8 + 6 + 3
+    server.participations = {"a": 10}
+    assert server.most_steps == 10 + 1 + 1
+    for level, extra in (("client", {"noise_multiplier": 1.0}), ("sequential", {"record_noise_multiplier": 1.0})):
+        wrong = {**declared, **extra, "level": level, "client_rate": 1.0, "copies": 2}
+        if level == "client":
+            wrong = {k: v for k, v in wrong.items() if not k.startswith("record_")}
+        with pytest.raises(PrivacyError, match="takes no copies"):
+            federation_plan(**wrong)

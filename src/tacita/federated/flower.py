@@ -384,7 +384,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if plan.of_clients is not None:
             found["client"] = plan.of_clients.running(rounds, plan.delta - plan.failure)
         if plan.of_records is not None:
-            found["record"] = plan.of_records.running(rounds * plan.local_steps, plan.delta)
+            found["record"] = plan.of_records.running(rounds * plan.steps_a_round, plan.delta)
         return found
 
 

@@ -65,9 +65,9 @@ def hidden_participation(plan: FederationPlan, rounds: int, delta: float) -> Gua
     if declared is None:
         raise ValueError(f"Level {plan.level!r} does not protect single records.")
     table = cost_table(declared.sample_rate, declared.noise_multiplier, ORDERS, False)
-    costs = rounds * mixed_costs(plan.local_steps * table[:, TOP], plan.client_rate)
+    costs = rounds * plan.copies * mixed_costs(plan.local_steps * table[:, TOP], plan.client_rate)
     epsilon = max(SMALLEST_EPSILON, float(epsilon_from_costs(costs, ORDERS, delta=delta, notion="weak")))
-    plain = plan.record_worst(rounds * plan.local_steps, delta)  # of a client that is in every round
+    plain = plan.record_worst(rounds * plan.steps_a_round, delta)  # of clients that are in every round
     if plain.epsilon <= epsilon:
         return plain
     return replace(plain, epsilon=epsilon, method="rdp, over who takes part", mechanism=())
@@ -95,8 +95,7 @@ def _worst(server: Server, rounds: int, delta: float) -> Guarantee:
     plan = server.plan
     if plan.of_clients is not None:
         return plan.client_worst(rounds, delta)
-    busiest = min(rounds, server.most_steps // plan.local_steps) if plan.level == "parallel" else rounds
-    return plan.record_worst(busiest * plan.local_steps, delta)
+    return plan.record_worst(_record_steps(server, rounds), delta)
 
 
 def _running(server: Server, rounds: int, delta: float) -> float:
@@ -104,8 +103,13 @@ def _running(server: Server, rounds: int, delta: float) -> float:
     plan = server.plan
     if plan.of_clients is not None:
         return plan.of_clients.running(rounds, delta - plan.failure)
-    busiest = min(rounds, server.most_steps // plan.local_steps) if plan.level == "parallel" else rounds
-    return plan.headline.running(busiest * plan.local_steps, delta)
+    return plan.headline.running(_record_steps(server, rounds), delta)
+
+
+def _record_steps(server: Server, rounds: int) -> int:
+    """Return the most steps that a record was in; at level parallel the coins tell, which do not depend on the data."""
+    steps = rounds * server.plan.steps_a_round
+    return min(steps, server.most_steps) if server.plan.level == "parallel" else steps
 
 
 def _comparisons(server: Server, delta: float) -> list[Guarantee]:
@@ -147,6 +151,7 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
             ("Noise multiplier, records", f"{plan.record_noise_multiplier:.6g}"),
             ("Chance of a record to enter a step", f"{plan.record_rate:.6g} (independent coins)"),
             ("Local steps in a round", f"{plan.local_steps}"),
+            ("Clients that may hold the same record", f"{plan.copies}"),
             ("Divisor inside a client", f"{plan.local_batch:g}"),
         ]
     if plan.shares:
@@ -162,8 +167,10 @@ def _declared(plan: FederationPlan) -> tuple[str, ...]:
     if plan.level == "parallel":
         lines.append(
             "The headline is for a record of the client that took part most often; who takes part is decided by coins "
-            "and does not depend on the data. A record that several clients hold adds up over them."
+            "and does not depend on the data."
         )
+    if plan.copies > 1:
+        lines.append(f"A record may be held by up to {plan.copies} clients: its costs are added up over them.")
     if plan.level == "joint":
         lines.append(f"A round in which more than {plan.shares} clients are drawn asks nobody.")
     if plan.level == "sequential":
@@ -205,7 +212,7 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
         checks.append(holds("The noise is seeded by the operating system and used once"))
     people = "One client is one person or one institution; somebody behind several clients is covered less"
     if plan.of_clients is None:
-        people = "One record is one person, held by one client"
+        people = f"One record is one person, held by at most {plan.copies} of the clients"
     for text in (
         _TRUST[plan.level],
         people,
@@ -320,6 +327,8 @@ def _typical_records(server: Server, delta: float) -> list[Guarantee]:
     """Return the largest typical epsilon that any client told of its records; the worst case for those who did not."""
     plan = server.plan
     if plan.level not in ("parallel", "joint") or not server.typical.any() or delta != plan.delta:
+        return []
+    if plan.copies > 1:  # a client knows nothing of what a record costs elsewhere
         return []
     floor = typical_floor(server)
     worst = plan.record_worst(server.most_steps, delta)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,6 @@ from tacita.training.loop import Interrupts
 from tacita.training.records import Records, trainable
 
 KIND = "federated"
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Where a federation's server writes: run directory, ledgers and what it knows about itself."""
-
-    folder: Path | None
-    ledger: Ledger | str | Path
-    record_ledger: Ledger | str | Path
 
 
 class Federation:

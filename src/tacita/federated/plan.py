@@ -49,6 +49,7 @@ class FederationPlan:
         record_rate: The chance with which each record enters its client's step.
         local_batch: What a client divides its sum of gradients by: a declared constant.
         local_steps: Steps inside a client between two rounds.
+        copies: How many clients may hold the same record; its costs add up over them.
         divisor: What the server divides the sum of updates by: a declared constant.
         delta: At which delta running figures are given.
         client_rates: Lower rates of single clients, by name.
@@ -66,6 +67,7 @@ class FederationPlan:
     record_rate: float | None = None
     local_batch: float | None = None
     local_steps: int = 1
+    copies: int = 1
     divisor: float = 1.0
     delta: float = 1e-5
     client_rates: Mapping[str, float] = field(default_factory=dict)
@@ -107,10 +109,15 @@ class FederationPlan:
             clip_norm=_given(self.record_clip_norm),
             noise_multiplier=self.record_noise_multiplier,
             sample_rate=_given(self.record_rate),
-            steps=self.rounds * self.local_steps,
+            steps=self.rounds * self.steps_a_round,
             batch_size=_given(self.local_batch),
             delta=self.delta,
         )
+
+    @property
+    def steps_a_round(self) -> int:
+        """How many steps of a round a record may be in: those of every client that holds it."""
+        return self.local_steps * self.copies
 
     @property
     def headline(self) -> Plan:
@@ -196,6 +203,7 @@ def federation_plan(
     record_rate: float | None = None,
     local_batch: float | None = None,
     local_steps: int = 1,
+    copies: int = 1,
     divisor: float | None = None,
     delta: float = 1e-5,
     client_rates: Mapping[str, float] | None = None,
@@ -223,6 +231,11 @@ def federation_plan(
             f"Level {level!r} is for FedSGD alone: with local_steps={local_steps} a client steps from points that "
             "its own noise has moved, so the noise cannot be counted again. Use local_steps=1, or another level."
         )
+    if copies != 1 and level not in ("parallel", "joint"):
+        raise PrivacyError(
+            f"Level {level!r} takes no copies: at level 'client' a client is protected with all it holds, at level "
+            "'sequential' a record that several clients hold is a group of records (see tacita.group)."
+        )
     plan = FederationPlan(
         level=level,
         clients=enrolled,
@@ -234,6 +247,7 @@ def federation_plan(
             level, "record_noise_multiplier", record_noise_multiplier, ("parallel", "sequential")
         ),
         local_steps=_check.count("local_steps", local_steps),
+        copies=_check.count("copies", copies),
         divisor=positive("divisor", divisor) if divisor is not None else max(1.0, _expected(enrolled, rate, lower)),
         delta=_check.probability("delta", delta),
         client_rates=lower,

@@ -118,7 +118,7 @@ class Server:
             made.append(Charges(book, self.identity, plan.of_clients, 1, plan.failure / plan.rounds, also))
         if plan.of_records is not None:
             book = ledger_at(record_ledger if made else ledger)
-            made.append(Charges(book, self.identity, plan.of_records, plan.local_steps, also=also))
+            made.append(Charges(book, self.identity, plan.of_records, plan.steps_a_round, also=also))
         for charges in made:
             if charges.ledger.unit != charges.plan.unit:
                 raise PrivacyError(
@@ -254,9 +254,10 @@ class Server:
 
     @property
     def most_steps(self) -> int:
-        """The steps of the client that took part most often; coins do not depend on the data."""
-        most = max(self.participations.values(), default=0) + self.lost
-        return max(1, min(most, self.taken)) * self.plan.local_steps
+        """The steps of the busiest clients that may hold one record; the coins do not depend on the data."""
+        counts = sorted(self.participations.values(), reverse=True)[: self.plan.copies]
+        counts += [0] * (self.plan.copies - len(counts))
+        return max(1, sum(min(count + self.lost, self.taken) for count in counts)) * self.plan.local_steps
 
     def steps_of(self, name: str) -> int:
         """Return how many local steps of a client count."""
