@@ -319,8 +319,8 @@ def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _words(recipe: Recipe) -> dict[str, Any]:
-    how = {"even": "alike", "class": "two classes each", "dirichlet": "in uneven mixes"}[recipe.split]
-    name = f"{recipe.data}, {recipe.clients} clients ({how})"
+    how = {"even": "all alike", "class": "two classes each", "dirichlet": "in uneven mixes"}[recipe.split]
+    name = f"{recipe.data.capitalize()} over {recipe.clients} clients, {how}"
     return {"name": name, "purpose": "A linear classifier, trained where the data are by a federation."}
 
 
