@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tacita import _check
 from tacita._check import PrivacyError
@@ -90,7 +90,7 @@ class Task:
         self.set(parameters)
         own: list[Tensor] = list(self._own.values())
         for batch in batches:
-            args, kwargs, target = split_batch(tree_map(_channels_last, batch))
+            args, kwargs, target = split_batch(batch)
             loss = self.loss_fn(self.model(*args, **kwargs), target)
             gradients = torch.autograd.grad(loss.mean() if loss.dim() else loss, own)
             with torch.no_grad():
@@ -152,9 +152,9 @@ class Client:
         batch = self.task.local.batch_size or size
         for _ in range(self.task.local.epochs):
             order = np.arange(size) if batch >= size else random.permutation(size)
-            everything = self.records.take(order)  # copied once; its batches are views
-            for start in range(0, size, batch):
-                yield tree_map(lambda t, start=start: t[start : start + batch], everything)
+            leaves, shape = tree_flatten(tree_map(_channels_last, self.records.take(order)))  # copied once
+            for views in zip(*(leaf.split(batch) for leaf in leaves), strict=True):
+                yield tree_unflatten(views, shape)
 
     # Where records are protected.
 
