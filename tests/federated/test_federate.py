@@ -1,30 +1,14 @@
 """`tacita federate` as a person would type it, with wrong input too."""
 
-import contextlib
-import io
 import json
 import sys
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
-from tacita.cli import main
 from tacita.federated import recipes
 from tacita.ledger import Ledger
-
-
-def federate(*arguments):
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.object(sys, "argv", ["tacita", *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as end,
-    ):
-        main()
-    return SimpleNamespace(returncode=end.value.code, stdout=out.getvalue(), stderr=err.getvalue())
-
+from tests.test_cli import tacita as federate
 
 SMALL = ("--clients", "5", "--rounds", "2", "--seed", "1")
 

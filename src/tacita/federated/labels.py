@@ -14,7 +14,16 @@ from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Server
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.report.label import Check, Label, Readings
-from tacita.training.labels import PERCENTS, RunFacts, ledger_row, not_hardened, own_epsilons, percentile
+from tacita.training.labels import (
+    PERCENTS,
+    RunFacts,
+    holds,
+    ledger_row,
+    noise_check,
+    not_hardened,
+    own_epsilons,
+    percentile,
+)
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -182,10 +191,6 @@ def _declared(plan: FederationPlan) -> tuple[str, ...]:
 
 def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
     plan = server.plan
-
-    def holds(text: str) -> Check:
-        return Check(text=text, state="holds")
-
     checks = [
         holds("Each client enters a round by an independent coin, and a round may be empty"),
         holds("Updates that are not finite, or not of the model's shape, are dropped in silence"),
@@ -203,13 +208,7 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
     if plan.client_metrics:
         text = "What clients measured themselves was passed on: no figure on this label covers it"
         checks.append(Check(text=text, state="warning"))
-    if facts.seeded:
-        text = (
-            "The noise comes from a chosen seed: reproducible, not secure. Whoever knows the seed can remove the noise"
-        )
-        checks.append(Check(text=text, state="warning"))
-    else:
-        checks.append(holds("The noise is seeded by the operating system and used once"))
+    checks.append(noise_check(facts))
     people = "One client is one person or one institution; somebody behind several clients is covered less"
     if plan.of_clients is None:
         people = f"One record is one person, held by at most {plan.copies} of the clients"

@@ -243,10 +243,20 @@ def _budget_text(budget: Budget) -> str:
     return "at most " + ", ".join(f"{n} steps at {share:.3g} of the clip norm" for share, n in reversed(levels))
 
 
-def _checks(plan: Plan, facts: RunFacts) -> tuple[Check, ...]:
-    def holds(text: str) -> Check:
-        return Check(text=text, state="holds")
+def holds(text: str) -> Check:
+    """Return a check that was enforced or tested."""
+    return Check(text=text, state="holds")
 
+
+def noise_check(facts: RunFacts) -> Check:
+    """Return where the noise came from, and what that means."""
+    if not facts.seeded:
+        return holds("The noise is seeded by the operating system and used once")
+    text = "The noise comes from a chosen seed: reproducible, not secure. Whoever knows the seed can remove the noise"
+    return Check(text=text, state="warning")
+
+
+def _checks(plan: Plan, facts: RunFacts) -> tuple[Check, ...]:
     checks = [
         holds("Each record enters a step by an independent coin"),
         holds("Each record's contribution is clipped, in float32 or better, and one that is not finite is dropped"),
@@ -256,13 +266,7 @@ def _checks(plan: Plan, facts: RunFacts) -> tuple[Check, ...]:
     ]
     if plan.record_budget is not None:
         checks.append(holds("Every record is held to its declared budget"))
-    if facts.seeded:
-        text = (
-            "The noise comes from a chosen seed: reproducible, not secure. Whoever knows the seed can remove the noise"
-        )
-        checks.append(Check(text=text, state="warning"))
-    else:
-        checks.append(holds("The noise is seeded by the operating system and used once"))
+    checks.append(noise_check(facts))
     for text in (
         "One record is one person; somebody with several records is covered by group privacy only",
         "Architecture, preprocessing and settings were chosen without looking at these data",
