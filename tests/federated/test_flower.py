@@ -179,7 +179,7 @@ def test_a_killed_server_goes_on_and_charges_the_lost_round_once(tmp_path):
     again = strategy_for(
         plan, FedAdam(fraction_evaluate=0.0, min_available_nodes=CLIENTS, eta=0.1), run_dir=tmp_path / "run", rng=None
     )
-    again._open(initial())
+    again.open(initial())
     assert (again.server.taken, again.server.lost) == (3, 1)
     assert all(np.array_equal(again.inner.m_t[k], v) for k, v in moments.items())
     again.start(DirectGrid(app_for(plan)), initial())
@@ -193,6 +193,17 @@ def test_a_run_directory_of_another_plan_is_refused(tmp_path):
     strategy_for(plan_for("client"), run_dir=tmp_path / "run").start(DirectGrid(app_for(plan_for("client"))), initial())
     with pytest.raises(PrivacyError, match="another plan"):
         strategy_for(plan_for("client", rounds=9), run_dir=tmp_path / "run").start(None, initial())
+
+
+def test_a_node_that_restarts_is_the_same_client_under_a_new_number():
+    plan = plan_for("client", client_rate=1.0)
+    grid = DirectGrid(app_for(plan))
+    strategy = strategy_for(plan)
+    strategy.start(grid, initial(), num_rounds=1)
+    grid.contexts[777] = Context(7, 777, grid.contexts.pop(100).node_config, RecordDict(), {})
+    strategy.start(grid, initial(), num_rounds=1)
+    assert strategy.server.participations == {f"{i:06d}": 2 for i in range(CLIENTS)}
+    assert dict(strategy.label().readings.facts)["Clients"] == str(CLIENTS)
 
 
 def test_a_client_refuses_a_server_with_another_plan():

@@ -279,3 +279,15 @@ def test_a_client_that_fails_costs_its_round_and_nothing_else(monkeypatch):
     federation.run()
     assert (federation.server.taken, federation.server.lost) == (3, 1)
     assert federation.label().worst.epsilon == federation.plan.client_worst(3, 1e-5).epsilon
+
+
+def test_more_clients_than_one_exchange_takes_are_asked_in_groups(monkeypatch):
+    monkeypatch.setattr("tacita.federated.server.MOST_CLIENTS", 4)
+    declared = {"record_clip_norm": 1.0, "record_rate": 0.5, "local_batch": 5, "record_noise_multiplier": 2.0}
+    plan = federation_plan(level="parallel", clients=9, client_rate=1.0, rounds=1, **declared)
+    data = [(torch.randn(10, 3), torch.randint(0, 2, (10,))) for _ in range(9)]
+    model = torch.nn.Linear(3, 2)
+    federation = Federation(model, torch.nn.functional.cross_entropy, data, plan, record_panel=2, rng=0).run()
+    label = federation.label()
+    assert not federation.server.untold
+    assert {g.unit for g in label.readings.typical} == {"record"}

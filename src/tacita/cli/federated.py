@@ -78,10 +78,14 @@ def _local(recipe: Any, run: Path, as_json: bool) -> None:
 
 
 def _go_on(run: Path, as_json: bool) -> None:
-    from tacita.federated.recipes import restart
+    from tacita.federated.recipes import recipe_of, restart
 
+    recipe, engine = recipe_of(run)
+    if engine == "flower":
+        _flower(recipe, run, as_json)
+        return
     with busy("Reading the run", quiet=as_json):
-        federation, recipe = restart(run)
+        federation = restart(recipe, run)
     _finish(federation, recipe, run, as_json)
 
 

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         self._arrays: ArrayRecord | None = None
         self._nodes: dict[str, int] = {}
         self._names: dict[int, str] = {}
+        self._sent: list[Message] = []
         self._grid: Grid | None = None
         self._told: str | None = None
 
@@ -125,7 +127,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         self.timeout = timeout
-        arrays = self._open(initial_arrays)
+        arrays = self.open(initial_arrays)
         left = self.plan.rounds - self._core.taken
         rounds = left if num_rounds is None else min(num_rounds, left)
         result = super().start(grid, arrays, rounds, timeout, train_config, evaluate_config, evaluate_fn)
@@ -149,7 +151,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         """Charge the round, toss the coins and return the messages to those who take part."""
         self._grid = grid
         if self.server is None:
-            arrays = self._open(arrays)
+            arrays = self.open(arrays)
         self._arrays = arrays
         now = self._core.begin(self._enrolled(grid))
         if now is None:
@@ -162,7 +164,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if self._tells_norms:
             asked["exchange"] = first_attempt(self._core.norms_exchange(now))
         content[ASK] = ConfigRecord(asked)
-        return [self._message(self._nodes[n], content) for n in now.asked]
+        self._sent = [self._message(self._nodes[n], content) for n in now.asked]
+        return self._sent
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -223,8 +226,10 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             raise PrivacyError("The federation has not begun: call start, or configure_train first.")
         return self.server
 
-    def _open(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Make the server for these arrays, or take up the run that the run directory holds."""
+    def open(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Make the server for these arrays, or take up the run that the run directory holds; `start` does it, too."""
+        if self.server is not None and self._arrays is not None:
+            return self._arrays
         like = _parameters(arrays)
         if self.run_dir is not None and (self.run_dir / "run.json").exists():
             self.server, facts, state, _ = restore_federation(self.run_dir, like, resume=True)
@@ -285,8 +290,10 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             if time.monotonic() > deadline:
                 raise PrivacyError(f"{len(nodes)} of {wanted} nodes came within {self._patience:g} seconds.")
             time.sleep(0.2)
+        self._names = {n: name for n, name in self._names.items() if n in nodes}  # a node that restarts is another one
         self._learn_names(grid, [n for n in nodes if n not in self._names])
         self._nodes = {self._names[n]: n for n in nodes if n in self._names}
+        self._facts = replace(self._facts, trained=max(self._facts.trained, len(self._nodes)))
         return list(self._nodes)
 
     def _learn_names(self, grid: Grid, nodes: list[int]) -> None:
@@ -326,9 +333,10 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
 
     def _report(self, replies: Iterable[Message]) -> None:
         """Tell the server's owner, in one line each, which clients failed."""
+        sent = {m.metadata.message_id: self._names.get(m.metadata.dst_node_id, "?") for m in self._sent}
         for reply in replies:
             if reply.has_error():
-                name = self._names.get(reply.metadata.src_node_id, "?")
+                name = sent.get(reply.metadata.reply_to_message_id, "?")
                 _LOG.warning("Tacita: client %s failed (%s)", name, " ".join(str(reply.error.reason).split())[:200])
 
     def _client_metrics(self, replies: list[Message]) -> MetricRecord | None:

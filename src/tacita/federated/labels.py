@@ -134,8 +134,9 @@ def _comparisons(server: Server, delta: float) -> list[Guarantee]:
             found.append(replace(slow, unit=f"client at rate {lowest:g}"))
     else:
         found.append(plan.record_worst(server.most_steps if plan.level == "parallel" else rounds, delta, "rdp"))
-    if plan.level == "parallel" and plan.client_rate < 1.0:
-        found.append(hidden_participation(plan, rounds, delta))
+    if plan.level == "parallel":
+        hidden = hidden_participation(plan, rounds, delta)
+        found += [hidden] if hidden.epsilon < _worst(server, rounds, delta).epsilon else []
     return found
 
 
@@ -180,7 +181,7 @@ def _declared(plan: FederationPlan) -> tuple[str, ...]:
         )
     if plan.copies > 1:
         lines.append(f"A record may be held by up to {plan.copies} clients: its costs are added up over them.")
-    if plan.level == "joint":
+    if plan.level == "joint" and plan.shares < plan.clients:
         lines.append(f"A round in which more than {plan.shares} clients are drawn asks nobody.")
     if plan.level == "sequential":
         lines.append(

@@ -169,20 +169,28 @@ def start(recipe: Recipe, run_dir: str | Path) -> Federation:
         rng=recipe.seed,
         **_words(recipe),
     )
-    runs.write_json(Path(run_dir), "recipe.json", {"kind": "federated", "recipe": asdict(recipe)})
+    _keep(recipe, run_dir, "local")
     return made
 
 
-def restart(run_dir: str | Path) -> tuple[Federation, Recipe]:
-    """Return an interrupted federation, ready to go on."""
+def _keep(recipe: Recipe, run_dir: str | Path, engine: str) -> None:
+    runs.write_json(Path(run_dir), "recipe.json", {"kind": "federated", "engine": engine, "recipe": asdict(recipe)})
+
+
+def recipe_of(run_dir: str | Path) -> tuple[Recipe, str]:
+    """Return the recipe of a run and the engine that it was started with."""
     document = runs.read_json(Path(run_dir), "recipe.json")
     try:
-        recipe = Recipe(**document["recipe"])
+        return Recipe(**document["recipe"]), _check.one_of("engine", document["engine"], ENGINES)
     except (KeyError, TypeError) as error:
         raise runs.RunError(f"The recipe of the run in {str(run_dir)!r} is damaged: {error}") from error
+
+
+def restart(recipe: Recipe, run_dir: str | Path) -> Federation:
+    """Return an interrupted federation of the local engine, ready to go on."""
     this = ready(recipe)
     model = this.model()
-    made = Federation.resume(
+    return Federation.resume(
         run_dir,
         model,
         nn.functional.cross_entropy,
@@ -191,7 +199,6 @@ def restart(run_dir: str | Path) -> tuple[Federation, Recipe]:
         optimizer=_optimizer(recipe, model),
         dropout=recipe.dropout,
     )
-    return made, recipe
 
 
 def finish(federation: Federation, recipe: Recipe, progress: Callable[[Round, float], None] | None = None) -> Label:
@@ -252,7 +259,9 @@ def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[int, flo
                 if progress is not None and number:
                     progress(number, this.accuracy(model))
 
-            strategy.start(grid, ArrayRecord(model.state_dict()), evaluate_fn=show)
+            arrays = strategy.open(ArrayRecord(model.state_dict()))
+            _keep(recipe, run_dir, "flower")
+            strategy.start(grid, arrays, evaluate_fn=show)
             made.append(strategy.label(metrics=_measured(this, model)))
 
         simulate(server_app, client_app, recipe.clients)

@@ -339,14 +339,18 @@ class Server:
 
     def hear_records(self, exchange: Exchange) -> None:
         """Ask those who took part since the last time for the largest typical epsilon of their records."""
-        names = tuple(sorted(self.untold))
-        levels = epsilon_levels(self.plan)
-        told, answered = exchange(
-            names, f"{self.identity} round {self.taken} records", "records", lambda m, k: largest(m, k, levels)
-        )
-        if told is not None and len(told) == 2:
-            self.typical = np.maximum(self.typical, np.minimum(told, levels[-1]))
-            self.untold -= set(answered)
+        names, levels = sorted(self.untold), epsilon_levels(self.plan)
+        groups = -(-len(names) // MOST_CLIENTS)
+        for group in range(groups):
+            told, answered = exchange(
+                tuple(names[group::groups]),
+                f"{self.identity} round {self.taken} records {group}",
+                "records",
+                lambda m, k: largest(m, k, levels),
+            )
+            if told is not None and len(told) == 2:
+                self.typical = np.maximum(self.typical, np.minimum(told, levels[-1]))
+                self.untold -= set(answered)
 
     # Keeping.
 
