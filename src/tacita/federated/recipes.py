@@ -256,8 +256,8 @@ def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[int, flo
         def main(grid: Grid, context: Context) -> None:
             def show(number: int, arrays: ArrayRecord) -> None:
                 model.load_state_dict(arrays.to_torch_state_dict())
-                if progress is not None and number:
-                    progress(number, this.accuracy(model))
+                if progress is not None and number and strategy.server is not None:
+                    progress(strategy.server.taken, this.accuracy(model))
 
             arrays = strategy.open(ArrayRecord(model.state_dict()))
             _keep(recipe, run_dir, "flower")
