@@ -180,7 +180,7 @@ def draw(rows: list[Row]) -> None:
         axis.set_title(f"MNIST, {title}", loc="left", weight="bold")
         axis.grid(color="#d9d9d9", lw=0.6)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("epsilon of an image at delta 1e-5")
+    axes[0].set_ylabel("epsilon of a client's record, delta 1e-5")
     figure.legend(frameon=False, fontsize=9, ncols=2, loc="outside lower center")
     figure.savefig(FIGURE, metadata={"Date": None, "Creator": "tacita"})
 
