@@ -35,7 +35,7 @@ test: $(READY) lint browser   ## everything CI runs; under ten minutes on two co
 test-all: $(READY) lint browser   ## also the long counts (about half an hour)
 	HYPOTHESIS_PROFILE=thorough $(PYTEST)
 
-test-flower: $(READY)   ## real Flower processes on loopback: simulation, deployment, a killed server (about ten minutes)
+test-flower: $(READY)   ## real Flower processes on loopback: simulation, deployment, a killed server (about ten minutes, alone on the machine)
 	$(BIN)/pytest -m flower tests/federated
 
 docs: $(READY)

@@ -429,12 +429,8 @@ def assert_same(found: dict) -> None:
     assert found["typical"][0] == found["typical"][1]
 
 
-def test_flowers_simulation_agrees_with_the_local_engine(tmp_path):
-    assert_same(both_engines("joint", tmp_path))
-
-
 @pytest.mark.flower
-@pytest.mark.parametrize("level", ["client", "parallel", "sequential"])
+@pytest.mark.parametrize("level", list(LEVELS))
 def test_flowers_simulation_agrees_at_every_level(level, tmp_path):
     assert_same(both_engines(level, tmp_path))
 
