@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -113,12 +113,12 @@ def in_turns(batch: int, python: str, turns: int, rounds: int) -> tuple[list[flo
     return ours, theirs
 
 
-@lru_cache
-def _held(partition: int) -> Part:
-    return Part(_pool(), (partition * HELD + np.arange(HELD)) % POOL)
+def _held(partition: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a client's own records, made anew: what a worker of the simulation would have to read."""
+    generator = torch.Generator().manual_seed(partition)
+    return torch.randn(HELD, 1, 28, 28, generator=generator), torch.randint(0, 10, (HELD,), generator=generator)
 
 
-_pool = lru_cache(pool)
 NETWORK = partial(default_model, (1, 28, 28), 10)
 
 
@@ -169,12 +169,16 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--pfl", help="the Python of an environment with pfl 0.6")
     options.add_argument("--one", type=int, help="time this batch size alone, as JSON")
+    options.add_argument("--flower", action="store_true", help="time Flower's simulation alone")
     options.add_argument("--turns", type=int, default=3)
     options.add_argument("--rounds", type=int, default=3)
     chosen = options.parse_args()
     torch.set_num_threads(1)
     if chosen.one is not None:
         print(json.dumps(measure(chosen.one, chosen.rounds)))
+        return
+    if chosen.flower:
+        _print_flower(chosen.rounds)
         return
     if chosen.pfl:
         for batch in (50, 600):
@@ -187,7 +191,11 @@ def main() -> None:
         early, late = found["memory_mib"]  # type: ignore[misc]
         share = f"{found['not_training']:.1%} of a round is not training"
         print(f"level {level}: {share}; memory {early:.0f} MiB after one round, {late:.0f} at the end", flush=True)
-    flower, local = flower_seconds(chosen.rounds), local_seconds(chosen.rounds)
+    _print_flower(chosen.rounds)
+
+
+def _print_flower(rounds: int) -> None:
+    flower, local = flower_seconds(rounds), local_seconds(rounds)
     print(f"Flower's simulation: {flower:.2f} s a round, local engine {local:.2f} s; ratio {flower / local:.2f}")
 
 

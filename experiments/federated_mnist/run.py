@@ -379,7 +379,7 @@ CLIENT = {
         replace(_IID_100, epsilon=2.0, rounds=30, clip=0.4, local=Local(1, 50, 0.1)),
         replace(_IID_100, epsilon=None),
     ),
-    "client-iid-100-loose": (replace(_IID_100, clip=3.0),),
+    "client-iid-100-loose": (replace(_IID_100, clip=3.0), replace(_IID_100, epsilon=2.0)),  # as much noise in both
     "client-shards-100": (
         _SHARDS_100,
         replace(_SHARDS_100, epsilon=4.0, rounds=80, learning_rate=0.05),

@@ -51,7 +51,7 @@ def clients(rows: list[Row]) -> str:
     for r in sorted(rows, key=lambda r: (r["data"], r["clients"], r["split"])):
         key = (r["data"], r["split"])
         dp, bdp = PAPER[(*key, r["clients"])]
-        name = NAMES[key] + (", loose C" if r["experiment"].endswith("loose") else "")
+        name = NAMES[key] + (f", same noise, C = {r['clip_norm']:g}" if r["experiment"].endswith("loose") else "")
         start = [name, f"{r['clients']:,}", power(r["delta"]), *(f"{a}% at {e:g}" for a, e in (dp, bdp))]
         if r["target"] is None:
             lines.append([*start, f"{r['accuracy']:.1f}%", "almost no noise", "–", "–", "–", "–"])
