@@ -302,7 +302,7 @@ def test_the_global_sensitivity_does_not_shrink():
         assert finite.local_sensitivity(distances(beta(1, 1), n, "hellinger"), 2, n).max() >= limit
 
 
-@pytest.mark.parametrize("alphas", [(1, 1), (0.3, 4)])
+@pytest.mark.parametrize("alphas", [(1, 1), pytest.param((0.3, 4), marks=pytest.mark.slow)])
 def test_distances_equal_numerical_integration(alphas):
     n = 6
     made = {
