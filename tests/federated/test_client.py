@@ -258,6 +258,7 @@ def test_fedsgd_at_client_level_sends_the_gradient():
 
 def test_epochs_and_batches_cover_every_record():
     client = make_client(make_plan("client"), blobs(10), local=Local(epochs=2, batch_size=3, learning_rate=0.1))
+    client.task.settle(client.records)
     seen, take = [], client.records.take
     client.records.take = lambda places: (seen.extend(np.asarray(places).tolist()), take(places))[1]
     client.update(client.task.parameters, 1)

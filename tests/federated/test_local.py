@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from torch import nn
 
 from tacita import runs
 from tacita._check import PrivacyError
-from tacita.federated import Federation, Local, federation_plan
+from tacita.federated import Client, Federation, Local, Task, federation_plan
 from tacita.federated.local import client_name, label_of_run, named
 from tacita.ledger import Ledger
 
@@ -291,3 +292,36 @@ def test_more_clients_than_one_exchange_takes_are_asked_in_groups(monkeypatch):
     label = federation.label()
     assert not federation.server.untold
     assert {g.unit for g in label.readings.typical} == {"record"}
+
+
+class Viewed(nn.Module):
+    """Flattens by `view`, which does not work where channels are laid out last."""
+
+    def __init__(self):
+        super().__init__()
+        self.front, self.back = nn.Conv2d(2, 3, 2), nn.Linear(27, 2)
+
+    def forward(self, images):
+        found = self.front(images)
+        return self.back(found.view(len(found), -1))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (Viewed, (2, 4, 4)),
+        (lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.Flatten(), nn.Linear(16, 2)), (1, 3, 3, 3)),
+        (lambda: nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(27, 2)), (2, 4, 4)),
+    ],
+)
+def test_models_of_all_layouts_train(make, shape):
+    data = [(torch.randn(6, *shape), torch.randint(0, 2, (6,))) for _ in range(3)]
+    plan = federation_plan(level="client", clients=3, client_rate=1.0, rounds=1, clip_norm=1e3, noise_multiplier=0.01)
+    model = make()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    task = Task(deepcopy(model), nn.functional.cross_entropy)
+    update = Client("000000", task, data[0], plan, rng=0).update(task.parameters, 1)
+    nn.functional.cross_entropy(model(data[0][0]), data[0][1]).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(update[name], -parameter.grad, rtol=1e-4, atol=1e-6)
+        assert torch.equal(before[name], parameter.detach())

@@ -22,7 +22,7 @@ from tacita import runs
 from tacita._check import PrivacyError
 from tacita.federated.client import Client, Local, Task
 from tacita.federated.labels import federation_label
-from tacita.federated.local import ledger_place, restore_federation, save_federation
+from tacita.federated.local import ledger_place, plan_of, restore_federation, save_federation
 from tacita.federated.masking import Masker
 from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.server import Exchange, Server, first_attempt
@@ -232,9 +232,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             return self._arrays
         like = _parameters(arrays)
         if self.run_dir is not None and (self.run_dir / "run.json").exists():
-            self.server, facts, state, _ = restore_federation(self.run_dir, like, resume=True)
-            if self.server.plan != self.plan:
+            if plan_of(runs.read_json(self.run_dir, "run.json")) != self.plan:
                 raise PrivacyError(f"{str(self.run_dir)!r} holds a run of another plan: choose another run_dir.")
+            self.server, facts, state, _ = restore_federation(self.run_dir, like, resume=True)
             self._facts = facts.with_status("resumed")
             self._restore_inner(state["inner"])
             _LOG.info("Tacita: resumed after round %s of %s", self.server.taken, self.plan.rounds)

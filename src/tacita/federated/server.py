@@ -48,7 +48,7 @@ class Round:
     Attributes:
         number: 1 for the first round.
         drawn: Clients whose coin came up: their updates enter the sum.
-        followed: Further clients whose updates are measured and thrown away.
+        followed: Clients whose updates are measured, drawn or not.
     """
 
     number: int
