@@ -46,6 +46,7 @@ _LAYERS = (
     "ledger",
     "posterior",
     "report",
+    "synthesis",
     "training",
 )  # `import tacita` is enough
 __all__ = ["__version__", *_HOMES]

@@ -14,9 +14,14 @@ from tacita.accounting.filters import moments_budget as moments_budget
 from tacita.accounting.filters import most_spent as most_spent
 from tacita.accounting.filters import token_budget as token_budget
 from tacita.accounting.filters import token_profile as token_profile
+from tacita.accounting.gaussian import calibrate_gaussian as calibrate_gaussian
+from tacita.accounting.gaussian import gaussian_release as gaussian_release
+from tacita.accounting.gaussian import participation_bound as participation_bound
 from tacita.accounting.levels import LEVELS as LEVELS
 from tacita.accounting.levels import ORDERS as ORDERS
 from tacita.accounting.levels import level_of as level_of
 from tacita.accounting.worst import calibrate as calibrate
+from tacita.accounting.worst import calibrate_composed as calibrate_composed
+from tacita.accounting.worst import composed as composed
 from tacita.accounting.worst import real_order_cost as real_order_cost
 from tacita.accounting.worst import worst_case as worst_case

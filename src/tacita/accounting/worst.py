@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -19,6 +21,8 @@ from tacita._check import PrivacyError
 from tacita.accounting.curves import worst_curve
 from tacita.accounting.losses import largest_loss, loss_spread
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
+
+Part = tuple[float, float, int]  # sample rate, noise multiplier, steps
 
 _ASSUMPTIONS = (
     "each record enters each step on its own with the stated probability",
@@ -122,6 +126,76 @@ def calibrate(
         noise *= 1.0 + 5e-5
 
 
+def composed(parts: Sequence[Part], *, delta: float) -> Guarantee:
+    """Return the worst case of several mechanisms on the same records, one after the other.
+
+    Args:
+        parts: (sample rate, noise multiplier, steps) of each; any number of them, chosen beforehand.
+        delta: δ in (0, 1), for all of them together.
+
+    Examples:
+        >>> both = composed([(0.01, 1.0, 1000), (0.02, 2.0, 500)], delta=1e-5)
+        >>> alone = [worst_case(sample_rate=q, noise_multiplier=s, steps=t, delta=1e-5).epsilon
+        ...     for q, s, t in ((0.01, 1.0, 1000), (0.02, 2.0, 500))]
+        >>> max(alone) < both.epsilon < sum(alone)
+        True
+    """
+    checked = tuple(check_mechanism(*part) for part in parts)
+    if not checked:
+        raise ValueError("parts must hold at least one mechanism.")
+    dlt = _check.probability("delta", delta)
+    if len(checked) == 1:
+        (q, sigma, steps), *_ = checked
+        return worst_case(sample_rate=q, noise_multiplier=sigma, steps=steps, delta=dlt)
+    moments, epsilon = _rdp_of_parts(checked, dlt), _composed(checked, dlt)
+    return Guarantee(
+        kind="worst_case",
+        epsilon=epsilon,
+        delta=dlt,
+        method="pld" if epsilon < moments else "rdp",
+        mechanism=tuple(
+            (f"{name}_{i}", float(value))
+            for i, part in enumerate(checked, 1)
+            for name, value in zip(("sample_rate", "noise_multiplier", "steps"), part, strict=True)
+        ),
+        assumptions=_ASSUMPTIONS,
+        publishable=True,
+    )
+
+
+def calibrate_composed(parts: Sequence[Part], *, epsilon: float, delta: float) -> tuple[Part, ...]:
+    """Return the mechanisms with all noise scaled by one factor, the least that keeps them within (epsilon, delta).
+
+    Examples:
+        >>> parts = calibrate_composed([(0.01, 1.0, 50), (0.02, 2.0, 20)], epsilon=2.0, delta=1e-5)
+        >>> 1.97 < composed(parts, delta=1e-5).epsilon <= 2.0
+        True
+    """
+    target = _check.in_range("epsilon", epsilon, 1e-4, _PLD_LIMIT)
+
+    def scaled(log_factor: float) -> tuple[Part, ...]:
+        factor = math.exp(log_factor)
+        return tuple((q, float(f"{sigma * factor:.6g}"), steps) for q, sigma, steps in parts)
+
+    def excess(log_factor: float) -> float:
+        return math.log(_composed(scaled(log_factor), delta) / target)
+
+    limits = [(math.log(_NOISE_RANGE[0] / sigma), math.log(_NOISE_RANGE[1] / sigma)) for _, sigma, _ in parts]
+    low, high = max(pair[0] for pair in limits) + 1e-6, min(pair[1] for pair in limits) - 1e-6
+    factor = brentq(lambda x: math.log(_rdp_of_parts(scaled(x), delta) / target), low, high, xtol=1e-3)
+    slope = -1.0
+    for _ in range(6):  # secant steps from the answer by moments to the one by loss distributions
+        gap = excess(factor)
+        if -5e-3 < gap <= 0.0:
+            break
+        ahead = factor - (gap + 2e-3) / slope
+        slope = min(-0.5, (excess(ahead) - gap) / (ahead - factor))
+        factor = ahead
+    while excess(factor) > 0.0:
+        factor += 2e-3
+    return scaled(factor)
+
+
 def real_order_cost(order: float, *, sample_rate: float, noise_multiplier: float) -> float:
     """Return the cost λ D_{λ+1} of one step at the clip bound, for any real λ > 0.
 
@@ -155,6 +229,43 @@ def _epsilon(q: float, sigma: float, steps: int, delta: float, method: Literal["
     return max(epsilon, SMALLEST_EPSILON), used
 
 
+@lru_cache(maxsize=64)
+def _rdp_of_parts(parts: tuple[Part, ...], delta: float) -> float:
+    accountant = dp_accounting.rdp.RdpAccountant()
+    with _quiet():
+        for q, sigma, steps in parts:
+            accountant.compose(_event(q, sigma), steps)
+        return max(float(accountant.get_epsilon(delta)), SMALLEST_EPSILON)
+
+
+@lru_cache(maxsize=64)
+def _composed(parts: tuple[Part, ...], delta: float) -> float:
+    steps = sum(part[2] for part in parts)
+    epsilon, resolved = _rdp_of_parts(parts, delta), delta - steps * _UNIT
+    if epsilon > _PLD_LIMIT or steps > _PLD_STEPS or resolved <= 0.0:
+        return epsilon
+    return max(min(epsilon, float(_pld_of_parts(parts, epsilon).get_epsilon(resolved))), SMALLEST_EPSILON)
+
+
+def _pld_of_parts(parts: tuple[Part, ...], reach: float) -> Any:
+    interval = max(min(1e-4, 1e-3 * reach), reach / 1e5)
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=interval)
+    for q, sigma, steps in parts:
+        accountant.compose(_event(q, sigma), steps)
+    return accountant
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    log = logging.getLogger("absl")  # it warns of fractional orders it leaves out; the bound stays valid
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 def _event(q: float, sigma: float) -> Any:
     gaussian = dp_accounting.GaussianDpEvent(sigma)
     return gaussian if q == 1.0 else dp_accounting.PoissonSampledDpEvent(q, gaussian)
@@ -163,14 +274,9 @@ def _event(q: float, sigma: float) -> Any:
 @lru_cache(maxsize=256)
 def _rdp_epsilon(q: float, sigma: float, steps: int, delta: float) -> float:
     accountant = dp_accounting.rdp.RdpAccountant()
-    log = logging.getLogger("absl")  # it warns of fractional orders it leaves out; the bound stays valid
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
+    with _quiet():
         accountant.compose(_event(q, sigma), steps)
         return float(accountant.get_epsilon(delta))
-    finally:
-        log.setLevel(level)
 
 
 @lru_cache(maxsize=256)

@@ -1,5 +1,7 @@
 """What a release does: Rényi divergences of common families, and what Poisson sampling makes of them."""
 
+from tacita.mechanisms.gaussian import gaussian_delta as gaussian_delta
+from tacita.mechanisms.gaussian import gaussian_epsilon as gaussian_epsilon
 from tacita.mechanisms.renyi import (
     diagonal_gaussian_renyi as diagonal_gaussian_renyi,
 )

@@ -87,6 +87,9 @@ class PrivateTraining:
         holdout: Records like those of the dataset that are not trained on.
         groups: For the owner's tables: {column: one value per training record}.
         scheduler: A learning-rate scheduler to step and to checkpoint.
+        companions: Further things to checkpoint, by name, each with `state_dict` and `load_state_dict`, such as the
+            optimiser of a generator that is fitted to the trained model. Only what is computed from released
+            parameters belongs here.
         ledger: A path, or a `tacita.ledger.Ledger`, to charge; made if it does not exist. Without one the run
             directory gets its own.
         run_dir: Where to write the run. None writes nothing, and the run cannot be resumed.
@@ -139,6 +142,7 @@ class PrivateTraining:
         holdout: Any = None,
         groups: Mapping[str, Any] | None = None,
         scheduler: Any = None,
+        companions: Mapping[str, Any] | None = None,
         ledger: Ledger | str | Path | None = None,
         run_dir: str | Path | None = None,
         rng: int | None = None,
@@ -150,6 +154,7 @@ class PrivateTraining:
         if run_dir is not None:
             page_template()  # a missing extra is told now, not after the work
         self._attach(model, loss_fn, dataset, holdout, optimizer, scheduler, chunk)
+        self._companions = dict(companions or {})
         self.plan = make_plan(
             size=len(self._records),
             sample_rate=sample_rate,
@@ -319,6 +324,7 @@ class PrivateTraining:
         optimizer: torch.optim.Optimizer,
         holdout: Any = None,
         scheduler: Any = None,
+        companions: Mapping[str, Any] | None = None,
         ledger: Ledger | None = None,
         chunk: int | None = None,
     ) -> PrivateTraining:
@@ -332,6 +338,7 @@ class PrivateTraining:
         tensors, saved = runs.load_checkpoint(folder)
         made = cls.__new__(cls)
         made._attach(model, loss_fn, dataset, holdout, optimizer, scheduler, chunk)
+        made._companions = dict(companions or {})
         made._restore(folder, document, tensors, saved, ledger)
         return made
 
@@ -589,6 +596,8 @@ class PrivateTraining:
             state["scheduler"] = {
                 k: v for k, v in self.scheduler.state_dict().items() if isinstance(v, int | float | str | list | None)
             }
+        if self._companions:
+            state["companions"] = {name: thing.state_dict() for name, thing in self._companions.items()}
         panels = {name: panel.state() for name, panel in self._panels.items()}
         state["panels"] = {name: tensors for name, (tensors, _) in panels.items()}
         state["groups"] = {name: torch.from_numpy(codes) for name, (codes, _) in self._groups.items()}
@@ -622,6 +631,8 @@ class PrivateTraining:
             self.optimizer.load_state_dict(state["optimizer"])
             if self.scheduler is not None and "scheduler" in state:
                 self.scheduler.load_state_dict(state["scheduler"])
+            for name, thing in self._companions.items():
+                thing.load_state_dict(state["companions"][name])
             self._groups = {n: (t.numpy(), list(saved["groups"][n])) for n, t in state["groups"].items()}
             self._panels = {
                 name: self._restored_panel(name, part, saved["panels"][name]) for name, part in state["panels"].items()

@@ -1,0 +1,8 @@
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'tacita[torch]')")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
