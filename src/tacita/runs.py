@@ -82,8 +82,13 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     return document
 
 
-def refuse_federation(folder: Path, document: Mapping[str, Any]) -> None:
-    """Refuse a federation's run where only a training run will do."""
+def refuse_others(folder: Path, document: Mapping[str, Any]) -> None:
+    """Refuse a federation's or a generator's run where only a training run will do."""
+    if document.get("kind") == "synthesis":
+        raise RunError(
+            f"{str(folder)!r} is a generator's run: `tacita label` shows it, `tacita synthesise --resume` goes on, and "
+            "its quality page holds what attacks found."
+        )
     if document.get("kind") == "federated":
         raise RunError(
             f"{str(folder)!r} is a federation's run: `tacita label` shows it and `tacita federate --resume` goes on; "

@@ -82,8 +82,11 @@ def label(
     from tacita import runs
     from tacita.training.labels import label_of_run, write_label
 
-    if runs.read_json(run, "run.json").get("kind") == "federated":
+    kind = runs.read_json(run, "run.json").get("kind")
+    if kind == "federated":
         from tacita.federated.local import label_of_run
+    elif kind == "synthesis":
+        from tacita.synthesis.labels import label_of_run
     with busy("Accounting", quiet=as_json):
         made = label_of_run(run, delta=delta)
         write_label(run, made, include=include or ())

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tacita.data.schema import Schema
+
     Inputs = NDArray[np.float32]
     Targets = NDArray[np.int64] | NDArray[np.float32]
     Groups = Mapping[str, NDArray[np.str_]]
@@ -37,6 +39,7 @@ class Dataset:
         nominal_size: The public size of `inputs`: documented or declared, never counted. None if not declared.
         terms: The licence.
         target_range: For regression, the public (low, high) that `targets` 0 and 1 stand for.
+        schema: For tables, the public description that `decode` leads back to columns by.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Dataset:
     nominal_size: int | None = None
     terms: str = ""
     target_range: tuple[float, float] | None = None
+    schema: Schema | None = field(default=None, repr=False)
 
     def restore(self, values: Any) -> Any:
         """Return targets or predictions of a regression in the column's own units.

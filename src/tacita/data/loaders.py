@@ -6,6 +6,7 @@ Splits, classes, bounds and categories are public: they are written down here, n
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from importlib import import_module
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from tacita import _check
 from tacita.data.dataset import Dataset
 from tacita.data.files import File, present, read
 from tacita.data.formats import parse_idx, read_npz
-from tacita.data.schema import Schema
+from tacita.data.schema import Column, Schema
 from tacita.data.table import encode_lines
 
 if TYPE_CHECKING:
@@ -209,8 +210,8 @@ def _retinamnist(root: Root, progress: Progress | None) -> Dataset:
     )
 
 
-def _real(low: float, high: float, scale: str = "linear") -> dict[str, Any]:
-    return {"type": "real", "low": low, "high": high, "scale": scale}
+def _real(low: float, high: float, scale: str = "linear", *, whole: bool = False) -> dict[str, Any]:
+    return {"type": "real", "low": low, "high": high, "scale": scale, "whole": whole}
 
 
 def _category(values: str) -> dict[str, Any]:
@@ -220,7 +221,7 @@ def _category(values: str) -> dict[str, Any]:
 # Categories as adult.names lists them. fnlwgt is left out: it says how many people a record stands for in the census
 # and is set by the survey, not a trait of the person. Money is on a log scale: most have none, a few very much.
 _ADULT = {
-    "age": _real(0, 100),
+    "age": _real(0, 100, whole=True),
     "workclass": _category(
         "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay Never-worked"
     ),
@@ -228,7 +229,7 @@ _ADULT = {
         "Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th Masters 1st-4th 10th "
         "Doctorate 5th-6th Preschool"
     ),
-    "education-num": _real(1, 16),
+    "education-num": _real(1, 16, whole=True),
     "marital-status": _category(
         "Married-civ-spouse Divorced Never-married Separated Widowed Married-spouse-absent Married-AF-spouse"
     ),
@@ -239,9 +240,9 @@ _ADULT = {
     "relationship": _category("Wife Own-child Husband Not-in-family Other-relative Unmarried"),
     "race": _category("White Asian-Pac-Islander Amer-Indian-Eskimo Other Black"),
     "sex": _category("Female Male"),
-    "capital-gain": _real(0, 99999, "log"),
-    "capital-loss": _real(0, 5000, "log"),
-    "hours-per-week": _real(0, 100),
+    "capital-gain": _real(0, 99999, "log", whole=True),
+    "capital-loss": _real(0, 5000, "log", whole=True),
+    "hours-per-week": _real(0, 100, whole=True),
     "native-country": _category(
         "United-States Cambodia England Puerto-Rico Canada Germany Outlying-US(Guam-USVI-etc) India Japan Greece South "
         "China Cuba Iran Honduras Philippines Italy Poland Jamaica Vietnam Mexico Portugal Ireland France "
@@ -263,7 +264,7 @@ _ABALONE = {
     "shucked-weight": _real(0, 1.5),
     "viscera-weight": _real(0, 1),
     "shell-weight": _real(0, 1.5),
-    "rings": _real(0, 30),
+    "rings": _real(0, 30, whole=True),
 }
 
 
@@ -287,6 +288,7 @@ def _adult(root: Root, progress: Progress | None) -> Dataset:
         source=source,
         nominal_size=32561,
         terms=_TERMS["adult"],
+        schema=schema,
     )
 
 
@@ -295,20 +297,23 @@ def _abalone(target: str, root: Root, progress: Progress | None) -> Dataset:
     schema = Schema.from_dict({"target": "rings", "groups": ["sex"], "columns": _ABALONE})
     table = encode_lines(contents[0].splitlines(), tuple(_ABALONE), schema, name="abalone.data")
     train, test = _split(4177, 836)
-    older = (np.rint(table.targets * 30) >= 10).astype(np.int64)
-    targets = table.targets if target == "rings" else older
+    targets = table.targets
+    if target == "age":  # not a column of the file, but one that its records decode to
+        targets = (np.rint(table.targets * 30) >= 10).astype(np.int64)
+        schema = replace(schema, target=Column("age", "category", values=("under 10 rings", "10 rings or more")))
     return Dataset(
         name="abalone",
         inputs=table.inputs[train],
         targets=targets[train],
         test_inputs=table.inputs[test],
         test_targets=targets[test],
-        classes=None if target == "rings" else ("under 10 rings", "10 rings or more"),
+        classes=schema.target.labels,
         feature_names=schema.feature_names,
         groups={"sex": table.groups["sex"][train]},
         test_groups={"sex": table.groups["sex"][test]},
         source=source,
         nominal_size=3341,
         terms=_TERMS["abalone"],
-        target_range=schema.target_range if target == "rings" else None,
+        target_range=schema.target_range,
+        schema=schema,
     )

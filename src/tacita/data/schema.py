@@ -15,12 +15,15 @@ SCALES = ("linear", "log")
 _COMMON = ("file", "test", "missing", "nominal_size")
 _TABLE = (*_COMMON, "target", "groups", "columns")
 _ARRAYS = (*_COMMON, "inputs", "targets")
-_COLUMN = {"real": ("type", "low", "high", "scale"), "category": ("type", "values"), "bool": ("type",)}
+_COLUMN = {"real": ("type", "low", "high", "scale", "whole"), "category": ("type", "values"), "bool": ("type",)}
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: real in [low, high], one of the listed values, or a truth value."""
+    """One column: real in [low, high], one of the listed values, or a truth value.
+
+    `whole` says that a real column holds whole numbers. It changes no encoding: `decode` rounds by it.
+    """
 
     name: str
     type: str
@@ -28,6 +31,7 @@ class Column:
     high: float = 1.0
     scale: str = "linear"
     values: tuple[str, ...] = ()
+    whole: bool = False
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -160,7 +164,12 @@ def _column(name: str, entry: object, mistakes: list[str]) -> Column:
     scale = entry.get("scale", "linear")
     if scale not in SCALES:
         mistakes.append(f"{where}: scale must be one of {_listed(SCALES)}, got {scale!r}.")
-    return Column(name, "real", low, high, str(scale))
+    whole = entry.get("whole", False)
+    if not isinstance(whole, bool) or (whole and not (low.is_integer() and high.is_integer())):
+        mistakes.append(
+            f"{where}: whole must be true or false, and true needs a low and a high that are whole numbers."
+        )
+    return Column(name, "real", low, high, str(scale), whole=bool(whole))
 
 
 def _arrays(table: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:

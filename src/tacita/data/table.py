@@ -1,4 +1,4 @@
-"""Read a CSV or NPZ file through a schema, record by record."""
+"""Read a CSV or NPZ file through a schema, record by record, and lead encoded records back to columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacita.data.dataset import Dataset
 from tacita.data.formats import read_npz
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from tacita.data.dataset import Groups, Inputs, Targets
     from tacita.data.schema import Column, Schema
@@ -76,7 +76,74 @@ def read_table(path: Path | str, schema: Schema, *, test: Path | str | None = No
         source=Path(path).name,
         nominal_size=schema.nominal_size,
         target_range=schema.target_range,
+        schema=schema,
     )
+
+
+def decode(inputs: ArrayLike, targets: ArrayLike, schema: Schema) -> dict[str, list[Any]]:
+    """Return encoded records as columns, the inverse of the encoding of `read_table`.
+
+    Any finite numbers are led to values that the schema allows, so that a generator's output can be decoded: a real is
+    unscaled and clamped to [low, high], and rounded if the schema says `whole`; a category is the value with the
+    largest feature, the first of equals; a bool is the sign. Under missing = "zero" a category or bool whose features
+    are all exactly 0 is missing: None. A real 0 is the middle of its scale: a missing one is encoded alike.
+
+    Args:
+        inputs: (n, features), as `Dataset.inputs`.
+        targets: (n,), positions in the classes, or a real target in [0, 1], as `Dataset.targets`.
+        schema: What the columns are, as `Dataset.schema`.
+
+    Returns:
+        For each column, in the schema's order and the target last, a list of n values: numbers, or text as in a file
+        ("true" and "false" for a bool).
+
+    Raises:
+        ValueError: If the arrays do not fit the schema or are not finite. The message holds no record's content.
+
+    Guarantee:
+        Encoding what was decoded gives the same features again, up to round-off, if they came from an encoding.
+
+    Examples:
+        >>> from tacita.data import Schema
+        >>> schema = Schema.from_dict({
+        ...     "target": "smoker",
+        ...     "columns": {"age": {"type": "real", "low": 0, "high": 100, "whole": True}, "smoker": {"type": "bool"}},
+        ... })
+        >>> decode([[-0.321], [7.0]], [1, 0], schema)
+        {'age': [34, 100], 'smoker': ['true', 'false']}
+    """
+    if not schema.columns:
+        raise ValueError("Only a schema with [columns.NAME] can be decoded to columns; this one describes [inputs].")
+    features = np.asarray(inputs, dtype=np.float64)
+    goals = np.asarray(targets)
+    if features.ndim != 2 or features.shape[1] != len(schema.feature_names):
+        raise ValueError(f"inputs must have shape (n, {len(schema.feature_names)}), got {features.shape}.")
+    if goals.shape != (len(features),):
+        raise ValueError(f"targets must have shape ({len(features)},), one per record, got {goals.shape}.")
+    if not np.isfinite(features).all():
+        raise ValueError("inputs must be finite, got NaN or infinity.")
+    ends = np.cumsum([len(column.features) for column in schema.columns])[:-1]
+    blocks = np.split(features, ends, axis=1)
+    columns = {
+        column.name: _decoded_block(column, block, with_missing=schema.missing == "zero")
+        for column, block in zip(schema.columns, blocks, strict=True)
+    }
+    return {**columns, schema.target.name: _decoded_target(schema.target, goals)}
+
+
+def write_csv(path: Path | str, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write columns to a CSV file that `read_table` reads. None is written as a missing value.
+
+    Raises:
+        ValueError: If the columns are not equally long, or a name or a text holds a line break.
+    """
+    if not columns or len({len(values) for values in columns.values()}) > 1:
+        raise ValueError("columns must be at least one and equally long.")
+    rows = [list(columns), *zip(*columns.values(), strict=True)]
+    if any(isinstance(cell, str) and ("\n" in cell or "\r" in cell) for row in rows for cell in row):
+        raise ValueError("A column's name and its values must hold no line break: a record is one line.")
+    with Path(path).open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def encode_lines(lines: Iterable[bytes], header: Sequence[str], schema: Schema, *, name: str) -> Encoded:
@@ -290,6 +357,33 @@ def _unit(values: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
 
 def _nan_to_zero(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.where(np.isnan(values), 0.0, values).astype(np.float32)
+
+
+def _decoded_block(column: Column, block: NDArray[np.float64], *, with_missing: bool) -> list[Any]:
+    if column.type == "real":
+        return _unscaled(column, (block[:, 0] + 1.0) / 2.0)
+    codes = block.argmax(axis=1) if column.type == "category" else (block[:, 0] > 0.0).astype(np.int64)
+    missing = [with_missing and not row.any() for row in block]
+    names = column.labels or ()
+    return [None if gone else names[code] for code, gone in zip(codes.tolist(), missing, strict=True)]
+
+
+def _decoded_target(column: Column, goals: NDArray[Any]) -> list[Any]:
+    if column.labels is None:
+        if goals.dtype.kind not in "fiu" or not np.isfinite(goals).all():
+            raise ValueError("targets must be finite numbers, as the target is real.")
+        return _unscaled(column, goals.astype(np.float64))
+    if goals.dtype.kind not in "iu" or not ((goals >= 0) & (goals < len(column.labels))).all():
+        raise ValueError(f"targets must be whole numbers from 0 to {len(column.labels) - 1}, positions in the classes.")
+    return [column.labels[goal] for goal in goals.tolist()]
+
+
+def _unscaled(column: Column, unit: NDArray[np.float64]) -> list[Any]:
+    """Return the values that `_scaled` leads to these numbers in [0, 1]; others are clamped."""
+    share, span = np.clip(unit, 0.0, 1.0), column.high - column.low
+    rise = share * span if column.scale == "linear" else np.expm1(share * math.log1p(span))
+    values = np.clip(column.low + rise, column.low, column.high)
+    return [int(value) for value in np.rint(values).tolist()] if column.whole else [float(v) for v in values.tolist()]
 
 
 def _empty(like: Encoded) -> Encoded:

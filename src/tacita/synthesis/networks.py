@@ -1,4 +1,4 @@
-"""Generators and critics: small networks for images of any side that four or seven divides, and for tables.
+"""Generators and critics: small networks for images and for tables.
 
 No layer mixes or remembers records, so that a critic can be trained record by record and a generator can be clipped
 as a whole.
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _SMALLEST = 1e-12
+_SMALL = 16  # images with a shorter side are treated as plain numbers
 
 
 def make_generator(
@@ -30,7 +31,8 @@ def make_generator(
         width: How wide its layers are.
     """
     if len(shape) == 3:
-        return ImageGenerator(tuple(shape), classes, latent=latent, width=width)
+        kind = ImageGenerator if min(shape[1:]) >= _SMALL else SmallImageGenerator
+        return kind(tuple(shape), classes, latent=latent, width=width)
     return TableGenerator(tuple(blocks) or (1,) * math.prod(shape), classes, latent=latent, width=2 * width)
 
 
@@ -47,11 +49,11 @@ def make_critic(
         layer_noise: Above 0, the "DP critic" of Triastcyn & Faltings 2018 (thesis 3.4.1): the feature vector is
             clipped to length one and gets Gaussian noise of this size. It regularises; it guarantees nothing.
     """
-    if len(shape) == 3:
+    if len(shape) == 3 and min(shape[1:]) >= _SMALL:
         body, size = _image_body(tuple(shape), width)
     else:
-        size = 4 * width
-        body = nn.Sequential(nn.Linear(math.prod(shape), size), nn.LeakyReLU(0.2))
+        size = 8 * width
+        body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), size), nn.LeakyReLU(0.2))
     return Critic(body, size, classes, features, layer_noise)
 
 
@@ -97,6 +99,25 @@ class ImageGenerator(Generator):
     def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return one image for every row of `z`."""
         return torch.sigmoid(self.up(self.into(self.entry(z, labels)).unflatten(1, self.start)))
+
+
+class SmallImageGenerator(Generator):
+    """Two hidden layers: for images of a few dozen pixels, where convolutions gain nothing and cost much."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, *, latent: int, width: int) -> None:
+        super().__init__()
+        self.latent, self.classes, self.shape = latent, classes, shape
+        self.net = nn.Sequential(
+            nn.Linear(latent + classes, 4 * width),
+            nn.LeakyReLU(0.2),
+            nn.Linear(4 * width, 4 * width),
+            nn.LeakyReLU(0.2),
+            nn.Linear(4 * width, math.prod(shape)),
+        )
+
+    def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return one image for every row of `z`."""
+        return torch.sigmoid(self.net(self.entry(z, labels))).reshape(-1, *self.shape)
 
 
 class TableGenerator(Generator):
@@ -185,4 +206,4 @@ def _ones(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
 def _one_of(scores: Tensor) -> Tensor:
     soft = torch.softmax(scores, 1)
     hard = _ones(soft.argmax(1), soft.shape[1], soft.dtype)
-    return hard + soft - soft.detach()
+    return hard + (soft - soft.detach())

@@ -131,7 +131,7 @@ def standing_of_run(folder: str | Path) -> Standing:
     """Read a run directory; its ledger says how many steps count."""
     where = Path(folder)
     document = runs.read_json(where, "run.json")
-    runs.refuse_federation(where, document)
+    runs.refuse_others(where, document)
     tensors, saved = runs.load_checkpoint(where)
     try:
         plan = Plan.from_dict(document["plan"])

@@ -8,7 +8,7 @@ import secrets
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -86,13 +86,7 @@ class Recipe:
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Recipe:
         """Check a parsed TOML document; unknown words are refused with the nearest known one."""
-        known = [f.name for f in fields(cls)]
-        for word in table:
-            if word not in known:
-                near = get_close_matches(str(word), known, 1)
-                raise ValueError(f"{word!r} is not an entry of a recipe{_meant(near)}.")
-        if not isinstance(table.get("data"), Mapping):
-            raise ValueError("A recipe needs a [data] table, with a name or a file.")
+        check_words(cls, table)
         recipe = cls(**table)
         if (recipe.epsilon is None) == (recipe.noise_multiplier is None):
             raise ValueError("Give either epsilon or noise_multiplier, and not both.")
@@ -107,20 +101,36 @@ class Recipe:
     @classmethod
     def read(cls, path: str | Path) -> Recipe:
         """Read a TOML file. Relative paths in it are taken from the file's own folder."""
-        file = Path(path)
-        try:
-            table = tomllib.loads(file.read_text())
-        except FileNotFoundError:
-            raise ValueError(f"There is no file {str(file)!r}.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{str(file)!r} is not TOML: {error}.") from None
-        recipe = cls.from_dict(table)
-        data = dict(recipe.data)
-        for entry in ("file", "test"):
-            if isinstance(data.get(entry), str):
-                data[entry] = os.path.join(file.parent, data[entry])
-        ledger = recipe.ledger and os.path.join(file.parent, recipe.ledger)
-        return replace(recipe, data=data, ledger=ledger, name=recipe.name or file.stem)
+        return cls.from_dict(read_recipe(path, cls))
+
+
+def check_words(recipe: type, table: Mapping[str, Any]) -> None:
+    """Refuse entries that a recipe does not know, with the nearest one that it does, and a recipe without data."""
+    known = [f.name for f in fields(recipe)]
+    for word in table:
+        if word not in known:
+            raise ValueError(f"{word!r} is not an entry of a recipe{_meant(get_close_matches(str(word), known, 1))}.")
+    if not isinstance(table.get("data"), Mapping):
+        raise ValueError("A recipe needs a [data] table, with a name or a file.")
+
+
+def read_recipe(path: str | Path, recipe: type) -> dict[str, Any]:
+    """Read a recipe's TOML file; relative paths are taken from its own folder, and its name is the default name."""
+    file = Path(path)
+    try:
+        table = tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"There is no file {str(file)!r}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{str(file)!r} is not TOML: {error}.") from None
+    check_words(recipe, table)
+    data = dict(table["data"])
+    for entry in ("file", "test"):
+        if isinstance(data.get(entry), str):
+            data[entry] = os.path.join(file.parent, data[entry])
+    if isinstance(table.get("ledger"), str):
+        table["ledger"] = os.path.join(file.parent, table["ledger"])
+    return {**table, "data": data, "name": table.get("name") or file.stem}
 
 
 DEMOS = {
@@ -293,7 +303,7 @@ def reopen(run_dir: str | Path) -> Trained:
 
 def _recipe_of(run_dir: str | Path) -> tuple[Recipe, int]:
     document = runs.read_json(Path(run_dir), "recipe.json")
-    runs.refuse_federation(Path(run_dir), document)
+    runs.refuse_others(Path(run_dir), document)
     try:
         return Recipe.from_dict(document["recipe"]), int(document["coins"])
     except (KeyError, TypeError, AttributeError) as error:
@@ -303,7 +313,7 @@ def _recipe_of(run_dir: str | Path) -> tuple[Recipe, int]:
 def _prepare(
     recipe: Recipe, coins: int, dataset: Dataset | None = None
 ) -> tuple[Dataset, nn.Module, Any, torch.optim.Optimizer, Any]:
-    dataset = dataset or _dataset(recipe.data)
+    dataset = dataset or dataset_of(recipe.data)
     if recipe.seed is not None:
         torch.manual_seed(recipe.seed)
     outputs = len(dataset.classes) if dataset.classes is not None else 1
@@ -311,10 +321,11 @@ def _prepare(
     loss = nn.functional.cross_entropy if dataset.classes is not None else _squared_error
     options: dict[str, Any] = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
     optimizer = _OPTIMIZERS[recipe.optimizer](model.parameters(), lr=recipe.learning_rate, **options)
-    return dataset, model, loss, optimizer, _parts(dataset, recipe.holdout, coins)
+    return dataset, model, loss, optimizer, parts_of(dataset, recipe.holdout, coins)
 
 
-def _dataset(table: Mapping[str, Any]) -> Dataset:
+def dataset_of(table: Mapping[str, Any]) -> Dataset:
+    """Return the data that a recipe's [data] table names."""
     if "name" in table:
         extra = set(table) - {"name", "target"}
         if extra:
@@ -326,7 +337,7 @@ def _dataset(table: Mapping[str, Any]) -> Dataset:
     return read_table(table["file"], schema, test=table.get("test"))
 
 
-def _parts(
+def parts_of(
     dataset: Dataset, holdout: float, coins: int
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, Any]]:
     """Return training and held-out tensors, and the groups of the training records.
