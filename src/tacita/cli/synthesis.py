@@ -1,0 +1,138 @@
+"""`tacita synthesise`: publish synthetic records instead of the data, with a label and a quality page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tacita.cli.app import JSON, app, busy, print_json
+from tacita.cli.training import Progress, show_label
+
+if TYPE_CHECKING:
+    from tacita.synthesis.jobs import Job
+
+_EXAMPLE = "Example: tacita synthesise --dataset digits --epsilon 2"
+
+synthesise_app = typer.Typer(invoke_without_command=True, subcommand_metavar="[inspect RUN]")
+app.add_typer(synthesise_app, name="synthesise", epilog=_EXAMPLE)
+
+
+@synthesise_app.callback(epilog=_EXAMPLE)
+def synthesise(
+    context: typer.Context,
+    dataset: Annotated[str | None, typer.Option(help="digits (built in), mnist, fashion-mnist or adult.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML recipe with a schema for data of your own.")] = None,
+    generator: Annotated[
+        str | None, typer.Option(help="mean-embedding (default), private-wgan, wgan-gp or papers-wgan.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The worst case to stay within; 2 by default.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Total failure probability; 1e-5 by default.")] = None,
+    samples: Annotated[int | None, typer.Option(help="How many records to release.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the fit, or of the critic.")] = None,
+    annotator: Annotated[
+        bool, typer.Option("--annotator", help="private-wgan: no labels in the GAN, a private classifier labels.")
+    ] = False,
+    dp_critic: Annotated[
+        bool, typer.Option("--dp-critic", help="wgan-gp: the thesis's noisy critic layer (no guarantee).")
+    ] = False,
+    ledger: Annotated[Path | None, typer.Option(help="A shared ledger to charge.")] = None,
+    quality: Annotated[bool, typer.Option(help="Measure what the set is worth and what it leaks.")] = True,
+    resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.")] = None,
+    seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; marked as not secure.")] = None,
+    folder: Annotated[Path, typer.Option("--dir", help="The folder that holds the runs.")] = Path("runs"),
+    as_json: JSON = False,
+) -> None:
+    """Fit a private generator, release synthetic records, and say what they leak and what they are worth.
+
+    mean-embedding and private-wgan keep to a worst case; wgan-gp promises nothing, and papers-wgan next to nothing.
+    `tacita synthesise inspect RUN` shows a release without the data.
+    """
+    from dataclasses import asdict
+
+    from tacita import runs
+    from tacita.synthesis.jobs import restart, start
+    from tacita.synthesis.recipes import Recipe
+
+    if context.invoked_subcommand is not None:
+        return
+    if sum(given is not None for given in (dataset, config, resume)) != 1:
+        raise ValueError("Pass one of --dataset NAME, --config FILE, or --resume RUN to go on with a run.")
+    if resume is not None:
+        with busy("Reading the run", quiet=as_json):
+            job = restart(resume)
+        _finish(job, quality, as_json)
+        return
+    table: dict[str, Any] = {"data": {"name": dataset}} if config is None else asdict(Recipe.read(config))
+    asked = {
+        "generator": generator,
+        "epsilon": epsilon,
+        "delta": delta,
+        "samples": samples,
+        "steps": steps,
+        "annotator": annotator or None,
+        "dp_critic": dp_critic or None,
+        "ledger": None if ledger is None else str(ledger),
+        "seed": seed,
+    }
+    table |= {name: value for name, value in asked.items() if value is not None}
+    if config is None and table.get("generator", "mean-embedding") in ("mean-embedding", "private-wgan"):
+        table.setdefault("epsilon", 2.0)
+    recipe = Recipe.from_dict(table)
+    stem = f"synthesise-{dataset or recipe.name or 'data'}"
+    with busy("Preparing", quiet=as_json):
+        job = start(recipe, runs.fresh_name(folder, stem))
+    _finish(job, quality, as_json)
+
+
+@synthesise_app.command(epilog="Example: tacita synthesise inspect runs/synthesise-digits-1")
+def inspect(
+    run: Annotated[Path, typer.Argument(help="A run directory, or a folder with a released set.")],
+    reference: Annotated[Path | None, typer.Option(help="An earlier release that is trusted.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Where to write the page; inspect.html in RUN by default.")] = None,
+    as_json: JSON = False,
+) -> None:
+    """Look for mistakes in data you may not see: samples, statistics and alarms, from a released set alone.
+
+    A rotated, inverted or cropped part of the images, a missing class, a column stuck at one value.
+    """
+    from dataclasses import asdict
+
+    from tacita.synthesis.jobs import alarms_of, write_inspection
+
+    where = page or run / "inspect.html"
+    with busy("Looking", quiet=as_json):
+        found = alarms_of(run, reference)
+        write_inspection(run, where, title=f"Inspection of {run.name}", reference=reference)
+    if as_json:
+        print_json({"schema": 1, "page": str(where), "alarms": [asdict(alarm) for alarm in found]})
+        return
+    for alarm in found:
+        typer.echo(f"Alarm: {alarm.text}")
+    if not found:
+        typer.echo("No alarm. That is no proof that nothing is wrong: look at the page.")
+    typer.echo(f"\nThe page: {where}")
+
+
+def _finish(job: Job, quality: bool, as_json: bool) -> None:
+    try:
+        with Progress(job.maker.steps, quiet=as_json) as bar:
+
+            def show(step: int, doing: str) -> None:
+                bar.show(step, lambda _: doing)
+
+            def tell(doing: str) -> None:
+                if not as_json:
+                    print(f"measuring: {doing}", file=sys.stderr)
+
+            made = job.run(show, quality=quality, tell=tell)
+    except KeyboardInterrupt:
+        print(f"tacita: interrupted; go on with: tacita synthesise --resume {job.folder}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    show_label(made, job.folder, as_json)
+    if not as_json:
+        typer.echo(f"The records:     {job.folder / 'released'}\nA look at them:  {job.folder / 'inspect.html'}")
+        if quality:
+            typer.echo(f"Their quality:   {job.folder / 'quality.html'} (for the owner)")

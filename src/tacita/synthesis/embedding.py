@@ -1,0 +1,314 @@
+"""The mean-embedding generator: one noisy sum of public features, class by class, and a generator fitted to it.
+
+Everybody's features are added up once, noise is added once, and the rest is post-processing (DP-MERF, Harder,
+Adamczewski & Park 2021, arXiv:2002.11603v5). What makes it work is the choice of features: those of `Moments` tell the
+mean and the covariance of each class, from which a generator follows in closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita import _check
+from tacita.synthesis.features import FeatureMap, Moments
+from tacita.synthesis.networks import Generator, draw_latent, make_generator
+
+DEFAULTS: dict[str, dict[str, Any]] = {  # of the fit, by kind of data
+    "images": {"steps": 0, "batch_size": 500, "learning_rate": 1e-3},
+    "small images": {"steps": 0, "batch_size": 500, "learning_rate": 1e-3},
+    "table": {"steps": 1000, "batch_size": 1000, "learning_rate": 3e-3},
+}
+FEATURES: dict[str, dict[str, Any]] = {  # of `Moments`
+    "images": {"kept": 10, "share": 0.3, "length": 0.16},
+    "small images": {"kept": 5, "share": 0.5, "length": 0.16},
+    "table": {"share": 0.3, "length": 1e-3},
+}
+
+COUNT_SHARE = 0.02  # of a contribution's squared length, for the constant that counts the records of a class
+RADIUS = 1.0 - 1e-6  # what a contribution is clipped to: the rest covers round-off in the sum, for up to 10⁹ records
+BATCH = 500  # records whose features are computed at once; bounds memory
+
+_KEPT_EDGE = 0.3  # of the noise's edge; a class's differences from the average are kept above it
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """A noisy sum of features; what is done with it costs nothing more.
+
+    Attributes:
+        sums: (classes, 1 + d) float64: for each class the constant, then the features.
+        noise_multiplier: Standard deviation of the noise on each number; the sum's sensitivity is 1.
+        count_weight: What one record adds to the constant of its class.
+    """
+
+    sums: Tensor
+    noise_multiplier: float
+    count_weight: float
+
+    @property
+    def counts(self) -> Tensor:
+        """The noisy number of records of each class; at least the noise in it, so that it can be divided by."""
+        return (self.sums[:, 0] / self.count_weight).clamp_min(max(1.0, self.noise_multiplier / self.count_weight))
+
+    @property
+    def proportions(self) -> Tensor:
+        """Noisy shares of the classes, adding up to one."""
+        return self.counts / self.counts.sum()
+
+    @property
+    def means(self) -> Tensor:
+        """Noisy mean features of each class, (classes, d)."""
+        return self.sums[:, 1:] / (math.sqrt(1.0 - self.count_weight**2) * self.counts[:, None])
+
+    @property
+    def errors(self) -> Tensor:
+        """The standard deviation of the noise in `means`, one number for each class."""
+        return self.noise_multiplier / (math.sqrt(1.0 - self.count_weight**2) * self.counts)
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Return it as named tensors, for a checkpoint."""
+        settings = torch.tensor([self.noise_multiplier, self.count_weight], dtype=torch.float64)
+        return {"sums": self.sums, "settings": settings}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Embedding:
+        """Take back what `to_tensors` gave."""
+        noise, weight = tensors["settings"].tolist()
+        return cls(tensors["sums"], noise, weight)
+
+
+def contributions(inputs: Tensor, features: FeatureMap, *, count_weight: float = math.sqrt(COUNT_SHARE)) -> Tensor:
+    """Return what each record adds to the block of its class: (count_weight, √(1 - count_weight²) φ), clipped.
+
+    Args:
+        inputs: Records, (n, …).
+        features: φ. Rows longer than one are scaled down.
+        count_weight: The constant, in (0, 1).
+
+    Returns:
+        (n, 1 + d) float64.
+
+    Guarantee:
+        Every row is at most one long, whatever the record and whatever φ. A record whose features are not all finite
+        gives a row of zeros.
+    """
+    with torch.no_grad():
+        found = features(inputs.double()).double()
+    good = found.isfinite().all(1, keepdim=True)
+    found = torch.where(good, found, 0.0)
+    found = found / found.norm(dim=1, keepdim=True).clamp_min(1.0)
+    constant = torch.full((len(found), 1), count_weight, dtype=torch.float64)
+    rows = RADIUS * torch.cat([constant, math.sqrt(1.0 - count_weight**2) * found], 1)
+    return torch.where(good, rows, 0.0)
+
+
+def contribution_norms(inputs: Tensor, features: FeatureMap) -> Tensor:
+    """Return the length of what each record adds, (n,) float64 in [0, 1]: its own sensitivity."""
+    return torch.cat([contributions(part, features).norm(dim=1) for part in torch.split(inputs, BATCH)])
+
+
+def embedding_sum(inputs: Tensor, labels: Tensor, classes: int, features: FeatureMap) -> Tensor:
+    """Add up contributions, class by class. The result is not private: it is for `add_noise`.
+
+    Args:
+        inputs: Records, (n, …).
+        labels: (n,) whole numbers; a record whose label is not in [0, classes) adds nothing.
+        classes: How many classes there are; public.
+        features: A public feature map.
+
+    Returns:
+        (classes, 1 + d) float64.
+
+    Guarantee:
+        Adding or removing any one record changes the result by at most 1 in Euclidean length. Proof: features depend
+        on their own record alone, so the other records' rows stay the same; the record's row is at most 1 - 10⁻⁶ long
+        and is added to one block. Round-off of float64 sums and products, which may depend on how records fall into
+        batches, changes a row by less than 10⁻¹², which for up to 10⁶ records is within the 10⁻⁶ left.
+    """
+    if len(inputs) != len(labels):
+        raise ValueError(f"There must be one label for each record, got {len(labels)} for {len(inputs)}.")
+    _check.count("classes", classes)
+    width = contributions(inputs.new_zeros(1, *inputs.shape[1:]), features).shape[1]
+    total = torch.zeros(classes, width, dtype=torch.float64)
+    for part, named in zip(torch.split(inputs, BATCH), torch.split(labels, BATCH), strict=True):
+        known = (named >= 0) & (named < classes)
+        total.index_add_(0, named[known].long(), contributions(part[known], features))
+    return total
+
+
+def add_noise(total: Tensor, *, noise_multiplier: float, rng: np.random.Generator) -> Embedding:
+    """Return a sum with independent Gaussian noise on every number of it.
+
+    Args:
+        total: From `embedding_sum`.
+        noise_multiplier: Standard deviation of the noise, at least 10⁻³; 0 is not a release.
+        rng: Where the noise comes from. Whoever knows its seed can take the noise off again.
+
+    Guarantee:
+        One Gaussian mechanism of sensitivity 1 under adding or removing a record. Nothing else depends on the data: the
+        shape and the weights are public, and the sum is not divided by a number of records.
+    """
+    sigma = _check.in_range("noise_multiplier", noise_multiplier, 1e-3, 1e6)
+    noise = torch.from_numpy(rng.standard_normal(tuple(total.shape)))
+    return Embedding(total + sigma * noise, sigma, RADIUS * math.sqrt(COUNT_SHARE))
+
+
+def release_embedding(
+    inputs: Tensor,
+    labels: Tensor,
+    classes: int,
+    features: FeatureMap,
+    *,
+    noise_multiplier: float,
+    rng: np.random.Generator,
+) -> Embedding:
+    """Return the noisy sum of everybody's features: `embedding_sum`, then `add_noise`, with their guarantees."""
+    total = embedding_sum(inputs, labels, classes, features)
+    return add_noise(total, noise_multiplier=noise_multiplier, rng=rng)
+
+
+class MomentGenerator(Generator):
+    """Images whose coefficients have a class's released mean and covariance, cut off at 0 and 1."""
+
+    back: Tensor
+    centre: Tensor
+
+    def __init__(self, moments: Moments, classes: int) -> None:
+        super().__init__()
+        self.latent, self.classes, self.shape = moments.size, classes, moments.shape
+        self.register_buffer("back", moments.back.float())
+        self.register_buffer("centre", moments.centre.float())
+        self.mean = nn.Parameter(torch.zeros(classes, moments.size))
+        self.factor = nn.Parameter(torch.eye(moments.size).repeat(classes, 1, 1) / math.sqrt(moments.size))
+
+    def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return one image for every row of `z`."""
+        if labels is None:
+            raise ValueError(f"This generator makes records of {self.classes} classes: say which, by labels.")
+        found = self.mean[labels]
+        for label in range(self.classes):
+            rows = (labels == label).nonzero()[:, 0]
+            found = found.index_add(0, rows, z[rows] @ self.factor[label])
+        return (self.centre + found @ self.back).clamp(0.0, 1.0).reshape(-1, *self.shape)
+
+    def take(self, embedding: Embedding, moments: Moments) -> None:
+        """Set means and covariances to what a release says of them, less what is likely to be noise."""
+        mean, covariance = class_moments(embedding, moments)
+        values, vectors = torch.linalg.eigh(covariance)
+        factor = values.clamp_min(0.0).sqrt()[:, :, None] * vectors.mT
+        with torch.no_grad():
+            self.mean.copy_(mean)
+            self.factor.copy_(factor)
+
+
+def class_moments(embedding: Embedding, moments: Moments) -> tuple[Tensor, Tensor]:
+    """Return means (classes, size) and covariances (classes, size, size) of the classes, cleaned of noise.
+
+    A symmetric matrix of independent noise with standard deviation s off its diagonal has eigenvalues within 2s√size
+    (Wigner's semicircle). The classes' average covariance keeps the eigenvalues above that; a class keeps those of
+    its difference from the average that are above a part of it. What is negative is set to zero.
+    """
+    mean, second = moments.unpack(embedding.means)
+    covariance = second - mean[:, :, None] * mean[:, None, :]
+    shares = embedding.proportions[:, None, None]
+    edges = embedding.errors * math.sqrt(2.0 * moments.size / (1.0 - moments.share))
+    pooled = (shares[:, 0, 0] * edges).norm()
+    average = _filtered((shares * covariance).sum(0), lambda values: values > pooled)
+    cleaned = []
+    for own, edge in zip(covariance, _KEPT_EDGE * edges, strict=True):
+        change = _filtered(own - average, lambda values, edge=edge: values.abs() > edge)
+        cleaned.append(_filtered(average + change, lambda values: values > 0.0))
+    return mean, torch.stack(cleaned)
+
+
+def _filtered(matrix: Tensor, keep: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a symmetric matrix without the eigenvalues that are not to be kept."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * torch.where(keep(values), values, 0.0)) @ vectors.mT
+
+
+def fit_generator(
+    generator: Generator,
+    embedding: Embedding,
+    features: FeatureMap,
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    rng: np.random.Generator,
+    progress: Callable[[int], None] | None = None,
+) -> list[float]:
+    """Fit a generator to a release, in place; post-processing.
+
+    A `MomentGenerator` is first set to the released moments. Then Adam minimises, over the classes' mean features m
+    of what is generated, the sum of |m - released mean|², of which each batch gives an unbiased estimate: squares of a
+    record's own features are left out, or they would reward sameness. It is deterministic, given `rng` and the
+    generator's weights; a fit that was stopped is begun again.
+
+    Args:
+        generator: A network from latent numbers and labels to records.
+        embedding: The release.
+        features: The map that it was made with.
+        steps: How many steps of Adam; 0 for what the moments alone give.
+        batch_size: Records generated for each step, shared out evenly between the classes.
+        learning_rate: Of Adam; it falls to zero along a half cosine.
+        rng: Where the latent numbers come from.
+        progress: Called with the number of steps done.
+
+    Returns:
+        The estimates, one for each step.
+    """
+    _check.count("steps", steps, low=0)
+    if isinstance(generator, MomentGenerator) and isinstance(features, Moments):
+        generator.take(embedding, features)
+    classes, target = len(embedding.sums), embedding.means.float()
+    each = max(2, _check.count("batch_size", batch_size) // classes)
+    labels = torch.arange(classes).repeat_interleave(each)
+    draws = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    optimizer = torch.optim.Adam(generator.parameters(), lr=learning_rate, betas=(0.5, 0.99))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
+    losses = []
+    for step in range(steps):
+        made = features(generator(draw_latent(generator, len(labels), draws=draws), labels))
+        loss = _discrepancy(made.reshape(classes, each, -1), target)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        losses.append(float(loss.detach()))
+        if progress is not None:
+            progress(step + 1)
+    return losses
+
+
+def _discrepancy(made: Tensor, target: Tensor) -> Tensor:
+    """Return an unbiased estimate of Σ |E made - target|² from independent features (classes, n, d)."""
+    count = made.shape[1]
+    total = made.sum(1)
+    pairs = (total.square() - made.square().sum(1)) / (count * (count - 1))
+    return (pairs - 2.0 / count * total * target + target.square()).sum()
+
+
+def default_features(shape: Sequence[int], kind: str) -> Moments:
+    """Return the public features that a kind of data ("images", "small images" or "table") is released by."""
+    return Moments(shape, **FEATURES[kind])
+
+
+def default_generator(shape: Sequence[int], classes: int, blocks: Sequence[int], kind: str) -> Generator:
+    """Return the generator that is fitted to a kind of data."""
+    if kind == "table":
+        return make_generator(shape, classes, blocks=blocks)
+    return MomentGenerator(default_features(shape, kind), classes)
+
+
+def settings(kind: str, *, steps: int | None = None, learning_rate: float | None = None) -> dict[str, Any]:
+    """Return the settings of a fit to a kind of data, with what is asked for instead."""
+    asked = {"steps": steps, "learning_rate": learning_rate}
+    return {**DEFAULTS[kind], **{name: value for name, value in asked.items() if value is not None}}

@@ -1,0 +1,119 @@
+"""One release from end to end: fit a generator, write the set, measure it, write the label and the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tacita import runs
+from tacita.data import Dataset
+from tacita.report.label import Label
+from tacita.report.page import page_template
+from tacita.synthesis.alarms import Alarm, alarms
+from tacita.synthesis.gan import sample
+from tacita.synthesis.inspection import inspection_page
+from tacita.synthesis.labels import label_of_run, typical_of_run
+from tacita.synthesis.makers import Maker, Progress, make, remake
+from tacita.synthesis.quality import measure, outlier_control, write_quality
+from tacita.synthesis.recipes import Recipe, fresh_generator, prepare, recipe_of, write_recipe
+from tacita.synthesis.release import release, released_dataset
+from tacita.synthesis.students import Labelled
+from tacita.training.labels import RunFacts, write_label
+
+
+@dataclass
+class Job:
+    """A recipe made ready: data, generator and run directory."""
+
+    maker: Maker
+    folder: Path
+
+    def run(self, progress: Progress, *, quality: bool = True, tell: Callable[[str], None] | None = None) -> Label:
+        """Do what is left to do and return the label.
+
+        Args:
+            progress: Told the step and what is being done.
+            quality: Whether to measure what the set is worth and what it leaks.
+            tell: Told what is being measured.
+        """
+        self.maker.run(progress)
+        synthetic = release(self.maker, self.folder)
+        self._inspect()
+        if quality:
+            self._measure(synthetic, tell)
+        label = label_of_run(self.folder)
+        write_label(self.folder, label)
+        return label
+
+    def _inspect(self) -> None:
+        write_inspection(self.folder, self.folder / "inspect.html", title=self.maker.facts.title)
+
+    def _measure(self, synthetic: Labelled, tell: Callable[[str], None] | None) -> None:
+        task, label = self.maker.task, label_of_run(self.folder)
+        found = measure(
+            task,
+            synthetic,
+            epsilon=label.worst.epsilon,
+            annotator=self.maker.annotate,
+            untrained=self._control,
+            progress=tell,
+        )
+        document = runs.read_json(self.folder, "run.json")
+        facts = RunFacts.from_dict({name: document[name] for name in RunFacts("", "", False).to_dict()})
+        document |= facts.with_metrics(found.metrics).to_dict()
+        runs.write_json(self.folder, "run.json", document)
+        typical = typical_of_run(self.folder)
+        outliers = None if typical is None else outlier_control(typical)
+        write_quality(self.folder, task, synthetic, found, label, outliers)
+
+    def _control(self, count: int) -> Labelled:
+        inputs, labels = sample(self.maker.untrained, count, rng=fresh_generator(self.maker.task.recipe.seed))
+        return inputs, labels
+
+
+def start(recipe: Recipe, folder: str | Path) -> Job:
+    """Make a recipe ready in a new run directory."""
+    page_template()  # a missing extra is told now, not after the work
+    task = prepare(recipe)
+    where = runs.create(folder)
+    write_recipe(where, task)
+    return Job(make(task, where), where)
+
+
+def restart(folder: str | Path) -> Job:
+    """Make an interrupted run ready to go on."""
+    where = Path(folder)
+    if runs.read_json(where, "run.json").get("kind") != "synthesis":
+        raise runs.RunError(
+            f"{str(where)!r} is not a generator's run; for a training there is `tacita train --resume`."
+        )
+    recipe, coins = recipe_of(where)
+    return Job(remake(prepare(recipe, coins), where), where)
+
+
+def write_inspection(run: Path, page: Path, *, title: str, reference: Path | None = None) -> None:
+    """Write a page about a released set, made from it alone, beside an earlier release that is trusted."""
+    found = released_dataset(run)
+    trusted = None if reference is None else released_dataset(reference)
+    text = inspection_page(
+        _labelled(found),
+        found.classes or (),
+        reference=None if trusted is None else _labelled(trusted),
+        features=found.feature_names,
+        title=title,
+    )
+    runs.write_text(page.parent, page.name, text)
+
+
+def alarms_of(run: Path, reference: Path | None = None) -> tuple[Alarm, ...]:
+    """Return the alarms that a released set raises, by itself or beside an earlier release that is trusted."""
+    found = released_dataset(run)
+    trusted = None if reference is None else _labelled(released_dataset(reference))
+    return alarms(_labelled(found), found.classes or (), reference=trusted, features=found.feature_names)
+
+
+def _labelled(dataset: Dataset) -> Labelled:
+    return torch.from_numpy(dataset.inputs), torch.from_numpy(dataset.targets)

@@ -1,0 +1,264 @@
+"""From a generator's run to its privacy label: what its making promises, and what it does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tacita import _check, runs
+from tacita._check import PrivacyError
+from tacita.accounting import composed, gaussian_release, participation_bound
+from tacita.guarantee import Guarantee
+from tacita.ledger import Ledger
+from tacita.report.finding import Finding
+from tacita.report.label import Check, Label, Readings
+from tacita.training.followed import Panel
+from tacita.training.labels import (
+    RunFacts,
+    Standing,
+    build_label,
+    holds,
+    ledger_row,
+    noise_check,
+    not_hardened,
+    standing_of_run,
+)
+from tacita.training.plan import Plan
+
+_OPEN = (
+    "One record is one person; somebody with several records is covered by group privacy only",
+    "Architecture, features, preprocessing and settings were chosen without looking at these data",
+    "Nothing else computed from these data is published, or it is charged to the same ledger",
+)
+_AFTERWARDS = (
+    "What is drawn from the generator, however much, costs nothing further: it saw the data through this alone"
+)
+
+
+def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
+    """Return the label of a generator's run directory; the data are not needed."""
+    where = Path(folder)
+    document = runs.read_json(where, "run.json")
+    if document.get("kind") != "synthesis":
+        raise runs.RunError(f"{str(where)!r} is not a generator's run.")
+    try:
+        facts = RunFacts.from_dict({name: document[name] for name in RunFacts("", "", False).to_dict()})
+        recipe = runs.read_json(where, "recipe.json")["recipe"]
+        total = float(recipe["delta"]) if delta is None else _check.probability("delta", delta)
+        made: Label = _MAKERS[str(document["generator"])](where, document, recipe, facts, total)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise runs.RunError(f"The run in {str(where)!r} is damaged: {error}") from error
+    rows = (("Released records", str(document.get("released", "none yet"))),)
+    readings = replace(made.readings or Readings(), audit=findings_of(where))
+    return replace(
+        made, title=facts.title, purpose=facts.purpose, mechanism=(*made.mechanism, *rows), readings=readings
+    )
+
+
+def findings_of(folder: Path) -> tuple[Finding, ...]:
+    """Return what attacks found, if the run's quality was measured."""
+    if not (folder / "quality.json").is_file():
+        return ()
+    try:
+        return tuple(Finding.from_dict(row) for row in runs.read_json(folder, "quality.json")["findings"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise runs.RunError(f"quality.json in {str(folder)!r} is damaged: {error} Delete it.") from error
+
+
+def typical_of_run(folder: Path) -> Callable[[float], float] | None:
+    """Return the typical epsilon as a function of delta, for the owner; None if nobody was followed."""
+    label = label_of_run(folder)
+    if label.readings is None or not label.readings.typical:
+        return None
+
+    def epsilon(delta: float) -> float:
+        readings = label_of_run(folder, delta=delta).readings
+        return math.inf if readings is None else readings.typical[0].epsilon
+
+    return epsilon
+
+
+def _embedding(
+    folder: Path, document: Mapping[str, Any], recipe: Mapping[str, Any], facts: RunFacts, delta: float
+) -> Label:
+    plan, name = Plan.from_dict(document["plan"]), str(document["id"])
+    shared = recipe.get("ledger")
+    with Ledger.open(Path(shared) if shared else folder / "ledger.sqlite") as ledger:
+        if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
+            raise PrivacyError("The run's plan is not the one that its ledger froze before the release.")
+        if ledger.charged(name) == 0:
+            raise PrivacyError("Nothing was released yet: there is nothing to label.")
+    tensors, saved = runs.load_checkpoint(folder)
+    state = runs.unflatten(saved["skeleton"], tensors)
+    panels = {n: Panel.restore(None, part, saved["panels"][n], budget=None) for n, part in state["panels"].items()}
+    plain = build_label(plan, 1, panels, facts, {}, delta)
+    checks = (
+        holds("Each record adds a vector of length at most one to the block of its class, or zero if it is not finite"),
+        holds("Everybody is added up once: there is no sampling, and one release"),
+        holds("Features, noise and sizes were fixed beforehand; the noisy sum is not divided by a number of records"),
+        holds("The release was charged to the ledger, on disk, before it was kept"),
+        noise_check(facts),
+        holds(_AFTERWARDS),
+        *(Check(text=text, state="open") for text in _OPEN),
+    )
+    worst = gaussian_release(noise_multiplier=plan.noise_multiplier, delta=delta)
+    worst = replace(worst, assumptions=tuple(check.text for check in checks))
+    return replace(
+        plain,
+        worst=worst,
+        comparisons=(),
+        curve=((1, worst.epsilon),),
+        mechanism=(
+            ("Generator", "mean-embedding: one noisy sum of class-conditional features"),
+            ("Sensitivity", "1, for one record added or removed"),
+            ("Noise standard deviation", f"{plan.noise_multiplier:.6g}"),
+            ("Releases", "1"),
+            ("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"),
+            ledger_row(facts),
+        ),
+        checks=checks,
+        not_hardened=not_hardened("how long it takes depends on how many records there are"),
+    )
+
+
+def _critic(
+    folder: Path, document: Mapping[str, Any], recipe: Mapping[str, Any], facts: RunFacts, delta: float
+) -> Label:
+    critic = standing_of_run(folder / "critic")
+    kind = "unlabelled, with a private annotator" if recipe.get("annotator") else "conditional"
+    rows = (("Generator", f"private-wgan, {kind}; gradient penalty inside each record's loss"),)
+    if not recipe.get("annotator"):
+        label = critic.label(delta)
+        readings = label.readings or Readings()
+        readings = replace(readings, metrics=facts.metrics, facts=_owner_facts(facts))
+        return replace(
+            label,
+            mechanism=(*rows, *label.mechanism),
+            checks=(*label.checks, holds(_AFTERWARDS)),
+            readings=readings,
+        )
+    return _two_parts(critic, standing_of_run(folder / "annotator"), rows, facts, delta)
+
+
+def _two_parts(
+    critic: Standing, annotator: Standing, rows: tuple[tuple[str, str], ...], facts: RunFacts, delta: float
+) -> Label:
+    """Return the label of a critic and an annotator that were trained on the same records."""
+    halves = [standing.label(delta / 2.0) for standing in (critic, annotator)]
+    checks = (
+        *halves[0].checks,
+        holds("Critic and annotator are composed: their budgets add up to the one shown"),
+        holds(_AFTERWARDS),
+    )
+    worst = composed([(s.plan.sample_rate, s.plan.noise_multiplier, s.taken) for s in (critic, annotator)], delta=delta)
+    worst = replace(worst, assumptions=tuple(check.text for check in checks))
+    typical = _sum([label.readings.typical[0] for label in halves if label.readings and label.readings.typical])
+    if typical is not None and typical.epsilon > worst.epsilon:
+        typical = replace(typical, epsilon=worst.epsilon, method="worst-case cap")
+    names = ("Critic", "Annotator")
+    mechanism = tuple(
+        (f"{n}: {k.lower()}", v) for n, half in zip(names, halves, strict=True) for k, v in half.mechanism
+    )
+    readings = _readings(
+        facts,
+        "Records were followed through both trainings separately; the two figures, each at half of delta, are added.",
+        typical=() if typical is None else (typical,),
+    )
+    return Label(
+        title=facts.title,
+        purpose=facts.purpose,
+        worst=worst,
+        comparisons=tuple(replace(half.worst, assumptions=worst.assumptions) for half in halves),
+        mechanism=(*rows, *mechanism),
+        checks=checks,
+        not_hardened=not_hardened(),
+        readings=readings,
+    )
+
+
+def _sum(statements: list[Guarantee]) -> Guarantee | None:
+    if len(statements) < 2:
+        return None
+    return statements[0] + statements[1]
+
+
+def _plain(
+    folder: Path, document: Mapping[str, Any], recipe: Mapping[str, Any], facts: RunFacts, delta: float
+) -> Label:
+    layer = bool(recipe.get("dp_critic"))
+    declared = [
+        "No guarantee: the data were used without noise. What stands below is what was measured, for the owner; a "
+        "measure bounds nothing.",
+    ]
+    if layer:
+        declared.append(
+            "The critic clips its features to length one and adds noise of 1.5 to them (the thesis's DP critic). That "
+            "hides neither the critic's weights nor the gradients that shape the generator: it is a regulariser."
+        )
+    worst = Guarantee(
+        kind="worst_case", epsilon=math.inf, delta=delta, method="none", sampling="none", publishable=True
+    )
+    return Label(
+        title=facts.title,
+        purpose=facts.purpose,
+        worst=worst,
+        mechanism=(("Generator", f"wgan-gp{', with the DP critic layer' if layer else ''}"),),
+        declared=tuple(declared),
+        checks=(Check(text="Nothing limits what one record can do to the generator", state="warning"),),
+        readings=_readings(facts, "Nobody was followed: there is no noise to account for."),
+    )
+
+
+def _papers(
+    folder: Path, document: Mapping[str, Any], recipe: Mapping[str, Any], facts: RunFacts, delta: float
+) -> Label:
+    plan = document["plan"]
+    rate, noise, steps = float(plan["sample_rate"]), float(plan["noise"]), int(plan["steps"])
+    checks = (
+        holds("Each record enters a step by an independent coin"),
+        holds("The gradient of the whole batch is clipped to C: one record can turn it around, so it moves it by 2C"),
+        Check(text="The noise of the thesis is far too small for that: the figure promises nothing", state="warning"),
+        noise_check(facts),
+    )
+    worst = participation_bound(sample_rate=rate, noise_multiplier=noise / 2.0, steps=steps, delta=delta)
+    return Label(
+        title=facts.title,
+        purpose=facts.purpose,
+        worst=replace(worst, assumptions=tuple(check.text for check in checks)),
+        mechanism=(
+            ("Generator", "papers-wgan: the whole update is clipped, as the thesis words it"),
+            ("Clip norm C", f"{float(plan['clip_norm']):g}"),
+            ("Noise over C", f"{noise:g}"),
+            ("Sensitivity", "2C, for one record added or removed"),
+            ("Sample rate", f"{rate:.6g} (independent coins)"),
+            ("Steps", str(steps)),
+        ),
+        declared=("Offered to compare with the thesis, which reports the Bayesian figure for per-record clipping.",),
+        checks=checks,
+        not_hardened=not_hardened(),
+        readings=_readings(facts, "Nobody was followed: without per-record clipping there is no record's own figure."),
+    )
+
+
+def _readings(facts: RunFacts, panels: str, *, typical: tuple[Guarantee, ...] = ()) -> Readings:
+    return Readings(typical=typical, panels=panels, metrics=facts.metrics, facts=_owner_facts(facts))
+
+
+def _owner_facts(facts: RunFacts) -> tuple[tuple[str, str], ...]:
+    return (
+        ("Training records", str(facts.trained)),
+        ("Held-out records", str(facts.held_out)),
+        ("Started", facts.started),
+        ("Status", facts.status),
+    )
+
+
+_MAKERS: dict[str, Any] = {
+    "mean-embedding": _embedding,
+    "private-wgan": _critic,
+    "wgan-gp": _plain,
+    "papers-wgan": _papers,
+}

@@ -1,0 +1,315 @@
+"""The quality page: what a released set is worth and what it leaks, each figure with what it does not show.
+
+Everything is measured on the records, without noise: the page is for their owner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacita import runs
+from tacita.audit import Membership
+from tacita.guarantee import round_up_text
+from tacita.report.finding import Chart, Finding, Hue, Series
+from tacita.report.label import Label
+from tacita.synthesis.average_case import AverageCase, average_case
+from tacita.synthesis.features import measuring_features
+from tacita.synthesis.leakage import HoldoutTest, generator_membership, holdout_test
+from tacita.synthesis.neighbours import feature_vectors, nearest
+from tacita.synthesis.outliers import OutlierControl, release_size
+from tacita.synthesis.pages import Lines, Picture, Section, grid_png, page
+from tacita.synthesis.recipes import Task
+from tacita.synthesis.students import Labelled, drawn
+from tacita.synthesis.worth import NOTES, Annotator, Worth, measure_worth
+
+_MOST = 10_000  # records of a set that students and distances look at
+_ATTACKED = 2_000  # members, and as many others
+_MEASURED = 5_000  # records of the average-case measure
+_PAIRS = 12
+_OUTLIER_DELTA, _OUTLIER_THRESHOLD, _OUTLIER_CHANCE = 1e-8, 1e-5, 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Quality:
+    """What was measured of a released set. For the owner."""
+
+    worth: Worth
+    average: AverageCase
+    holdout: HoldoutTest
+    membership: Membership
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """The main figures, for the owner's label."""
+        best, control = self.worth.best_control
+        return {
+            "accuracy of a student": f"{self.worth.accuracy:.2%} on real test records; trained on the real data, "
+            f"{np.mean(self.worth.baseline):.2%}; on the best control ({best}), {control:.2%}",
+            "Fréchet distance": f"{self.worth.frechet:.3g} in public features; real data {self.worth.frechet_real:.3g}",
+            "average-case measure": f"mu {self.average.chebyshev:.3g} (Chebyshev), {self.average.student:.3g} (mean), "
+            f"gamma {self.average.gamma:g}: a measure, not a guarantee",
+            "holdout test": f"{self.holdout.share:.1%} nearer to training records, p = "
+            f"{round_up_text(self.holdout.p_value)}",
+        }
+
+    @property
+    def finding(self) -> Finding:
+        """What the membership attack found, for the owner's label."""
+        return self.membership.finding()
+
+
+def measure(
+    task: Task,
+    synthetic: Labelled,
+    *,
+    epsilon: float,
+    annotator: Annotator | None = None,
+    untrained: Callable[[int], Labelled] | None = None,
+    seeds: int = 1,
+    progress: Callable[[str], None] | None = None,
+) -> Quality:
+    """Measure worth and leakage of a released set, on at most 10,000 records of each kind."""
+    tell = progress or (lambda _: None)
+    rng = np.random.default_rng(task.recipe.seed)
+    features = measuring_features(task.shape)
+    made, real, held = (_some(data, _MOST, rng) for data in (synthetic, task.train, task.held))
+    worth = measure_worth(
+        made,
+        real,
+        held,
+        len(task.classes),
+        features=features,
+        annotator=annotator,
+        generator_control=untrained,
+        seeds=seeds,
+        rng=rng,
+        progress=tell,
+    )
+    tell("The average-case measure")
+    average = average_case(_some(real, _MEASURED, rng)[0], _some(made, _MEASURED, rng)[0], features=features, rng=rng)
+    tell("The holdout test")
+    holdout = holdout_test(task.train[0], task.held[0], made[0], features=features, rng=rng)
+    tell("A membership attack")
+    count = min(_ATTACKED, len(task.train[1]), len(task.held[1]))
+    members, others = (_some(data, count, rng)[0] for data in (task.train, task.held))
+    claim = None if math.isinf(epsilon) else epsilon
+    membership = generator_membership(
+        made[0], members, others, features=features, epsilon=claim, delta=task.recipe.delta, rng=rng
+    )
+    return Quality(worth, average, holdout, membership)
+
+
+def _some(data: Labelled, most: int, rng: np.random.Generator) -> Labelled:
+    return data if len(data[1]) <= most else drawn(data, most, rng)
+
+
+def outlier_control(typical: Callable[[float], float]) -> OutlierControl:
+    """Return how many samples may be released, given the typical epsilon as a function of delta."""
+    return release_size(
+        chance=_OUTLIER_CHANCE,
+        epsilon=typical(_OUTLIER_DELTA),
+        delta=_OUTLIER_DELTA,
+        threshold=_OUTLIER_THRESHOLD,
+    )
+
+
+def write_quality(
+    folder: Path, task: Task, synthetic: Labelled, found: Quality, label: Label, outliers: OutlierControl | None
+) -> None:
+    """Write quality.json and quality.html."""
+    document: dict[str, Any] = {
+        "schema": runs.SCHEMA,
+        "worth": found.worth.to_dict(),
+        "average_case": {k: v for k, v in vars(found.average).items() if k != "values"},
+        "holdout": vars(found.holdout) | {"null_interval": list(found.holdout.null_interval)},
+        "findings": [found.finding.to_dict()],
+        "outliers": None if outliers is None else outliers.to_dict(),
+    }
+    runs.write_json(folder, "quality.json", document)
+    lead = (
+        f"{label.purpose} {len(synthetic[1]):,} records were released. Here is what they are worth, and what was found "
+        "to leak; every figure says what it does not show."
+    )
+    sections = list(_sections(task, synthetic, found, label, outliers))
+    runs.write_text(folder, "quality.html", page(label.title, lead, sections, owner=True))
+
+
+def _sections(
+    task: Task, synthetic: Labelled, found: Quality, label: Label, outliers: OutlierControl | None
+) -> Iterator[Section]:
+    if len(task.shape) == 3:
+        yield _pictures(synthetic, task)
+    yield _promise(label)
+    yield _students(found.worth)
+    if found.worth.learning.sizes:
+        yield _learning(found.worth)
+    if found.worth.validation.learning_rates:
+        yield _validation(found.worth)
+    yield _distances(found.worth)
+    yield _leaks(found)
+    if len(task.shape) == 3:
+        yield _nearest(task, synthetic)
+    if outliers is not None:
+        yield Section("How many records to release", outliers.sentence, note="Thesis, section 7.4.2.")
+
+
+def _pictures(synthetic: Labelled, task: Task) -> Section:
+    grid = grid_png(synthetic[0], columns=10, labels=synthetic[1])
+    shown = Picture(png=grid, alt=f"Ten synthetic records of each class: {', '.join(task.classes)}.")
+    return Section("A look", "Ten released records of each class, one class in a row; not picked.", figure=shown)
+
+
+def _promise(label: Label) -> Section:
+    worst = label.worst
+    text = (
+        "Nothing is promised: the generator was fitted to the data without noise."
+        if math.isinf(worst.epsilon)
+        else worst.claim
+    )
+    note = "The privacy label says what it rests on."
+    return Section("What is promised", text, note=note, state="warning" if worst.epsilon > 1e3 else "holds")
+
+
+def _students(worth: Worth) -> Section:
+    rows = [
+        ("Trained on the released records", _accuracies(worth.student), NOTES["student"]),
+        ("Trained on the real records", _accuracies(worth.baseline), NOTES["baseline"]),
+        *((f"Control: {name}", _accuracies(found), "") for name, found in worth.controls.items()),
+        ("Always the most frequent class", f"{worth.chance:.1%}", NOTES["chance"]),
+        ("Logistic regression, released / real", " / ".join(f"{a:.1%}" for a in worth.logistic), NOTES["logistic"]),
+    ]
+    best, control = worth.best_control
+    text = (
+        f"A classifier trained on released records only is right on {worth.accuracy:.1%} of {worth.test_records:,} "
+        f"real test records; trained on real records, on {np.mean(worth.baseline):.1%}. The best control, {best}, "
+        f"reaches {control:.1%}."
+    )
+    if worth.annotated:
+        text += " The labels are an annotator's, and the controls show how much of this it teaches by itself."
+    return Section("What can be learned from them", text, rows=rows, note=NOTES["controls"])
+
+
+def _accuracies(found: tuple[float, ...]) -> str:
+    mean = f"{np.mean(found):.1%}"
+    return mean if len(found) == 1 else f"{mean} ({', '.join(f'{a:.1%}' for a in found)})"
+
+
+def _learning(worth: Worth) -> Section:
+    curve = worth.learning
+    lines: list[tuple[Hue, str, Any]] = [
+        ("typical", "Released records", curve.synthetic),
+        ("plain", "Real records", curve.real),
+    ]
+    series = tuple(
+        Series(hue=hue, name=name, points=_points(np.log10(curve.sizes), values)) for hue, name, values in lines
+    )
+    chart = Chart(
+        heading="Accuracy by number of labelled records",
+        caption="",
+        x_title="records, powers of ten",
+        y_title="accuracy",
+        description="Accuracy on real test records by how many labelled records a student had.",
+        series=series,
+    )
+    rows = [
+        (f"{size:,} records", f"{_percent(a)} released, {_percent(b)} real", "")
+        for size, a, b in zip(curve.sizes, curve.synthetic, curve.real, strict=True)
+    ]
+    return Section(
+        "How many are needed",
+        "Students of ever more records.",
+        figure=Lines(chart=chart),
+        rows=rows,
+        note=NOTES["learning"],
+    )
+
+
+def _points(x: Any, y: Any) -> tuple[tuple[float, float], ...]:
+    return tuple((float(a), float(b)) for a, b in zip(x, y, strict=True) if b is not None)
+
+
+def _percent(value: float | None) -> str:
+    return "none" if value is None else f"{value:.1%}"
+
+
+def _validation(worth: Worth) -> Section:
+    curves = worth.validation
+    shown = max(range(len(curves.learning_rates)), key=lambda i: curves.accuracies[i])
+    series = tuple(
+        Series(hue=hue, name=name, points=_points(curves.steps, losses[shown]))  # type: ignore[arg-type]
+        for hue, name, losses in (("typical", "Released", curves.synthetic), ("plain", "Real", curves.real))
+    )
+    chart = Chart(
+        heading=f"Validation loss of the best student, learning rate {curves.learning_rates[shown]:g}",
+        caption="",
+        x_title="step",
+        y_title="loss",
+        description="Loss on real and on released validation records while a student trains.",
+        series=series,
+    )
+    pearson = [p for p in curves.pearson if p is not None]
+    rows = []
+    if pearson:
+        rows.append(("Correlation along a training", f"{min(pearson):.2f} to {max(pearson):.2f}", NOTES["validation"]))
+    if curves.selection is not None:
+        rows.append(
+            ("Order of the students (rank correlation)", f"{curves.selection:.2f}", "It rests on few students.")
+        )
+    if curves.regret is not None:
+        rows.append(("Accuracy lost by choosing on released records", f"{curves.regret:.1%}", "The same few students."))
+    text = "Would a validation set of released records choose the model that a real one would?"
+    return Section("Choosing models with them", text, figure=Lines(chart=chart), rows=rows)
+
+
+def _distances(worth: Worth) -> Section:
+    rows = [
+        ("Released from test records", f"{worth.frechet:.4g}", NOTES["frechet"]),
+        ("Real training from test records", f"{worth.frechet_real:.4g}", NOTES["frechet_real"]),
+    ]
+    text = f"Fréchet distance in public features, {worth.frechet_records:,} records each."
+    return Section("How far they are from real ones", text, rows=rows)
+
+
+def _leaks(found: Quality) -> Section:
+    average, holdout, attack = found.average, found.holdout, found.membership
+    low, high = holdout.null_interval
+    rows = [
+        (
+            "Nearer to training than to held-out records",
+            f"{holdout.share:.1%} (by chance {low:.1%} to {high:.1%}; p = {round_up_text(holdout.p_value)})",
+            "It sees copies and near copies in these features; a leak that moves no point nearer stays unseen.",
+        ),
+        (
+            "Membership attack on the released set",
+            f"AUC {attack.auc:.3f} ({attack.auc_interval[0]:.3f} to {attack.auc_interval[1]:.3f})",
+            "One attack by distance. A better one may succeed where this fails.",
+        ),
+        (
+            f"Average-case measure, mu at gamma {average.gamma:g}",
+            f"{average.chebyshev:.3g} (Chebyshev), {average.student:.3g} (mean)",
+            "A measure, not a guarantee. It cannot see memorisation, takes a collapsed generator for a private one, "
+            f"and moves a hundredfold with the feature space (here {average.dimension} numbers).",
+        ),
+    ]
+    state = "warning" if holdout.p_value < 0.01 or attack.state == "warning" else ""
+    text = f"{holdout.sentence} {attack.sentence}"
+    return Section("What was found to leak", text, rows=rows, state=state)  # type: ignore[arg-type]
+
+
+def _nearest(task: Task, synthetic: Labelled) -> Section:
+    """Return released records above the training records nearest to them."""
+    made = synthetic[0][:_PAIRS]
+    features = measuring_features(task.shape)
+    records = feature_vectors("training records", task.train[0], features)
+    places = nearest(feature_vectors("released records", made, features, like=records), records, 1)[1][:, 0]
+    grid = grid_png(torch.cat([made, task.train[0][torch.from_numpy(places)]]), columns=_PAIRS)
+    shown = Picture(png=grid, alt="Above, released records; below, the training record nearest to each.")
+    text = "Above, the first released records; below each, the training record nearest to it in public features."
+    return Section("The nearest real records", text, figure=shown, note="This picture shows real records.")

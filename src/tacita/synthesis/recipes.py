@@ -1,0 +1,205 @@
+"""A private release without writing a loop: a recipe says which generator is fitted to what, and how."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita import _check, runs
+from tacita.data import Dataset
+from tacita.training.recipes import check_words, dataset_of, parts_of, read_recipe
+
+GENERATORS = ("mean-embedding", "private-wgan", "wgan-gp", "papers-wgan")
+_SMALL = 16  # images with a shorter side
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What `tacita synthesise` does. Nothing in it is learned from the data.
+
+    Attributes:
+        data: A name (`digits`, `mnist`, `adult`, …) under "name", or a schema with "file".
+        name: The run's name.
+        generator: mean-embedding, private-wgan, wgan-gp (no guarantee) or papers-wgan (the thesis's own clipping).
+        epsilon: Worst-case target; for the two private generators.
+        delta: Total failure probability.
+        samples: How many records to release; by default as many as the public size of the data, but 10,000 to 60,000.
+        steps: Steps of the fit, or of the critic. Each generator has its default.
+        batch_size: Records that a step looks at, planned; the noisy sum is divided by it.
+        learning_rate: Of the generator, and of the critic.
+        critic_steps: Steps of the critic for each of the generator.
+        clip_norm: The largest norm of one record's gradient; in papers-wgan of the whole batch's.
+        noise: Noise standard deviation over the most that a record may add, instead of `epsilon`; in papers-wgan over
+            the clip norm.
+        dp_critic: For wgan-gp: clip the critic's features and add noise to them, as in the thesis's chapter 3. It
+            regularises, and guarantees nothing.
+        annotator: For private-wgan: a generator without labels, and a private classifier that labels what it makes.
+        panel: For private-wgan: how many records are followed for the typical case.
+        width: How wide the networks are.
+        holdout: Chance with which a record is held out, where the data have no test part.
+        nominal_size: The public size of the data, if it is not known.
+        ledger: A shared ledger's path.
+        seed: For runs that can be repeated; not secure.
+    """
+
+    data: Mapping[str, Any]
+    name: str = ""
+    generator: str = "mean-embedding"
+    epsilon: float | None = None
+    delta: float = 1e-5
+    samples: int | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    critic_steps: int | None = None
+    clip_norm: float | None = None
+    noise: float | None = None
+    dp_critic: bool = False
+    annotator: bool = False
+    panel: int = 128
+    width: int | None = None
+    holdout: float = 0.1
+    nominal_size: int | None = None
+    ledger: str | None = None
+    seed: int | None = None
+
+    @property
+    def private(self) -> bool:
+        """Whether it comes with a guarantee that is calibrated, and charged to a ledger."""
+        return self.generator in ("mean-embedding", "private-wgan")
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Recipe:
+        """Check a parsed TOML document; what does not belong together is refused in one line."""
+        check_words(cls, table)
+        recipe = cls(**table)
+        _check.one_of("generator", recipe.generator, GENERATORS)
+        for name in ("samples", "steps", "batch_size", "critic_steps", "width", "nominal_size"):
+            if getattr(recipe, name) is not None:
+                _check.count(name, getattr(recipe, name))
+        for name, low, high in (("learning_rate", 1e-9, 1e3), ("clip_norm", 1e-12, 1e12), ("noise", 1e-4, 1e4)):
+            if getattr(recipe, name) is not None:
+                _check.in_range(name, getattr(recipe, name), low, high)
+        _check.probability("delta", recipe.delta)
+        _check.in_range("holdout", recipe.holdout, 0.0, 0.9)
+        _check_fit(recipe)
+        return recipe
+
+    @classmethod
+    def read(cls, path: str | Path) -> Recipe:
+        """Read a TOML file. Relative paths in it are taken from the file's own folder."""
+        return cls.from_dict(read_recipe(path, cls))
+
+
+def _check_fit(recipe: Recipe) -> None:
+    kind = recipe.generator
+    if recipe.private and (recipe.epsilon is None) == (recipe.noise is None):
+        raise ValueError(f"{kind} needs epsilon, the worst case to stay within, or noise, and not both.")
+    if recipe.epsilon is not None:
+        if not recipe.private:
+            raise ValueError(f"{kind} keeps to no epsilon: leave it out, or choose mean-embedding or private-wgan.")
+        _check.in_range("epsilon", recipe.epsilon, 1e-3, 500.0)
+    if recipe.ledger is not None and not recipe.private:
+        raise ValueError(f"{kind} promises nothing that a ledger could hold it to: no budget would pay for it.")
+    if recipe.noise is not None and kind == "wgan-gp":
+        raise ValueError("wgan-gp adds no noise to hide behind: choose another generator, or leave noise out.")
+    only = {"dp_critic": "wgan-gp", "annotator": "private-wgan"}
+    for name, generator in only.items():
+        if getattr(recipe, name) and kind != generator:
+            raise ValueError(f"{name} is for {generator}, not for {kind}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A recipe with its data at hand. Everything but the records is public."""
+
+    recipe: Recipe
+    dataset: Dataset
+    train: tuple[Tensor, Tensor]
+    held: tuple[Tensor, Tensor]
+    coins: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one record."""
+        return tuple(self.dataset.inputs.shape[1:])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.dataset.classes or ()
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """For tables: how many features each column has."""
+        schema = self.dataset.schema
+        return () if schema is None else tuple(len(column.features) for column in schema.columns)
+
+    @property
+    def size(self) -> int:
+        """The public size of the data."""
+        size = self.recipe.nominal_size or self.dataset.nominal_size
+        if size is None:
+            raise ValueError("Declare nominal_size, the public size of the data; it is not counted.")
+        return size
+
+    @property
+    def kind(self) -> str:
+        """`small images`, `images` or `table`: what default settings go by."""
+        if len(self.shape) == 1:
+            return "table"
+        return "small images" if min(self.shape[1:]) < _SMALL else "images"
+
+    @property
+    def samples(self) -> int:
+        """How many records are released."""
+        return self.recipe.samples or min(max(self.size, 10_000), 60_000)
+
+
+def prepare(recipe: Recipe, coins: int | None = None) -> Task:
+    """Load a recipe's data and check that a generator can be fitted to them."""
+    if coins is None:
+        coins = secrets.randbits(128) if recipe.seed is None else recipe.seed
+    dataset = dataset_of(recipe.data)
+    if dataset.classes is None:
+        raise ValueError("Generators make records of classes: choose a target with classes, not a range.")
+    shape = dataset.inputs.shape[1:]
+    if len(shape) not in (1, 3) or (len(shape) == 3 and min(shape[1:]) >= _SMALL and any(s % 4 for s in shape[1:])):
+        raise ValueError(f"Records must be images with sides that 4 divides, or rows of a table; got shape {shape}.")
+    train, held, _ = parts_of(dataset, recipe.holdout, coins)
+    return Task(recipe, dataset, train, held, coins)
+
+
+def write_recipe(folder: Path, task: Task) -> None:
+    """Keep the recipe, and the coins that held records out."""
+    document = {"kind": "synthesis", "recipe": asdict(task.recipe), "coins": str(task.coins)}
+    runs.write_json(folder, "recipe.json", document)
+
+
+def recipe_of(folder: str | Path) -> tuple[Recipe, int]:
+    """Read back what `write_recipe` wrote."""
+    document = runs.read_json(Path(folder), "recipe.json")
+    try:
+        known = {f.name for f in fields(Recipe)}
+        table = {name: value for name, value in document["recipe"].items() if name in known}
+        return Recipe.from_dict(table), int(document["coins"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise runs.RunError(f"The recipe of the run in {str(folder)!r} is damaged: {error}") from error
+
+
+def fresh_generator(seed: int | None) -> np.random.Generator:
+    """Return randomness for what needs no secrecy, such as latent numbers; seeded by the system unless asked."""
+    return np.random.default_rng(seed)
+
+
+def fix_weights(seed: int | None) -> None:
+    """Make the networks' first weights repeatable, where a seed was chosen."""
+    if seed is not None:
+        torch.manual_seed(seed)

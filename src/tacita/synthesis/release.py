@@ -1,0 +1,123 @@
+"""The released set as files: NPZ for images, CSV for tables, a schema that reads them back, and a picture.
+
+released/samples.npz    images: `inputs` in whole numbers 0 to 255, `targets` as positions in the classes
+released/samples.csv    tables: the columns of the schema
+released/schema.toml    what they hold, for `tacita train` and `tacita synthesise` to read them by
+released/samples.png    a look at a few of each class
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita import runs
+from tacita.data import Dataset, Schema, decode, write_csv
+from tacita.synthesis.gan import sample
+from tacita.synthesis.makers import Maker
+from tacita.synthesis.pages import grid_png
+from tacita.synthesis.recipes import Task, fresh_generator
+from tacita.synthesis.students import Labelled
+from tacita.training.recipes import dataset_of
+
+_SHOWN = 12  # pictures of each class
+
+
+def release(maker: Maker, folder: Path) -> Labelled:
+    """Draw the set to be released and write it; return it as it was written, rounding included."""
+    task = maker.task
+    rng = fresh_generator(None if task.recipe.seed is None else task.recipe.seed + 2)
+    inputs, labels = sample(maker.generator, task.samples, rng=rng, shares=maker.shares, annotate=maker.annotate)
+    where = folder / "released"
+    where.mkdir(exist_ok=True)
+    if len(task.shape) == 1:
+        _write_table(where, task, inputs, labels)
+    else:
+        _write_images(where, task, inputs, labels)
+    document = runs.read_json(folder, "run.json")
+    runs.write_json(folder, "run.json", {**document, "released": task.samples})
+    return released(folder, task.dataset)
+
+
+def released(folder: Path, dataset: Dataset | None = None) -> Labelled:
+    """Read a released set back."""
+    found = released_dataset(folder)
+    if dataset is not None and found.inputs.shape[1:] != dataset.inputs.shape[1:]:
+        raise runs.RunError("The released records are not of the shape of the data.")
+    return torch.from_numpy(found.inputs), torch.from_numpy(found.targets)
+
+
+def released_dataset(folder: Path) -> Dataset:
+    """Read a released set with its classes and columns; the folder of a run, or the one that holds the set."""
+    where = folder / "released" if (folder / "released").is_dir() else folder
+    if not (where / "schema.toml").is_file():
+        raise runs.RunError(f"{str(folder)!r} holds no released set: there is no released/schema.toml.")
+    table = tomllib.loads((where / "schema.toml").read_text())
+    try:
+        return dataset_of({**table["data"], "file": str(where / str(table["data"]["file"]))})
+    except (KeyError, TypeError) as error:
+        raise runs.RunError(f"The schema of the released set in {str(folder)!r} is damaged: {error}") from error
+
+
+def _write_images(where: Path, task: Task, inputs: Tensor, labels: Tensor) -> None:
+    pixels = inputs.clamp(0.0, 1.0).mul(255.0).round().to(torch.uint8)
+    np.savez_compressed(where / "samples.npz", inputs=pixels.numpy(), targets=labels.numpy())
+    schema: dict[str, Any] = {
+        "file": "samples.npz",
+        "nominal_size": len(labels),
+        "inputs": {"low": 0, "high": 255, "shape": list(task.shape)},
+        "targets": {"classes": list(task.classes)},
+    }
+    runs.write_text(where, "schema.toml", _toml({"data": schema}))
+    (where / "samples.png").write_bytes(grid_png(pixels / 255.0, columns=_SHOWN, labels=labels))
+
+
+def _write_table(where: Path, task: Task, inputs: Tensor, labels: Tensor) -> None:
+    schema = task.dataset.schema
+    if schema is None:
+        np.savez_compressed(where / "samples.npz", inputs=inputs.numpy(), targets=labels.numpy())
+        plain: dict[str, Any] = {
+            "file": "samples.npz",
+            "nominal_size": len(labels),
+            "inputs": {"low": -1, "high": 1, "shape": list(task.shape)},
+            "targets": {"classes": list(task.classes)},
+        }
+        runs.write_text(where, "schema.toml", _toml({"data": plain}))
+        return
+    write_csv(where / "samples.csv", decode(inputs.numpy(), labels.numpy(), schema))
+    runs.write_text(where, "schema.toml", _toml({"data": _described(schema, len(labels))}))
+
+
+def _described(schema: Schema, size: int) -> dict[str, Any]:
+    """Return a schema as the table that it is read from."""
+    columns: dict[str, Any] = {}
+    for column in (*schema.columns, schema.target):
+        if column.type == "real":
+            entry: dict[str, Any] = {"type": "real", "low": column.low, "high": column.high}
+            entry |= {"scale": column.scale} if column.scale != "linear" else {}
+            entry |= {"whole": True} if column.whole else {}
+        else:
+            entry = {"type": column.type, **({"values": list(column.values)} if column.type == "category" else {})}
+        columns[column.name] = entry
+    return {
+        "file": "samples.csv",
+        "nominal_size": size,
+        "target": schema.target.name,
+        "groups": list(schema.groups),
+        "columns": columns,
+    }
+
+
+def _toml(table: dict[str, Any], path: tuple[str, ...] = ()) -> str:
+    """Return a table of plain values and tables as TOML; JSON's texts, lists and numbers are TOML's."""
+    plain = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in table.items() if not isinstance(v, dict)]
+    head = [f"[{'.'.join(json.dumps(part) for part in path)}]"] if path and plain else []
+    parts = ["\n".join(head + plain)] if plain else []
+    parts += [_toml(v, (*path, k)) for k, v in table.items() if isinstance(v, dict)]
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"

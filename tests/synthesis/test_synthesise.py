@@ -1,0 +1,320 @@
+"""From a recipe to a release: what is charged, kept, resumed, written and refused, through the command itself."""
+
+import json
+import math
+import tomllib
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from typer.main import get_command
+
+from tacita import runs, worst_case
+from tacita.accounting import composed, gaussian_release
+from tacita.cli import app
+from tacita.ledger import Ledger
+from tacita.report.label import Label
+from tacita.synthesis import quality
+from tacita.synthesis.jobs import restart, start
+from tacita.synthesis.labels import label_of_run
+from tacita.synthesis.recipes import Recipe, prepare
+from tacita.synthesis.release import released_dataset
+
+
+def recipe(**changes):
+    return Recipe.from_dict({"data": {"name": "digits"}, "samples": 60, "seed": 1, **changes})
+
+
+def run(folder, *, measure=False, **changes):
+    return start(recipe(**changes), folder).run(lambda step, doing: None, quality=measure)
+
+
+def tacita(*words):
+    return CliRunner().invoke(get_command(app), [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def embedding_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "embedding"
+    return folder, run(folder, epsilon=2.0)
+
+
+def test_the_embedding_is_one_gaussian_release_within_its_target(embedding_run):
+    folder, label = embedding_run
+    noise = runs.read_json(folder, "run.json")["plan"]["noise_multiplier"]
+    assert label.worst.epsilon == gaussian_release(noise_multiplier=noise, delta=1e-5).epsilon <= 2.0
+    assert label.worst.publishable
+    assert label.readings.typical[0].epsilon <= label.worst.epsilon
+
+
+def test_the_release_is_charged_once(embedding_run):
+    folder, _ = embedding_run
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        (name,) = ledger.runs()
+        assert ledger.charged(name) == 1
+
+
+def test_a_finished_run_can_be_taken_up_and_charges_nothing_more(embedding_run, tmp_path):
+    folder, label = embedding_run
+    before = (folder / "released" / "samples.npz").read_bytes()
+    again = restart(folder).run(lambda step, doing: None, quality=False)
+    assert again.worst == label.worst
+    assert len(before) > 0
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        assert ledger.charged(next(iter(ledger.runs()))) == 1
+
+
+def test_the_released_set_reads_back_by_its_own_schema(embedding_run):
+    folder, _ = embedding_run
+    found = released_dataset(folder)
+    assert found.inputs.shape == (60, 1, 8, 8)
+    assert found.classes == tuple("0123456789")
+    assert 0.0 <= found.inputs.min() <= found.inputs.max() <= 1.0
+    schema = tomllib.loads((folder / "released" / "schema.toml").read_text())
+    assert schema["data"]["nominal_size"] == 60
+    assert (folder / "released" / "samples.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_public_label_and_released_files_are_there_and_the_folder_is_the_owners(embedding_run):
+    folder, label = embedding_run
+    assert Label.from_dict(json.loads((folder / "guarantee.json").read_text())) == label
+    for name in ("label.html", "label-owner.html", "inspect.html", "recipe.json"):
+        assert (folder / name).is_file()
+    assert folder.stat().st_mode & 0o077 == 0
+    assert "1437" not in (folder / "label.html").read_text()
+
+
+def test_b1_the_public_label_is_the_same_without_one_record(tmp_path, monkeypatch):
+    pages = []
+    for name in ("with", "without"):
+        task = prepare(recipe(epsilon=2.0))
+        if name == "without":
+            fewer = tuple(t[1:] for t in task.train)
+            monkeypatch.setattr("tacita.synthesis.jobs.prepare", lambda r, f=fewer, t=task: _with_train(t, f))
+        run(tmp_path / name, epsilon=2.0)
+        pages.append((tmp_path / name / "label.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
+def _with_train(task, train):
+    from dataclasses import replace
+
+    return replace(task, train=train)
+
+
+def test_a_charged_release_that_was_lost_is_not_repeated(tmp_path):
+    job = start(recipe(epsilon=2.0, seed=None), tmp_path / "run")
+    maker = job.maker
+    maker._keep = lambda step: (_ for _ in ()).throw(OSError("no space left"))
+    with pytest.raises(OSError, match="no space"):
+        maker.run(lambda step, doing: None)
+    with pytest.raises(ValueError, match="charged, and lost"):
+        restart(tmp_path / "run").run(lambda step, doing: None, quality=False)
+
+
+def test_a_killed_fit_is_begun_again_from_the_kept_release(tmp_path):
+    job = start(recipe(epsilon=2.0, seed=None), tmp_path / "run")
+    job.maker._release(lambda step, doing: None)
+    sums = job.maker._released.sums.clone()
+    again = restart(tmp_path / "run")
+    assert torch.equal(again.maker._released.sums, sums)
+    assert again.run(lambda step, doing: None, quality=False).worst.epsilon <= 2.0
+
+
+def test_a_budget_that_is_used_up_refuses_before_anything_is_released(tmp_path):
+    with Ledger.create(tmp_path / "shared.sqlite", epsilon=3.0, delta=1e-5):
+        pass
+    run(tmp_path / "first", epsilon=2.0, ledger=str(tmp_path / "shared.sqlite"))
+    with pytest.raises(ValueError, match="budget"):
+        run(tmp_path / "second", epsilon=2.0, seed=2, ledger=str(tmp_path / "shared.sqlite"))
+    assert not (tmp_path / "second" / "released").exists()
+
+
+GAN = {"generator": "private-wgan", "noise": 1.5, "steps": 4, "panel": 8, "batch_size": 64}
+
+
+@pytest.fixture(scope="module")
+def gan_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "gan"
+    return folder, run(folder, **GAN)
+
+
+def test_a_private_gan_keeps_its_target_and_follows_records(gan_run):
+    folder, label = gan_run
+    plan = runs.read_json(folder / "critic", "run.json")["plan"]
+    expected = worst_case(
+        sample_rate=plan["sample_rate"], noise_multiplier=plan["noise_multiplier"], steps=plan["steps"], delta=1e-5
+    )
+    assert label.worst.epsilon == expected.epsilon
+    assert plan["noise_multiplier"] == 1.5
+    assert label.readings.typical
+    assert dict(label.mechanism)["Released records"] == "60"
+
+
+def test_an_interrupted_gan_goes_on(tmp_path):
+    job = start(recipe(**GAN | {"seed": None}), tmp_path / "run")
+
+    def stop(step, doing):
+        if step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        job.run(stop, quality=False)
+    again = restart(tmp_path / "run")
+    assert again.maker.critic.taken == 2
+    again.run(lambda step, doing: None, quality=False)
+    assert again.maker.critic.taken == 4
+
+
+@pytest.mark.slow
+def test_a_private_gan_with_an_annotator_is_calibrated_within_its_target(tmp_path):
+    label = run(tmp_path / "run", **{**GAN, "noise": None, "epsilon": 8.0}, annotator=True)
+    assert 7.5 < label.worst.epsilon <= 8.0
+
+
+def test_an_annotators_budget_composes_with_the_critics(tmp_path, monkeypatch):
+    monkeypatch.setattr("tacita.synthesis.makers.ANNOTATOR", {"steps": 3, "batch_size": 100, "learning_rate": 0.1})
+    label = run(tmp_path / "run", **GAN, annotator=True)
+    plans = [runs.read_json(tmp_path / "run" / part, "run.json")["plan"] for part in ("critic", "annotator")]
+    parts = [(plan["sample_rate"], plan["noise_multiplier"], plan["steps"]) for plan in plans]
+    assert label.worst.epsilon == composed(parts, delta=1e-5).epsilon
+    alone = [worst_case(sample_rate=q, noise_multiplier=s, steps=t, delta=1e-5).epsilon for q, s, t in parts]
+    assert max(alone) < label.worst.epsilon < sum(alone)
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
+        assert len(ledger.runs()) == 2
+
+
+@pytest.mark.parametrize("dp_critic", [False, True])
+def test_a_plain_gan_promises_nothing(tmp_path, dp_critic):
+    label = run(tmp_path / "run", generator="wgan-gp", steps=6, dp_critic=dp_critic)
+    assert math.isinf(label.worst.epsilon)
+    assert "Nothing is promised" in str(label)
+    assert any("regulariser" in text for text in label.declared) == dp_critic
+
+
+def test_the_papers_mode_prints_its_true_worst_case(tmp_path):
+    label = run(tmp_path / "run", generator="papers-wgan", steps=6)
+    assert label.worst.epsilon > 1e4
+    assert dict(label.mechanism)["Sensitivity"].startswith("2C")
+
+
+def test_quality_is_measured_and_shown_to_the_owner_only(tmp_path, monkeypatch):
+    quick = partial(quality.measure_worth, steps=5, sizes=(100, 200), learning_rates=(0.01, 0.1))
+    monkeypatch.setattr(quality, "measure_worth", quick)
+    label = run(tmp_path / "run", measure=True, epsilon=8.0, samples=300)
+    names = [name for name, _ in label.readings.metrics]
+    assert names[0] == "accuracy of a student"
+    assert label.readings.audit[0].key == "membership"
+    page = (tmp_path / "run" / "quality.html").read_text()
+    assert "For the data" in page
+    for word in ("Control: uniform noise", "not a guarantee", "nearer to", "Fréchet"):
+        assert word in page
+    assert "student" not in (tmp_path / "run" / "label.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"generator": "vae", "epsilon": 1.0}, "generator must be one of"),
+        ({}, "needs epsilon"),
+        ({"epsilon": 0.0}, "epsilon must be in"),
+        ({"generator": "wgan-gp", "epsilon": 1.0}, "keeps to no epsilon"),
+        ({"epsilon": 1.0, "noise": 1.0}, "and not both"),
+        ({"generator": "wgan-gp", "noise": 1.0}, "adds no noise"),
+        ({"generator": "wgan-gp", "ledger": "x.sqlite"}, "promises nothing that a ledger"),
+        ({"epsilon": 1.0, "dp_critic": True}, "dp_critic is for wgan-gp"),
+        ({"epsilon": 1.0, "annotator": True}, "annotator is for private-wgan"),
+        ({"epsilon": 1.0, "samples": 0}, "samples must be a whole number"),
+        ({"epsilon": 1.0, "sampels": 5}, "did you mean 'samples'"),
+    ],
+)
+def test_recipes_that_do_not_fit_are_refused_in_one_line(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe.from_dict({"data": {"name": "digits"}, **changes})
+
+
+def test_a_range_to_predict_is_refused(tmp_path):
+    (tmp_path / "people.csv").write_text(CSV)
+    columns = {"age": {"type": "real", "low": 0, "high": 100}, "happy": {"type": "bool"}}
+    data = {"file": str(tmp_path / "people.csv"), "target": "age", "columns": columns}
+    with pytest.raises(ValueError, match="records of classes"):
+        prepare(Recipe.from_dict({"data": data, "epsilon": 1.0}))
+
+
+CSV = "age,job,happy\n" + "".join(f"{20 + i % 50},{'ab'[i % 2]},{'yes' if i % 3 else 'no'}\n" for i in range(400))
+TOML = """
+epsilon = 2.0
+samples = 50
+nominal_size = 400
+steps = 5
+[data]
+file = "people.csv"
+target = "happy"
+[data.columns.age]
+type = "real"
+low = 0
+high = 100
+whole = true
+[data.columns.job]
+type = "category"
+values = ["a", "b", "c"]
+[data.columns.happy]
+type = "bool"
+"""
+
+
+def test_a_table_of_ones_own_is_released_as_csv(tmp_path):
+    (tmp_path / "people.csv").write_text(CSV)
+    (tmp_path / "people.toml").write_text(TOML)
+    done = tacita("synthesise", "--config", tmp_path / "people.toml", "--dir", tmp_path / "runs", "--no-quality")
+    assert done.exit_code == 0, done.output
+    lines = (tmp_path / "runs" / "synthesise-people-1" / "released" / "samples.csv").read_text().splitlines()
+    assert lines[0] == "age,job,happy"
+    assert len(lines) == 51
+    ages = [float(line.split(",")[0]) for line in lines[1:]]
+    assert all(0 <= age <= 100 and age == int(age) for age in ages)
+    found = released_dataset(tmp_path / "runs" / "synthesise-people-1")
+    assert found.feature_names == ("age", "job=a", "job=b", "job=c")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "Pass one of --dataset"),
+        (("--dataset", "digits", "--resume", "x"), "Pass one of --dataset"),
+        (("--dataset", "numbers"), "name must be one of"),
+        (("--dataset", "digits", "--epsilon", "-1"), "epsilon must be in"),
+        (("--resume", "nowhere"), "no such folder"),
+        (("inspect", "nowhere"), "holds no released set"),
+    ],
+)
+def test_bad_commands_end_in_one_line(words, message):
+    done = tacita("synthesise", *words)
+    assert isinstance(done.exception, ValueError)
+    assert message in str(done.exception)
+    assert len(str(done.exception).splitlines()) == 1
+
+
+def test_label_and_inspect_read_a_run_again(embedding_run, tmp_path):
+    folder, label = embedding_run
+    done = tacita("label", folder, "--json")
+    assert json.loads(done.output)["label"]["worst"]["epsilon"] == label.worst.epsilon
+    done = tacita("synthesise", "inspect", folder, "--page", tmp_path / "look.html")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "look.html").is_file()
+
+
+def test_a_generators_run_is_not_trained_or_attacked(embedding_run):
+    folder, _ = embedding_run
+    for words in (("train", "--resume", folder), ("audit", folder)):
+        done = tacita(*words)
+        assert "generator's run" in str(done.exception)
+
+
+def test_label_of_a_run_at_another_delta(embedding_run):
+    folder, label = embedding_run
+    other = label_of_run(folder, delta=1e-7)
+    assert other.worst.epsilon > label.worst.epsilon
+    assert np.isclose(other.worst.delta, 1e-7)
