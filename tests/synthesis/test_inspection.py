@@ -46,8 +46,8 @@ class Mixtures:
     def __init__(self, data, seed):
         x, y = data
         self.shape = x.shape[1:]
-        self.plane = PCA(20, random_state=seed).fit(x.flatten(1).numpy())
-        places = self.plane.transform(x.flatten(1).numpy())
+        self.plane = PCA(20, random_state=seed).fit(x.flatten(1).double().numpy())
+        places = self.plane.transform(x.flatten(1).double().numpy())
         self.shares = np.bincount(y, minlength=10) / len(y)
         self.parts = [
             GaussianMixture(4, reg_covar=1e-2, random_state=seed).fit(places[y.numpy() == c]) if share else None

@@ -137,6 +137,12 @@ def test_a_band_lies_between_its_edges():
     assert len(drawn.lines) == 2
     assert not Lines(chart=chart()).figure("key").area
     assert Lines(chart=chart(series=())).figure("key") is None
+    on_log = Lines(chart=chart(log=True), low=((0.0, 0.0), (1.0, 0.0)), high=((0.5, 0.5), (1.0, 1.0)))
+    assert on_log.figure("key") is None  # neither edge nor line has two places above 0
+    steep = (Series(hue="typical", name="x", points=((0.1, 0.2), (1.0, 0.6))),)
+    drawn = replace(on_log, chart=chart(log=True, series=steep)).figure("key")
+    assert [line.name for line in drawn.lines] == ["x"]
+    assert not drawn.area
 
 
 def test_bars_refuse_what_is_no_share():

@@ -174,8 +174,10 @@ def test_a_good_set_is_worth_more_than_its_controls_and_a_bad_one_is_not(digits)
     assert min(worth.logistic) > 0.8
     assert told[0] == "A student of synthetic data"
     bad = dict(controls((1, 8, 8), 10, 700, rng=np.random.default_rng(1)))["smooth noise"]
-    poor = measure_worth(bad, train, test, 10, rng=0, **QUICK)
+    poor = measure_worth(bad, train, test, 10, rng=0, **QUICK | {"sizes": (50,)})
     assert poor.margin < 0.1
+    assert poor.logistic[0] < 0.4 < 0.6 < poor.logistic[1]
+    assert poor.learning.synthetic[1] < 0.4 < 0.6 < poor.learning.real[1]
     assert poor.frechet > 10.0 * poor.frechet_real
 
 
@@ -216,7 +218,8 @@ def test_a_table_is_measured_too(rng):
 def test_a_set_of_one_class_is_measured_and_worth_chance(digits):
     inputs, labels = digits[0]
     only = inputs[labels == 3], labels[labels == 3]
-    worth = measure_worth(only, *digits[1:], 10, rng=0, **QUICK)
+    worth = measure_worth(only, *digits[1:], 10, rng=0, **QUICK | {"learning_rates": (0.05,)})
+    assert worth.validation.synthetic[0][-1] < 0.5 < 2.0 < worth.validation.real[0][-1]
     assert worth.accuracy == pytest.approx(float((digits[2][1] == 3).double().mean()))
     assert worth.margin <= 0.0
     assert worth.learning == LearningCurve(sizes=(), synthetic=(), real=())

@@ -26,14 +26,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of the fit, by kind of data
     "table": {"steps": 1000, "batch_size": 1000, "learning_rate": 3e-3},
 }
 FEATURES: dict[str, dict[str, Any]] = {  # of `Moments`
-    "images": {"kept": 10, "share": 0.3, "length": 0.16},
-    "small images": {"kept": 5, "share": 0.5, "length": 0.16},
+    "images": {"kept": 10, "share": 0.3, "length": 0.22},
+    "small images": {"kept": 8, "share": 0.5, "length": 0.3},
     "table": {"share": 0.3, "length": 1e-3},
 }
 
 COUNT_SHARE = 0.02  # of a contribution's squared length, for the constant that counts the records of a class
-RADIUS = 1.0 - 1e-6  # what a contribution is clipped to: the rest covers round-off in the sum, for up to 10⁹ records
+RADIUS = 1.0 - 1e-6  # the longest contribution: what is left covers round-off in the sum, for up to 10⁶ records
 BATCH = 500  # records whose features are computed at once; bounds memory
+
+GRAIN = 0.15  # standard deviation of the white noise on generated images
 
 _KEPT_EDGE = 0.3  # of the noise's edge; a class's differences from the average are kept above it
 
@@ -175,18 +177,23 @@ def release_embedding(
 
 
 class MomentGenerator(Generator):
-    """Images whose coefficients have a class's released mean and covariance, cut off at 0 and 1."""
+    """Images whose coefficients have a class's released mean and covariance, cut off at 0 and 1, with some grain.
+
+    The grain is white noise of a public size. It stands for the high frequencies, of which nothing is released; without
+    it, a student learns to rely on their absence.
+    """
 
     back: Tensor
     centre: Tensor
 
     def __init__(self, moments: Moments, classes: int) -> None:
         super().__init__()
-        self.latent, self.classes, self.shape = moments.size, classes, moments.shape
+        self.size, self.classes, self.shape = moments.size, classes, moments.shape
+        self.latent = self.size + math.prod(self.shape)
         self.register_buffer("back", moments.back.float())
         self.register_buffer("centre", moments.centre.float())
-        self.mean = nn.Parameter(torch.zeros(classes, moments.size))
-        self.factor = nn.Parameter(torch.eye(moments.size).repeat(classes, 1, 1) / math.sqrt(moments.size))
+        self.mean = nn.Parameter(torch.zeros(classes, self.size))
+        self.factor = nn.Parameter(torch.eye(self.size).repeat(classes, 1, 1) / math.sqrt(self.size))
 
     def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return one image for every row of `z`."""
@@ -195,17 +202,17 @@ class MomentGenerator(Generator):
         found = self.mean[labels]
         for label in range(self.classes):
             rows = (labels == label).nonzero()[:, 0]
-            found = found.index_add(0, rows, z[rows] @ self.factor[label])
-        return (self.centre + found @ self.back).clamp(0.0, 1.0).reshape(-1, *self.shape)
+            found = found.index_add(0, rows, z[rows, : self.size] @ self.factor[label])
+        smooth = (self.centre + found @ self.back).clamp(0.0, 1.0)
+        return (smooth + GRAIN * z[:, self.size :]).clamp(0.0, 1.0).reshape(-1, *self.shape)
 
     def take(self, embedding: Embedding, moments: Moments) -> None:
         """Set means and covariances to what a release says of them, less what is likely to be noise."""
         mean, covariance = class_moments(embedding, moments)
         values, vectors = torch.linalg.eigh(covariance)
-        factor = values.clamp_min(0.0).sqrt()[:, :, None] * vectors.mT
         with torch.no_grad():
             self.mean.copy_(mean)
-            self.factor.copy_(factor)
+            self.factor.copy_(values.clamp_min(0.0).sqrt()[:, :, None] * vectors.mT)
 
 
 def class_moments(embedding: Embedding, moments: Moments) -> tuple[Tensor, Tensor]:
@@ -217,21 +224,25 @@ def class_moments(embedding: Embedding, moments: Moments) -> tuple[Tensor, Tenso
     """
     mean, second = moments.unpack(embedding.means)
     covariance = second - mean[:, :, None] * mean[:, None, :]
-    shares = embedding.proportions[:, None, None]
+    shares = embedding.proportions
     edges = embedding.errors * math.sqrt(2.0 * moments.size / (1.0 - moments.share))
-    pooled = (shares[:, 0, 0] * edges).norm()
-    average = _filtered((shares * covariance).sum(0), lambda values: values > pooled)
-    cleaned = []
-    for own, edge in zip(covariance, _KEPT_EDGE * edges, strict=True):
-        change = _filtered(own - average, lambda values, edge=edge: values.abs() > edge)
-        cleaned.append(_filtered(average + change, lambda values: values > 0.0))
-    return mean, torch.stack(cleaned)
+    average = _positive(_beyond((shares[:, None, None] * covariance).sum(0), (shares * edges).norm()))
+    changes = [_beyond(own - average, _KEPT_EDGE * edge) for own, edge in zip(covariance, edges, strict=True)]
+    return mean, torch.stack([_positive(average + change) for change in changes])
 
 
-def _filtered(matrix: Tensor, keep: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return a symmetric matrix without the eigenvalues that are not to be kept."""
+def _beyond(matrix: Tensor, edge: Tensor) -> Tensor:
+    """Return a symmetric matrix with only those eigenvalues that are larger than `edge` in size."""
     values, vectors = torch.linalg.eigh(matrix)
-    return (vectors * torch.where(keep(values), values, 0.0)) @ vectors.mT
+    kept: Tensor = vectors * torch.where(values.abs() > edge, values, 0.0) @ vectors.mT
+    return kept
+
+
+def _positive(matrix: Tensor) -> Tensor:
+    """Return a symmetric matrix with its negative eigenvalues set to zero."""
+    values, vectors = torch.linalg.eigh(matrix)
+    kept: Tensor = vectors * values.clamp_min(0.0) @ vectors.mT
+    return kept
 
 
 def fit_generator(

@@ -49,8 +49,7 @@ class Moments:
     For images, u holds the `kept` lowest frequencies along each side (discrete cosine transform) of the image less a
     faint blob in its middle. High frequencies are amplified by the square root of their number, since most pictures
     have more of the low ones. For tables u holds the features. Then u is scaled down to length one, or by `length` if
-    it is shorter than that. The products are the upper triangle of u uᵀ, those off the diagonal times √2, so that
-    their length is |u|² ≤ 1.
+    it is shorter than that. The products' length is |u|² ≤ 1.
 
     Every number here is public: the blob says that a picture shows something in its middle.
 
@@ -75,8 +74,6 @@ class Moments:
         self.size = into.shape[1]
         self.back = back * self._length
         self._into, self._middle = _in_precision(into), _in_precision(self.centre)
-        self._rows, self._columns = torch.triu_indices(self.size, self.size)
-        self._factor = _in_precision(torch.where(self._rows == self._columns, 1.0, math.sqrt(2.0)).double())
 
     def coefficients(self, inputs: Tensor) -> Tensor:
         """Return u, (n, size), rows of length at most one."""
@@ -86,23 +83,20 @@ class Moments:
         return scaled
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return (n, size + size (size + 1) / 2)."""
+        """Return (n, size + size²)."""
         u = self.coefficients(inputs)
-        products = u[:, self._rows] * u[:, self._columns] * self._factor(u.dtype)
+        products = (u[:, :, None] * u[:, None, :]).flatten(1)
         return torch.cat([math.sqrt(self.share) * u, math.sqrt(1.0 - self.share) * products], 1)
 
     def unpack(self, means: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (k, size) and second moment (k, size, size) of u from mean features (k, d).
 
         Independent noise of one standard deviation s on the features is noise of s / q on the second moment's
-        diagonal, and of s / (q√2) off it.
+        diagonal, and of s / (q√2) off it, where two numbers tell the same.
         """
         mean = means[:, : self.size] / math.sqrt(self.share)
-        products = means[:, self.size :] / (self._factor(means.dtype) * math.sqrt(1.0 - self.share))
-        second = means.new_zeros(len(means), self.size, self.size)
-        second[:, self._rows, self._columns] = products
-        second[:, self._columns, self._rows] = products
-        return mean, second
+        products = means[:, self.size :].reshape(-1, self.size, self.size) / math.sqrt(1.0 - self.share)
+        return mean, (products + products.mT) / 2.0
 
 
 def _cosines(shape: tuple[int, ...], kept: int, level: float, width: float) -> tuple[Tensor, Tensor, Tensor]:

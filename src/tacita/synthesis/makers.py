@@ -50,6 +50,7 @@ PLAIN: dict[str, dict[str, Any]] = {  # for generators without a guarantee
     "images": {"steps": 6000, "batch_size": 64, "learning_rate": 3e-4, "critic_steps": 3, "width": 16},
     "table": {"steps": 6000, "batch_size": 128, "learning_rate": 1e-3, "critic_steps": 3, "width": 32},
 }
+WIDTHS = {"small images": 64, "images": 32, "table": 64}  # of the generators
 ANNOTATOR: dict[str, Any] = {"steps": 200, "batch_size": 512, "learning_rate": 0.5}
 LAYER_NOISE = 1.5
 _FOLLOWED = 2000  # records whose contribution to an embedding is kept for the typical case
@@ -128,6 +129,11 @@ def write_run(folder: Path, task: Task, facts: RunFacts, **more: Any) -> None:
         **facts.to_dict(),
     }
     runs.write_json(folder, "run.json", document)
+
+
+def _pool(batch_size: int, classes: int) -> int:
+    """Return how many made records of each class a step has to choose from: about as many as there are real ones."""
+    return max(8, batch_size // max(1, classes))
 
 
 def _ledger(task: Task, folder: Path) -> Ledger:
@@ -287,12 +293,11 @@ class GanMaker:
         self.annotate: Annotate = None
         fix_weights(recipe.seed)
         known = 0 if recipe.annotator else len(task.classes)
-        self.generator = make_generator(task.shape, known, blocks=task.blocks)
+        self.generator = make_generator(task.shape, known, blocks=task.blocks, width=WIDTHS[task.kind])
         self.untrained = copy.deepcopy(self.generator)
         critic = make_critic(task.shape, known, width=self.chosen["width"])
         optimizer = adam(self.generator.parameters(), self.chosen["learning_rate"])
-        pool = max(8, 2 * self.chosen["batch_size"] // max(1, known))
-        self.game = Game(critic, self.generator, optimizer, pool=min(pool, 512))
+        self.game = Game(critic, self.generator, optimizer, pool=_pool(self.chosen["batch_size"], known))
         self.draws = torch.Generator().manual_seed(int(fresh_generator(recipe.seed).integers(2**62)))
         self.labeller = default_model(task.shape, len(task.classes)) if recipe.annotator else None
         if not self.resume:
@@ -418,11 +423,12 @@ class PlainMaker:
         self.facts, self.shares = _facts(task), None
         self.annotate: Annotate = None
         fix_weights(recipe.seed)
-        self.generator = make_generator(task.shape, len(task.classes), blocks=task.blocks)
+        self.generator = make_generator(task.shape, len(task.classes), blocks=task.blocks, width=WIDTHS[task.kind])
         self.untrained = copy.deepcopy(self.generator)
         noise = LAYER_NOISE if recipe.dp_critic else 0.0
         critic = make_critic(task.shape, len(task.classes), width=chosen["width"], layer_noise=noise)
-        game = Game(critic, self.generator, adam(self.generator.parameters(), chosen["learning_rate"]), pool=32)
+        pool = _pool(chosen["batch_size"], len(task.classes))
+        game = Game(critic, self.generator, adam(self.generator.parameters(), chosen["learning_rate"]), pool=pool)
         self.plan = Wgan(
             steps=chosen["steps"],
             batch_size=chosen["batch_size"],

@@ -54,10 +54,8 @@ class OutlierControl:
     @property
     def sentence(self) -> str:
         """The result in plain words, with what it assumes."""
-        who = (
-            f"a record whose own delta at epsilon {round_up_text(self.epsilon)} is {delta_text(self.threshold)} or more"
-        )
-        share = f"At most {_percent(self.share)} of the population are privacy outliers: {who}."
+        own = f"own delta at epsilon {epsilon_text(self.epsilon)} is {delta_text(self.threshold)} or more"
+        share = f"At most {_percent(self.share)} of the population are privacy outliers, records whose {own}."
         asked = f"a chance of at most {_percent(self.chance)} that a privacy outlier is among them"
         if self.size == 0:
             return f"{share} Not even one sample can be released with {asked}. {ASSUMPTION}"

@@ -125,8 +125,8 @@ class Lines:
             return chart_figure(key, self.chart)
         edges = tuple(Series(hue="plain", name="edge", points=points) for points in (self.low, self.high))
         drawn = chart_figure(key, replace(self.chart, series=self.chart.series + edges))
-        if drawn is None or len(drawn.lines) < 2:
-            return None
+        if drawn is None or [line.name for line in drawn.lines[-2:]] != ["edge", "edge"]:
+            return chart_figure(key, self.chart)  # an edge has no place on the chart
         *lines, low, high = drawn.lines
         back = "L".join(reversed(high.path.removeprefix("M").split("L")))
         return replace(drawn, lines=tuple(lines), area=f"{low.path}L{back}Z")

@@ -81,11 +81,12 @@ def _write_images(where: Path, task: Task, inputs: Tensor, labels: Tensor) -> No
 def _write_table(where: Path, task: Task, inputs: Tensor, labels: Tensor) -> None:
     schema = task.dataset.schema
     if schema is None:
-        np.savez_compressed(where / "samples.npz", inputs=inputs.numpy(), targets=labels.numpy())
+        inside = inputs.clamp(0.0, 1.0)  # arrays without columns are encoded so, as images are
+        np.savez_compressed(where / "samples.npz", inputs=inside.numpy(), targets=labels.numpy())
         plain: dict[str, Any] = {
             "file": "samples.npz",
             "nominal_size": len(labels),
-            "inputs": {"low": -1, "high": 1, "shape": list(task.shape)},
+            "inputs": {"low": 0, "high": 1, "shape": list(task.shape)},
             "targets": {"classes": list(task.classes)},
         }
         runs.write_text(where, "schema.toml", _toml({"data": plain}))
