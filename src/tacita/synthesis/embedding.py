@@ -259,9 +259,9 @@ def fit_generator(
     """Fit a generator to a release, in place; post-processing.
 
     A `MomentGenerator` is first set to the released moments. Then Adam minimises, over the classes' mean features m
-    of what is generated, the sum of |m - released mean|², of which each batch gives an unbiased estimate: squares of a
-    record's own features are left out, or they would reward sameness. It is deterministic, given `rng` and the
-    generator's weights; a fit that was stopped is begun again.
+    of what is generated, the sum of |m - released mean|². Each batch gives an unbiased estimate, the product of two
+    independent halves' differences; a square of one batch's would reward sameness. It is deterministic, given `rng` and
+    the generator's weights; a fit that was stopped is begun again.
 
     Args:
         generator: A network from latent numbers and labels to records.
@@ -280,15 +280,16 @@ def fit_generator(
     if isinstance(generator, MomentGenerator) and isinstance(features, Moments):
         generator.take(embedding, features)
     classes, target = len(embedding.sums), embedding.means.float()
-    each = max(2, _check.count("batch_size", batch_size) // classes)
-    labels = torch.arange(classes).repeat_interleave(each)
+    half = max(1, _check.count("batch_size", batch_size) // (2 * classes))
+    labels = torch.arange(classes).repeat_interleave(2 * half)
     draws = torch.Generator().manual_seed(int(rng.integers(2**62)))
     optimizer = torch.optim.Adam(generator.parameters(), lr=learning_rate, betas=(0.5, 0.99))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
     losses = []
     for step in range(steps):
-        made = features(generator(draw_latent(generator, len(labels), draws=draws), labels))
-        loss = _discrepancy(made.reshape(classes, each, -1), target)
+        made = generator(draw_latent(generator, len(labels), draws=draws), labels)
+        first, second = _averages(features, made, 2 * classes).reshape(classes, 2, -1).unbind(1)
+        loss = ((first - target) * (second - target)).sum()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -299,12 +300,11 @@ def fit_generator(
     return losses
 
 
-def _discrepancy(made: Tensor, target: Tensor) -> Tensor:
-    """Return an unbiased estimate of Σ |E made - target|² from independent features (classes, n, d)."""
-    count = made.shape[1]
-    total = made.sum(1)
-    pairs = (total.square() - made.square().sum(1)) / (count * (count - 1))
-    return (pairs - 2.0 / count * total * target + target.square()).sum()
+def _averages(features: FeatureMap, made: Tensor, groups: int) -> Tensor:
+    """Return the mean features of so many equal groups of neighbouring records."""
+    if isinstance(features, Moments):
+        return features.averages(made, groups)
+    return features(made).reshape(groups, len(made) // groups, -1).mean(1)
 
 
 def default_features(shape: Sequence[int], kind: str) -> Moments:

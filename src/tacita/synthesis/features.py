@@ -88,6 +88,13 @@ class Moments:
         products = (u[:, :, None] * u[:, None, :]).flatten(1)
         return torch.cat([math.sqrt(self.share) * u, math.sqrt(1.0 - self.share) * products], 1)
 
+    def averages(self, inputs: Tensor, groups: int) -> Tensor:
+        """Return the mean features of so many equal groups of neighbouring records, without each record's products."""
+        u = self.coefficients(inputs)
+        u = u.reshape(groups, -1, self.size)
+        second = (u.mT @ u / u.shape[1]).flatten(1)
+        return torch.cat([math.sqrt(self.share) * u.mean(1), math.sqrt(1.0 - self.share) * second], 1)
+
     def unpack(self, means: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (k, size) and second moment (k, size, size) of u from mean features (k, d).
 

@@ -46,7 +46,7 @@ CRITICS: dict[str, dict[str, Any]] = {  # for private critics, by kind of data
     "table": {"steps": 600, "batch_size": 512, "learning_rate": 1e-3, "critic_steps": 5, "width": 16},
 }
 PLAIN: dict[str, dict[str, Any]] = {  # for generators without a guarantee
-    "small images": {"steps": 6000, "batch_size": 64, "learning_rate": 2e-3, "critic_steps": 3, "width": 32},
+    "small images": {"steps": 4000, "batch_size": 64, "learning_rate": 2e-3, "critic_steps": 3, "width": 32},
     "images": {"steps": 6000, "batch_size": 64, "learning_rate": 3e-4, "critic_steps": 3, "width": 16},
     "table": {"steps": 6000, "batch_size": 128, "learning_rate": 1e-3, "critic_steps": 3, "width": 32},
 }

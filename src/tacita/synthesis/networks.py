@@ -156,29 +156,33 @@ class TableGenerator(Generator):
 
 
 class Critic(nn.Module):
-    """Features of a record and its label, then one number: the larger, the more real it looks."""
+    """Features of a record, then one number: the larger, the more real it looks.
+
+    The label picks a direction of the features that is added to the common one (Miyato & Koyama 2018). Appended to
+    the input of a layer, as in the thesis, it is hardly heard: noisy critics then learn records, and no classes.
+    """
 
     def __init__(self, body: nn.Module, size: int, classes: int, features: int, layer_noise: float) -> None:
         super().__init__()
         self.body, self.classes, self.layer_noise = body, classes, layer_noise
-        self.describe = nn.Linear(size + classes, features)
+        self.describe = nn.Linear(size, features)
         self.score = nn.Linear(features, 1)
+        self.of_class = nn.Linear(classes, features, bias=False) if classes else None
         self.draws: torch.Generator | None = None  # where the layer's noise comes from
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return one number for every record."""
-        seen = self.body(inputs)
-        if self.classes:
-            if labels is None:
-                raise ValueError("This critic judges records by their labels: pass them.")
-            seen = torch.cat([seen, _ones(labels, self.classes, seen.dtype)], 1)
-        vector = functional.selu(self.describe(seen))
+        vector = functional.selu(self.describe(self.body(inputs)))
         if self.layer_noise:
             length = vector.square().sum(1, keepdim=True).add(_SMALLEST).sqrt()
             noise = torch.randn(vector.shape, generator=self.draws, dtype=vector.dtype)
             vector = vector / length.clamp_min(1.0) + self.layer_noise * noise
-        score: Tensor = self.score(vector)
-        return score[:, 0]
+        score: Tensor = self.score(vector)[:, 0]
+        if self.of_class is None:
+            return score
+        if labels is None:
+            raise ValueError("This critic judges records by their labels: pass them.")
+        return score + (vector * self.of_class(_ones(labels, self.classes, vector.dtype))).sum(1)
 
 
 def draw_latent(generator: Generator, count: int, *, draws: torch.Generator) -> Tensor:
