@@ -38,6 +38,10 @@ def synthesise(
     dp_critic: Annotated[
         bool, typer.Option("--dp-critic", help="wgan-gp: the thesis's noisy critic layer (no guarantee).")
     ] = False,
+    clients: Annotated[int | None, typer.Option(help="FedGP: train over so many clients, who keep critics.")] = None,
+    split: Annotated[str, typer.Option(help="FedGP: even (clients alike) or class (two classes each).")] = "even",
+    rounds: Annotated[int, typer.Option(help="FedGP: number of rounds.")] = 20,
+    engine: Annotated[str, typer.Option(help="FedGP: local (this process) or flower (its simulation).")] = "local",
     ledger: Annotated[Path | None, typer.Option(help="A shared ledger to charge.")] = None,
     quality: Annotated[bool, typer.Option(help="Measure what the set is worth and what it leaks.")] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.")] = None,
@@ -60,6 +64,10 @@ def synthesise(
         return
     if sum(given is not None for given in (dataset, config, resume)) != 1:
         raise ValueError("Pass one of --dataset NAME, --config FILE, or --resume RUN to go on with a run.")
+    if clients is not None or (resume is not None and runs.read_json(resume, "recipe.json").get("kind") == "fedgp"):
+        federated = {"clients": clients, "split": split, "rounds": rounds, "epsilon": epsilon, "seed": seed}
+        _federate(dataset, resume, federated, engine, samples, folder, as_json)
+        return
     if resume is not None:
         with busy("Reading the run", quiet=as_json):
             job = restart(resume)
@@ -114,6 +122,45 @@ def inspect(
     if not found:
         typer.echo("No alarm. That is no proof that nothing is wrong: look at the page.")
     typer.echo(f"\nThe page: {where}")
+
+
+def _federate(
+    dataset: str | None,
+    resume: Path | None,
+    asked: dict[str, Any],
+    engine: str,
+    samples: int | None,
+    folder: Path,
+    as_json: bool,
+) -> None:
+    from tacita import runs
+    from tacita.synthesis.fedgp import FedGP, federate_generator, recipe_of, resume_generator
+    from tacita.synthesis.jobs import release_federated
+
+    if resume is None:
+        recipe = FedGP(data=dataset or "digits", **asked)
+        where = runs.fresh_name(folder, f"synthesise-{recipe.data}-fedgp")
+    else:
+        recipe, where = recipe_of(resume)[0], resume
+    try:
+        with Progress(recipe.rounds, quiet=as_json, word="round") as bar:
+
+            def show(number: int, _: Any) -> None:
+                bar.show(number, lambda _: "training critics and the generator")
+
+            if resume is None:
+                generator, made = federate_generator(recipe, where, engine=engine, progress=show)
+            else:
+                generator, made = resume_generator(where, progress=show)
+    except KeyboardInterrupt:
+        print(f"tacita: interrupted; go on with: tacita synthesise --resume {where}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    with busy("Releasing", quiet=as_json):
+        measure = release_federated(generator, recipe, where, samples or 10_000)
+    show_label(made, where, as_json)
+    if not as_json:
+        typer.echo(f"The records:     {where / 'released'}\nA look at them:  {where / 'inspect.html'}")
+        typer.echo(f"For the owner:   {measure}")
 
 
 def _finish(job: Job, quality: bool, as_json: bool) -> None:

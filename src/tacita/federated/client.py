@@ -9,7 +9,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tacita._check import Counts, Floats
     from tacita.federated.masking import Words
 
+Memory = Mapping[str, Tensor]  # what a client keeps from round to round, and sends to nobody
 EPSILON_STEPS = 256  # buckets of a masked maximum, in equal ratios up to the worst case
 _RATIO = 1.03
 
@@ -54,20 +55,42 @@ class Local:
         _check.in_range("learning_rate", self.learning_rate, 0.0, 1e6)
 
 
+class Training(Protocol):
+    """A client's training in the place of `Local`, at level client. It may remember things from round to round.
+
+    That costs no more: whatever a client does inside, its update is clipped. What it remembers depends on which rounds
+    it was drawn in, but given the model of every round before, each form that its update can have is within the clip
+    norm, and a mixture of such rounds is no easier to tell from a round without the client than the worst of them.
+    A client that is followed trains, and remembers, in every round, so it is unlike those that are not: with a training
+    that remembers, follow everybody or nobody.
+    """
+
+    def __call__(
+        self, parameters: Parameters, records: Records | Part, memory: Memory, random: np.random.Generator
+    ) -> tuple[Parameters, Memory]:
+        """Return by how much the parameters move, and what to remember; `memory` is empty before the first time."""
+
+
 class Task:
     """A model and its loss: how parameters and records make updates. Shared by all clients of a process.
 
     Args:
         model: Any module of per-record layers; it is a workspace, its parameters are overwritten.
-        loss_fn: As in PyTorch, the mean over a batch.
-        local: What a client does where nothing inside it is protected.
+        loss_fn: As in PyTorch, the mean over a batch; None with a `Training`, which has its own.
+        local: What a client does where nothing inside it is protected: settings of plain SGD, or a `Training`.
     """
 
-    def __init__(self, model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], local: Local | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, loss_fn: Callable[[Any, Any], Tensor] | None, local: Local | Training | None = None
+    ) -> None:
         check_model(model)
-        self.model, self.loss_fn, self.local = model, loss_fn, local or Local()
+        self.model, self.local = model, local if isinstance(local, Local) else Local()
+        self.training = None if isinstance(local, Local) else local
+        if loss_fn is None and self.training is None:
+            raise TypeError("loss_fn is needed, unless clients have a training of their own.")
         self._layout: torch.memory_format | None = None
-        self.loss = record_loss(model, loss_fn)
+        self.loss_fn = loss_fn or _no_loss
+        self.loss = record_loss(model, self.loss_fn)
         self._own = trainable(model, torch.optim.SGD(model.parameters(), lr=1.0))
 
     @property
@@ -83,7 +106,8 @@ class Task:
 
     def try_one(self, records: Records | Part) -> None:
         """Run one record through, so that what cannot work fails before anything is charged."""
-        try_one(self.model, self.loss, self.parameters, records)
+        if self.training is None:
+            try_one(self.model, self.loss, self.parameters, records)
 
     def settle(self, records: Records | Part) -> None:
         """Lay images out with their channels last, twice as fast to pool, if the model runs so: a `view` may not."""
@@ -139,6 +163,9 @@ class Client:
         self.histogram: Counts = np.zeros(len(LEVELS), dtype=np.int64)
         self.answered = 0
         self.masker: Masker | None = None
+        self.memory: Memory = {}
+        if task.training is not None and plan.level != "client":
+            raise PrivacyError(f"A training of your own is for level 'client'; level {plan.level!r} has private steps.")
 
     def update(self, parameters: Parameters, number: int) -> Parameters:
         """Return this client's update of round `number`, noisy where the plan says so.
@@ -154,6 +181,9 @@ class Client:
             )
         self.answered = number
         random = np.random.Generator(np.random.PCG64DXSM(self._entropy(number)))
+        if self.task.training is not None:
+            update, self.memory = self.task.training(parameters, self.records, self.memory, random)
+            return update
         if self.plan.level == "client":
             self.task.settle(self.records)
             return self.task.train(parameters, self._batches(random), self.task.local.learning_rate)
@@ -345,6 +375,10 @@ def with_noise(update: Parameters, scale: float, random: np.random.Generator) ->
         )
         for name, value in update.items()
     }
+
+
+def _no_loss(_: Any, __: Any) -> Tensor:
+    raise PrivacyError("There is no loss: clients have a training of their own.")
 
 
 def _accountant(plan: FederationPlan) -> BayesianAccountant:

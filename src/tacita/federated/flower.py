@@ -20,7 +20,7 @@ import torch
 
 from tacita import runs
 from tacita._check import PrivacyError
-from tacita.federated.client import Client, Local, Task
+from tacita.federated.client import Client, Local, Memory, Task, Training
 from tacita.federated.labels import federation_label
 from tacita.federated.local import ledger_place, plan_of, restore_federation, save_federation
 from tacita.federated.masking import Masker
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tacita.ledger import Ledger
 
 ASK, ANSWER = "tacita-ask", "tacita-answer"  # records of a message
-_STATE = "tacita"
+_STATE, _MEMORY = "tacita", "tacita-memory"  # records of a client's own state
 _LOG = logging.getLogger("flwr")
 
 
@@ -458,14 +458,32 @@ def local_training(
     context: Context,
     plan: FederationPlan,
     model: torch.nn.Module,
-    loss_fn: Callable[[Any, Any], torch.Tensor],
+    loss_fn: Callable[[Any, Any], torch.Tensor] | None,
     data: Callable[[Context], Any],
-    local: Local | None = None,
+    local: Local | Training | None = None,
     rng: int | None = None,
 ) -> Message:
-    """Answer a train message with plain local training, for level client: the same as the local engine does."""
+    """Answer a train message with plain local training, for level client: the same as the local engine does.
+
+    What a `Training` remembers is kept in Flower's own state, which stays with the client.
+    """
     client = Client(client_name_of(context), Task(model, loss_fn, local), data(context), plan, rng=rng)
-    return _answers(client, message, dict(message.content.config_records[ASK]))
+    client.memory = kept_memory(context)
+    answer = _answers(client, message, dict(message.content.config_records[ASK]))
+    keep_memory(context, client.memory)
+    return answer
+
+
+def keep_memory(context: Context, memory: Memory) -> None:
+    """Keep what a client's training remembers in Flower's own state."""
+    if memory:
+        context.state[_MEMORY] = ArrayRecord(dict(memory))
+
+
+def kept_memory(context: Context) -> Memory:
+    """Return what a client's training remembers; nothing before its first round."""
+    kept = context.state.array_records.get(_MEMORY)
+    return {} if kept is None else dict(kept.to_torch_state_dict())
 
 
 def named_client(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:

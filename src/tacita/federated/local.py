@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from tacita import __version__, _check, runs
 from tacita._check import PrivacyError
-from tacita.federated.client import Client, Local, Part, Task
+from tacita.federated.client import Client, Local, Memory, Part, Task, Training
 from tacita.federated.labels import federation_label
 from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Exchange, Round, Server
@@ -33,10 +34,11 @@ class Federation:
 
     Args:
         model: Any module of per-record layers.
-        loss_fn: As in PyTorch: the mean over a batch of the model's output and the target.
+        loss_fn: As in PyTorch: the mean over a batch of the model's output and the target. None with a `Training`.
         clients: What each client holds, as `PrivateTraining` takes it; by name, or in a row. Or (dataset, positions).
         plan: From `federation_plan`: level, noise, rates, rounds.
-        local: What a client does where nothing inside it is protected, and its learning rate.
+        local: What a client does where nothing inside it is protected, and its learning rate; or, at level client, a
+            `tacita.federated.client.Training` of your own.
         optimizer: The server's optimiser of the model's parameters, on the private mean; by default the mean is added.
         held_out: Names of clients that are followed and never drawn.
         panel: How many clients are followed, at level client; 0 takes the norms of those who take part.
@@ -65,11 +67,11 @@ class Federation:
     def __init__(
         self,
         model: nn.Module,
-        loss_fn: Callable[[Any, Any], Tensor],
+        loss_fn: Callable[[Any, Any], Tensor] | None,
         clients: Any,
         plan: FederationPlan,
         *,
-        local: Local | None = None,
+        local: Local | Training | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         held_out: Sequence[str] = (),
         panel: int = 64,
@@ -108,10 +110,10 @@ class Federation:
     def _attach(
         self,
         model: nn.Module,
-        loss_fn: Callable[[Any, Any], Tensor],
+        loss_fn: Callable[[Any, Any], Tensor] | None,
         clients: Any,
         plan: FederationPlan,
-        local: Local | None,
+        local: Local | Training | None,
         optimizer: torch.optim.Optimizer | None,
         record_panel: int,
         dropout: float,
@@ -152,6 +154,7 @@ class Federation:
         parameters = self._parameters()
         answered = [n for n in now.asked if not self._drops_out()]
         replies = {n: self.clients[n].update(parameters, now.number) for n in answered}
+        self._remember(now, answered)
         mean = self.server.finish(replies)
         self._tell_costs(now, set(answered))
         apply(mean, self._moved, self.optimizer)
@@ -212,6 +215,11 @@ class Federation:
 
     # Keeping.
 
+    def _remember(self, now: Round, names: Sequence[str]) -> None:
+        if self.run_dir is not None:
+            for name in names:
+                keep_memory(self.run_dir, name, now.number, self.clients[name].memory)
+
     def _note(self, status: str) -> None:
         self._facts = self._facts.with_status(status)
         self._save()
@@ -234,10 +242,10 @@ class Federation:
         cls,
         run_dir: str | Path,
         model: nn.Module,
-        loss_fn: Callable[[Any, Any], Tensor],
+        loss_fn: Callable[[Any, Any], Tensor] | None,
         clients: Any,
         *,
-        local: Local | None = None,
+        local: Local | Training | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         held_out: Sequence[str] = (),
         record_panel: int = 64,
@@ -263,8 +271,8 @@ class Federation:
                 made.clients[name].restore(account)
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
             raise runs.RunError(f"The checkpoint does not fit this model, optimizer or clients: {error}") from error
-        for client in made.clients.values():
-            client.answered = made.server.taken
+        for name, client in made.clients.items():
+            client.answered, client.memory = made.server.taken, kept_memory(folder, name)
         made._note("resumed")
         return made
 
@@ -301,6 +309,24 @@ def apply(mean: Parameters, moved: Mapping[str, nn.Parameter], optimizer: torch.
     optimizer.step()
     if not all(bool(torch.isfinite(p).all()) for p in moved.values()):
         raise ValueError("The parameters are not finite after this round: lower the learning rates and start anew.")
+
+
+def keep_memory(folder: Path, client: str, number: int, memory: Memory) -> None:
+    """Write what a client remembers after a round to a folder of its own, apart from the server's checkpoints."""
+    if memory:
+        own = _own_folder(folder, client)
+        (own / "checkpoints").mkdir(parents=True, exist_ok=True)
+        runs.save_checkpoint(own, number, memory, {"client": client})
+
+
+def kept_memory(folder: Path, client: str) -> Memory:
+    """Return what a client remembers; nothing if it never took part."""
+    own = _own_folder(folder, client)
+    return runs.load_checkpoint(own)[0] if own.is_dir() else {}
+
+
+def _own_folder(folder: Path, client: str) -> Path:
+    return folder / "clients" / hashlib.sha256(client.encode()).hexdigest()[:16]  # a name may be no name for a file
 
 
 def plan_of(document: Mapping[str, Any]) -> FederationPlan:

@@ -116,15 +116,21 @@ def ready(recipe: Recipe) -> Ready:
     each = size // recipe.clients
     if each < 2:
         raise ValueError(f"{recipe.clients} clients are too many for {size} records.")
-    coins = np.random.default_rng(0)  # who holds what is public here
-    parts = {
-        "even": lambda: splits.even(size, recipe.clients, each, rng=coins),
-        "class": lambda: splits.shards(labels, recipe.clients, shard=each // 2, each=2, rng=coins),
-        "dirichlet": lambda: splits.uneven(labels, recipe.clients, alpha=0.5, each=each, rng=coins),
-    }[recipe.split]()
+    parts = deal(labels, recipe.split, recipe.clients, each)
     pool = Records((torch.from_numpy(dataset.inputs), torch.from_numpy(dataset.targets)))
     rate = recipe.learning_rate if recipe.level == "parallel" else 1.0
-    return Ready(dataset, pool, list(parts), _plan(recipe, each), Local(learning_rate=rate))
+    return Ready(dataset, pool, parts, _plan(recipe, each), Local(learning_rate=rate))
+
+
+def deal(labels: Any, split: str, clients: int, each: int, *, seed: int = 0) -> list[Any]:
+    """Return the positions of every client's records by the rule `split`; who holds what is public here."""
+    coins = np.random.default_rng(seed)
+    rules: dict[str, Callable[[], list[Any]]] = {
+        "even": lambda: splits.even(len(labels), clients, each, rng=coins),
+        "class": lambda: splits.shards(labels, clients, shard=each // 2, each=2, rng=coins),
+        "dirichlet": lambda: splits.uneven(labels, clients, alpha=0.5, each=each, rng=coins),
+    }
+    return rules[_check.one_of("split", split, SPLITS)]()
 
 
 def _plan(recipe: Recipe, each: int) -> FederationPlan:

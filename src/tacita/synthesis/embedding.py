@@ -98,17 +98,16 @@ def contributions(inputs: Tensor, features: FeatureMap, *, count_weight: float =
         (n, 1 + d) float64.
 
     Guarantee:
-        Every row is at most one long, whatever the record and whatever φ. A record whose features are not all finite
-        gives a row of zeros.
+        Every row is at most one long, whatever the record and whatever φ. A record whose features are not all finite,
+        or too large to be squared, gives a row of zeros.
     """
     with torch.no_grad():
         found = features(inputs.double()).double()
-    good = found.isfinite().all(1, keepdim=True)
-    found = torch.where(good, found, 0.0)
-    found = found / found.norm(dim=1, keepdim=True).clamp_min(1.0)
-    constant = torch.full((len(found), 1), count_weight, dtype=torch.float64)
-    rows = RADIUS * torch.cat([constant, math.sqrt(1.0 - count_weight**2) * found], 1)
-    return torch.where(good, rows, 0.0)
+    length = found.norm(dim=1, keepdim=True)
+    good = length.isfinite()
+    found[~good[:, 0]] = 0.0
+    factor = RADIUS * math.sqrt(1.0 - count_weight**2) / torch.where(good, length, 1.0).clamp_min(1.0)
+    return torch.cat([RADIUS * count_weight * good, factor * found], 1)
 
 
 def contribution_norms(inputs: Tensor, features: FeatureMap) -> Tensor:

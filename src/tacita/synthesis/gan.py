@@ -220,7 +220,7 @@ class WganTraining:
     ) -> None:
         self.plan, self.game, self._rng, self._folder = plan, game, rng, run_dir
         self._inputs, self._labels, self._tags = inputs, labels, tags_of(inputs)
-        self._optimizer = adam(game.critic.parameters(), plan.learning_rate)
+        self.optimizer = adam(game.critic.parameters(), plan.learning_rate)
         self.draws = torch.Generator().manual_seed(int(rng.integers(2**62)))
         game.critic.draws = self.draws
         self.taken = 0
@@ -247,7 +247,7 @@ class WganTraining:
             gradients = list(torch.autograd.grad(losses.mean(), parameters))
         for parameter, gradient in zip(parameters, self._hidden(gradients), strict=True):
             parameter.grad = gradient
-        self._optimizer.step()
+        self.optimizer.step()
         if (self.taken + 1) % self.plan.critic_steps == 0:
             self.game.improve(draws=self.draws)
 
@@ -269,7 +269,7 @@ class WganTraining:
             return
         state = {
             "game": self.game.state_dict(),
-            "critic": self._optimizer.state_dict(),
+            "critic": self.optimizer.state_dict(),
             "companion": self.game.companion().state_dict(),
         }
         *tensors, (_, skeleton) = list(runs.flatten(state))
@@ -283,7 +283,7 @@ class WganTraining:
         try:
             state = runs.unflatten(saved["skeleton"], tensors)
             self.game.load_state_dict(state["game"])
-            self._optimizer.load_state_dict(state["critic"])
+            self.optimizer.load_state_dict(state["critic"])
             self.game.companion().load_state_dict(state["companion"])
             self.taken = int(saved["step"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:

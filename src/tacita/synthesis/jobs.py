@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from tacita import runs
-from tacita.data import Dataset
+from tacita.data import Dataset, load
 from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.synthesis.alarms import Alarm, alarms
+from tacita.synthesis.average_case import AverageCase, average_case
+from tacita.synthesis.features import measuring_features
 from tacita.synthesis.gan import sample
 from tacita.synthesis.inspection import inspection_page
 from tacita.synthesis.labels import label_of_run, typical_of_run
 from tacita.synthesis.makers import Maker, Progress, make, remake
+from tacita.synthesis.networks import Generator
 from tacita.synthesis.quality import measure, outlier_control, write_quality
 from tacita.synthesis.recipes import Recipe, fresh_generator, prepare, recipe_of, write_recipe
-from tacita.synthesis.release import release, released_dataset
+from tacita.synthesis.release import release, released_dataset, write_release
 from tacita.synthesis.students import Labelled
 from tacita.training.labels import RunFacts, write_label
+
+if TYPE_CHECKING:
+    from tacita.synthesis.fedgp import FedGP
+
+_MEASURED = 5_000  # records of the average-case measure
+_GAMMA = 1e-15  # as in chapter 4
 
 
 @dataclass
@@ -92,6 +102,22 @@ def restart(folder: str | Path) -> Job:
         )
     recipe, coins = recipe_of(where)
     return Job(remake(prepare(recipe, coins), where), where)
+
+
+def release_federated(generator: Generator, recipe: FedGP, folder: Path, count: int) -> AverageCase:
+    """Draw and write the set of a federated generator, and return its average-case measure as in chapter 4.
+
+    The measure looks at all clients' records together, which only this process can: it is for the owner.
+    """
+    dataset = load(recipe.data)
+    drawn = sample(generator, count, rng=fresh_generator(recipe.seed))
+    write_release(folder, drawn, dataset)
+    write_inspection(folder, folder / "inspect.html", title=f"FedGP on {recipe.data}")
+    rng = fresh_generator(recipe.seed)
+    real = torch.from_numpy(dataset.inputs)
+    some = torch.from_numpy(rng.permutation(len(real))[:_MEASURED])
+    features = measuring_features(real.shape[1:])
+    return average_case(real[some], drawn[0][:_MEASURED], features=features, gamma=_GAMMA, rng=rng)
 
 
 def write_inspection(run: Path, page: Path, *, title: str, reference: Path | None = None) -> None:

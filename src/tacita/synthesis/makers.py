@@ -41,9 +41,9 @@ Progress = Callable[[int, str], None]
 Annotate = Callable[[Tensor], Tensor] | None
 
 CRITICS: dict[str, dict[str, Any]] = {  # for private critics, by kind of data
-    "small images": {"steps": 600, "batch_size": 256, "learning_rate": 1e-3, "critic_steps": 3, "width": 16},
-    "images": {"steps": 1000, "batch_size": 512, "learning_rate": 1e-3, "critic_steps": 5, "width": 8},
-    "table": {"steps": 600, "batch_size": 512, "learning_rate": 1e-3, "critic_steps": 5, "width": 16},
+    "small images": {"steps": 600, "batch_size": 256, "learning_rate": 2e-3, "critic_steps": 2, "width": 4},
+    "images": {"steps": 1000, "batch_size": 256, "learning_rate": 1e-3, "critic_steps": 2, "width": 8},
+    "table": {"steps": 600, "batch_size": 512, "learning_rate": 1e-3, "critic_steps": 2, "width": 8},
 }
 PLAIN: dict[str, dict[str, Any]] = {  # for generators without a guarantee
     "small images": {"steps": 4000, "batch_size": 64, "learning_rate": 2e-3, "critic_steps": 3, "width": 32},

@@ -182,7 +182,8 @@ class Critic(nn.Module):
             return score
         if labels is None:
             raise ValueError("This critic judges records by their labels: pass them.")
-        return score + (vector * self.of_class(_ones(labels, self.classes, vector.dtype))).sum(1)
+        direction: Tensor = self.of_class(_ones(labels, self.classes, vector.dtype))
+        return score + (vector * direction).sum(1)
 
 
 def draw_latent(generator: Generator, count: int, *, draws: torch.Generator) -> Tensor:

@@ -22,7 +22,7 @@ from tacita.data import Dataset, Schema, decode, write_csv
 from tacita.synthesis.gan import sample
 from tacita.synthesis.makers import Maker
 from tacita.synthesis.pages import grid_png
-from tacita.synthesis.recipes import Task, fresh_generator
+from tacita.synthesis.recipes import fresh_generator
 from tacita.synthesis.students import Labelled
 from tacita.training.recipes import dataset_of
 
@@ -33,16 +33,21 @@ def release(maker: Maker, folder: Path) -> Labelled:
     """Draw the set to be released and write it; return it as it was written, rounding included."""
     task = maker.task
     rng = fresh_generator(None if task.recipe.seed is None else task.recipe.seed + 2)
-    inputs, labels = sample(maker.generator, task.samples, rng=rng, shares=maker.shares, annotate=maker.annotate)
-    where = folder / "released"
-    where.mkdir(exist_ok=True)
-    if len(task.shape) == 1:
-        _write_table(where, task, inputs, labels)
-    else:
-        _write_images(where, task, inputs, labels)
+    drawn = sample(maker.generator, task.samples, rng=rng, shares=maker.shares, annotate=maker.annotate)
+    write_release(folder, drawn, task.dataset)
     document = runs.read_json(folder, "run.json")
     runs.write_json(folder, "run.json", {**document, "released": task.samples})
     return released(folder, task.dataset)
+
+
+def write_release(folder: Path, samples: Labelled, dataset: Dataset) -> None:
+    """Write records like those of a dataset, with the schema that reads them back, and a picture of images."""
+    where = folder / "released"
+    where.mkdir(exist_ok=True)
+    if samples[0].dim() == 2:
+        _write_table(where, dataset, *samples)
+    else:
+        _write_images(where, dataset, *samples)
 
 
 def released(folder: Path, dataset: Dataset | None = None) -> Labelled:
@@ -65,29 +70,29 @@ def released_dataset(folder: Path) -> Dataset:
         raise runs.RunError(f"The schema of the released set in {str(folder)!r} is damaged: {error}") from error
 
 
-def _write_images(where: Path, task: Task, inputs: Tensor, labels: Tensor) -> None:
+def _write_images(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor) -> None:
     pixels = inputs.clamp(0.0, 1.0).mul(255.0).round().to(torch.uint8)
     np.savez_compressed(where / "samples.npz", inputs=pixels.numpy(), targets=labels.numpy())
     schema: dict[str, Any] = {
         "file": "samples.npz",
         "nominal_size": len(labels),
-        "inputs": {"low": 0, "high": 255, "shape": list(task.shape)},
-        "targets": {"classes": list(task.classes)},
+        "inputs": {"low": 0, "high": 255, "shape": list(inputs.shape[1:])},
+        "targets": {"classes": list(dataset.classes or ())},
     }
     runs.write_text(where, "schema.toml", _toml({"data": schema}))
     (where / "samples.png").write_bytes(grid_png(pixels / 255.0, columns=_SHOWN, labels=labels))
 
 
-def _write_table(where: Path, task: Task, inputs: Tensor, labels: Tensor) -> None:
-    schema = task.dataset.schema
+def _write_table(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor) -> None:
+    schema = dataset.schema
     if schema is None:
         inside = inputs.clamp(0.0, 1.0)  # arrays without columns are encoded so, as images are
         np.savez_compressed(where / "samples.npz", inputs=inside.numpy(), targets=labels.numpy())
         plain: dict[str, Any] = {
             "file": "samples.npz",
             "nominal_size": len(labels),
-            "inputs": {"low": 0, "high": 1, "shape": list(task.shape)},
-            "targets": {"classes": list(task.classes)},
+            "inputs": {"low": 0, "high": 1, "shape": list(inputs.shape[1:])},
+            "targets": {"classes": list(dataset.classes or ())},
         }
         runs.write_text(where, "schema.toml", _toml({"data": plain}))
         return
