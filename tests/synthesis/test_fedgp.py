@@ -37,11 +37,11 @@ def critics_of(folder, recipe=SMALL):
     return {name: kept_memory(folder, name) for name in ready(recipe).holdings}
 
 
-def accuracy(generator, recipe, count=2000):
+def accuracy(generator, recipe, count=1000):
     data = ready(recipe).dataset
     test = torch.from_numpy(data.test_inputs), torch.from_numpy(data.test_targets)
     made = sample(generator, count, rng=np.random.default_rng(1))
-    return student(made, test, 10, rng=np.random.default_rng(2), steps=100)
+    return student(made, test, 10, rng=np.random.default_rng(2), steps=60)
 
 
 def charged(folder):
@@ -287,13 +287,13 @@ def test_a_plain_run_that_was_stopped_ends_where_it_would_have(tmp_path):
 
 
 def test_a_few_clients_make_a_generator_that_teaches(tmp_path):
-    recipe = FedGP(clients=5, rounds=6, critic_steps=1, seed=1)
+    recipe = FedGP(clients=4, rounds=4, critic_steps=1, seed=1)
     untrained = accuracy(ready(recipe).generator(), recipe)
     generator, _ = federate_generator(recipe, tmp_path / "run")
-    assert untrained < 0.35
-    assert accuracy(generator, recipe) > 0.65
-    made = sample(generator, 1000, rng=np.random.default_rng(3))[0]
-    found = average_case(ready(recipe).train[0], made, records=200, gamma=1e-15, rng=0)
+    assert untrained < 0.3
+    assert accuracy(generator, recipe) > 0.7
+    made = sample(generator, 500, rng=np.random.default_rng(3))[0]
+    found = average_case(ready(recipe).train[0], made, records=100, gamma=1e-15, rng=0)
     assert 0.0 < found.mean < found.student < found.chebyshev < math.inf
     assert "a measure, not a guarantee" in found.sentence
 
