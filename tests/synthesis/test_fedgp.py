@@ -21,6 +21,7 @@ from tacita.synthesis import fedgp
 from tacita.synthesis.average_case import average_case
 from tacita.synthesis.fedgp import FedGP, GanTraining, OwnClasses, federate_generator, ready, resume_generator
 from tacita.synthesis.gan import sample
+from tacita.synthesis.labels import label_of_run
 from tacita.synthesis.students import student
 from tacita.training.records import Records
 
@@ -281,7 +282,10 @@ def test_a_plain_run_that_was_stopped_ends_where_it_would_have(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         federate_generator(recipe, tmp_path / "run", progress=stop)
+    assert ("Rounds taken / planned", "1 / 3") in label_of_run(tmp_path / "run").mechanism
     again, label = resume_generator(tmp_path / "run")
+    found = label_of_run(tmp_path / "run", delta=1e-7)
+    assert (found.worst.epsilon, found.worst.delta, found.worst.unit) == (math.inf, 1e-7, "client")
     assert torch.equal(flat(whole.parameters()), flat(again.parameters()))
     assert math.isinf(label.worst.epsilon)
 

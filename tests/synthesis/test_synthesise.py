@@ -318,3 +318,133 @@ def test_label_of_a_run_at_another_delta(embedding_run):
     other = label_of_run(folder, delta=1e-7)
     assert other.worst.epsilon > label.worst.epsilon
     assert np.isclose(other.worst.delta, 1e-7)
+
+
+def edit(folder, name, **changes):
+    """Change a JSON file of a run by hand; dotted names reach inside."""
+    document = runs.read_json(folder, name)
+    for path, value in changes.items():
+        *where, last = path.split("__")
+        part = document
+        for step in where:
+            part = part[step]
+        part[last] = value
+    runs.write_json(folder, name, document)
+
+
+def test_a_release_that_was_refused_cannot_be_had_from_another_place(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with Ledger.create(tmp_path / "a" / "shared.sqlite", epsilon=0.01, delta=1e-5):
+        pass
+    monkeypatch.chdir(tmp_path / "a")
+    with pytest.raises(ValueError, match="budget"):
+        run(tmp_path / "run", epsilon=5.0, ledger="shared.sqlite")
+    monkeypatch.chdir(tmp_path / "b")
+    with pytest.raises(ValueError, match="budget"):
+        restart(tmp_path / "run").run(lambda step, doing: None, quality=False)
+    assert not (tmp_path / "b" / "shared.sqlite").exists()
+
+
+def test_a_deleted_ledger_is_not_made_anew(tmp_path):
+    job = start(recipe(epsilon=2.0, seed=None), tmp_path / "run")
+    job.maker._keep = lambda step: (_ for _ in ()).throw(OSError("no space left"))
+    with pytest.raises(OSError, match="no space"):
+        job.maker.run(lambda step, doing: None)
+    (tmp_path / "run" / "ledger.sqlite").unlink()
+    with pytest.raises((OSError, ValueError), match=r"ledger"):
+        restart(tmp_path / "run").run(lambda step, doing: None, quality=False)
+
+
+def test_a_ledger_put_in_the_place_of_another_is_refused(tmp_path):
+    run(tmp_path / "run", epsilon=2.0)
+    (tmp_path / "run" / "ledger.sqlite").unlink()
+    with Ledger.create(tmp_path / "run" / "ledger.sqlite"):
+        pass
+    with pytest.raises(ValueError, match="ledger"):
+        label_of_run(tmp_path / "run")
+
+
+def test_a_label_does_not_forget_the_annotator(tmp_path, monkeypatch):
+    monkeypatch.setattr("tacita.synthesis.makers.ANNOTATOR", {"steps": 2, "batch_size": 100, "learning_rate": 0.1})
+    run(tmp_path / "run", **GAN, annotator=True)
+    edit(tmp_path / "run", "recipe.json", recipe__annotator=False)
+    with pytest.raises(ValueError, match="annotator"):
+        label_of_run(tmp_path / "run")
+    document = runs.read_json(tmp_path / "run", "run.json")
+    edit(tmp_path / "run", "run.json", parts=document["parts"][:1])
+    (tmp_path / "run" / "annotator").rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="ledger holds"):
+        label_of_run(tmp_path / "run")
+
+
+def test_a_papers_label_is_that_of_what_was_run(tmp_path):
+    run(tmp_path / "run", generator="papers-wgan", steps=6)
+    edit(tmp_path / "run", "run.json", plan__noise=20.0)
+    with pytest.raises(ValueError, match="not the one"):
+        label_of_run(tmp_path / "run")
+    edit(tmp_path / "run", "recipe.json", recipe__noise=20.0)
+    with pytest.raises(ValueError, match="not the one"):
+        restart(tmp_path / "run")
+
+
+def test_a_generator_is_not_taken_for_another(tmp_path):
+    run(tmp_path / "run", generator="wgan-gp", steps=6)
+    edit(tmp_path / "run", "run.json", generator="papers-wgan", plan__clip_norm=1.0, plan__noise=20.0)
+    with pytest.raises(ValueError, match="another generator"):
+        label_of_run(tmp_path / "run")
+
+
+def test_another_runs_id_and_plan_are_refused(tmp_path):
+    shared = str(tmp_path / "shared.sqlite")
+    run(tmp_path / "dear", epsilon=8.0, ledger=shared)
+    run(tmp_path / "cheap", epsilon=0.1, ledger=shared, seed=5)
+    other = runs.read_json(tmp_path / "cheap", "run.json")
+    edit(tmp_path / "dear", "run.json", id=other["id"], plan=other["plan"])
+    with pytest.raises(ValueError, match="another run"):
+        label_of_run(tmp_path / "dear")
+
+
+def test_parts_are_not_shown_as_the_worst_case(tmp_path, monkeypatch):
+    monkeypatch.setattr("tacita.synthesis.makers.ANNOTATOR", {"steps": 2, "batch_size": 100, "learning_rate": 0.1})
+    label = run(tmp_path / "run", **GAN | {"panel": 0}, annotator=True)
+    assert all(g.epsilon >= label.worst.epsilon for g in label.comparisons)
+    assert any(name == "Annotator alone" for name, _ in label.mechanism)
+    assert "Nobody was followed" in label.readings.panels
+
+
+def test_a_moved_run_can_still_be_labelled(gan_run, tmp_path):
+    import shutil
+
+    folder, label = gan_run
+    shutil.copytree(folder, tmp_path / "moved")
+    assert dict(label.mechanism)["Ledger"] == "the run's own"
+    hidden = folder.parent / "hidden"
+    folder.rename(hidden)
+    try:
+        assert label_of_run(tmp_path / "moved").worst == label.worst
+    finally:
+        hidden.rename(folder)
+
+
+def test_neighbouring_seeds_share_no_noise():
+    from tacita.synthesis.makers import second_seed
+
+    assert second_seed(7) not in (7, 8)
+    assert second_seed(None) is None
+
+
+def test_rows_of_an_array_are_released_as_they_came(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "rows.npz", inputs=rng.random((200, 6)), targets=rng.integers(0, 2, 200))
+    data = {
+        "file": str(tmp_path / "rows.npz"),
+        "nominal_size": 200,
+        "inputs": {"low": 0, "high": 1, "shape": [6]},
+        "targets": {"classes": ["a", "b"]},
+    }
+    made = Recipe.from_dict({"data": data, "epsilon": 2.0, "samples": 30, "steps": 2})
+    start(made, tmp_path / "run").run(lambda step, doing: None, quality=False)
+    found = released_dataset(tmp_path / "run")
+    assert found.inputs.shape == (30, 6)
+    assert found.inputs.min() >= 0.0

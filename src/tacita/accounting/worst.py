@@ -248,7 +248,8 @@ def _composed(parts: tuple[Part, ...], delta: float) -> float:
 
 
 def _pld_of_parts(parts: tuple[Part, ...], reach: float) -> Any:
-    interval = max(min(1e-4, 1e-3 * reach), reach / 1e5)
+    widest = max(largest_loss(q, 1.0 / sigma) for q, sigma, _ in parts)
+    interval = max(min(1e-4, 1e-3 * reach), reach / 1e5, widest / 1e5)
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=interval)
     for q, sigma, steps in parts:
         accountant.compose(_event(q, sigma), steps)

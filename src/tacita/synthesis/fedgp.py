@@ -451,7 +451,7 @@ def plain_end(this: Ready, folder: Path, generator: Generator, facts: RunFacts) 
     """Close a run without noise and return its label."""
     done = facts.with_status("done")
     keep_plain(folder, generator, this.recipe.rounds, done)
-    label = plain_label(this.recipe, done)
+    label = plain_label(this.recipe, done, this.recipe.rounds)
     write_label(folder, label)
     return label
 
@@ -468,7 +468,7 @@ def private_label(label: Label) -> Label:
     return replace(label, mechanism=(*rows, *label.mechanism), checks=(*label.checks, holds(_STAYS), holds(afterwards)))
 
 
-def plain_label(recipe: FedGP, facts: RunFacts) -> Label:
+def plain_label(recipe: FedGP, facts: RunFacts, taken: int) -> Label:
     """Return the label of a generator whose updates were neither clipped nor noised: an infinite worst case."""
     return Label(
         title=facts.title,
@@ -486,7 +486,7 @@ def plain_label(recipe: FedGP, facts: RunFacts) -> Label:
             ("Generator", _KIND),
             ("Clients", f"{recipe.clients:,}"),
             ("Share that takes part in a round", f"{recipe.client_rate:g}"),
-            ("Rounds", str(recipe.rounds)),
+            ("Rounds taken / planned", f"{taken} / {recipe.rounds}"),
         ),
         declared=(
             "No guarantee: updates were averaged without clipping and without noise. That critics stay with their "

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +256,8 @@ class WganTraining:
         if self.plan.clip_norm is None:
             return gradients
         norm = torch.sqrt(sum((g.double().square().sum() for g in gradients), start=torch.zeros(())))
+        if not torch.isfinite(norm):  # zero is within 2C of anything
+            gradients = [torch.zeros_like(g) for g in gradients]
         factor = 1.0 if not norm > self.plan.clip_norm else float(self.plan.clip_norm / norm)
         sums = {str(i): g * factor for i, g in enumerate(gradients)}
         noisy = noisy_mean(
@@ -273,13 +275,16 @@ class WganTraining:
             "companion": self.game.companion().state_dict(),
         }
         *tensors, (_, skeleton) = list(runs.flatten(state))
-        runs.save_checkpoint(self._folder, self.taken, dict(tensors), {"skeleton": skeleton})
+        document = {"skeleton": skeleton, "plan": asdict(self.plan)}
+        runs.save_checkpoint(self._folder, self.taken, dict(tensors), document)
 
     def restore(self) -> None:
         """Go on from the newest checkpoint."""
         if self._folder is None:
             raise runs.RunError("This training has no run directory to go on from.")
         tensors, saved = runs.load_checkpoint(self._folder)
+        if saved.get("plan") != asdict(self.plan):
+            raise PrivacyError("The plan is not the one that the checkpoint was made by: a run keeps what it declared.")
         try:
             state = runs.unflatten(saved["skeleton"], tensors)
             self.game.load_state_dict(state["game"])

@@ -11,7 +11,7 @@ from typing import Any
 from tacita import _check, runs
 from tacita._check import PrivacyError
 from tacita.accounting import composed, gaussian_release, participation_bound
-from tacita.guarantee import Guarantee
+from tacita.guarantee import Guarantee, round_up_text
 from tacita.ledger import Ledger
 from tacita.report.finding import Finding
 from tacita.report.label import Check, Label, Readings
@@ -47,6 +47,8 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     try:
         facts = RunFacts.from_dict({name: document[name] for name in RunFacts("", "", False).to_dict()})
         recipe = runs.read_json(where, "recipe.json")["recipe"]
+        if recipe["generator"] != document["generator"]:
+            raise PrivacyError("The run was made by another generator than its recipe says.")
         total = float(recipe["delta"]) if delta is None else _check.probability("delta", delta)
         made: Label = _MAKERS[str(document["generator"])](where, document, recipe, facts, total)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -85,14 +87,17 @@ def _embedding(
     folder: Path, document: Mapping[str, Any], recipe: Mapping[str, Any], facts: RunFacts, delta: float
 ) -> Label:
     plan, name = Plan.from_dict(document["plan"]), str(document["id"])
-    shared = recipe.get("ledger")
-    with Ledger.open(Path(shared) if shared else folder / "ledger.sqlite") as ledger:
+    with Ledger.open(_ledger_file(folder, recipe)) as ledger:
+        if not ledger.contains(str(document["head"])):
+            raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
         if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
             raise PrivacyError("The run's plan is not the one that its ledger froze before the release.")
         if ledger.charged(name) == 0:
             raise PrivacyError("Nothing was released yet: there is nothing to label.")
     tensors, saved = runs.load_checkpoint(folder)
     state = runs.unflatten(saved["skeleton"], tensors)
+    if saved["id"] != name or float(state["embedding"]["settings"][0]) != plan.noise_multiplier:
+        raise PrivacyError("The kept release belongs to another run.")
     panels = {n: Panel.restore(None, part, saved["panels"][n], budget=None) for n, part in state["panels"].items()}
     plain = build_label(plan, 1, panels, facts, {}, delta)
     checks = (
@@ -127,20 +132,47 @@ def _embedding(
 def _critic(
     folder: Path, document: Mapping[str, Any], recipe: Mapping[str, Any], facts: RunFacts, delta: float
 ) -> Label:
-    critic = standing_of_run(folder / "critic")
-    kind = "unlabelled, with a private annotator" if recipe.get("annotator") else "conditional"
+    annotated = _annotated(folder, document, recipe)
+    critic = standing_of_run(folder / "critic", ledger_file=_ledger_file(folder, recipe))
+    kind = "unlabelled, with a private annotator" if annotated else "conditional"
     rows = (("Generator", f"private-wgan, {kind}; gradient penalty inside each record's loss"),)
-    if not recipe.get("annotator"):
+    if not annotated:
         label = critic.label(delta)
         readings = label.readings or Readings()
         readings = replace(readings, metrics=facts.metrics, facts=_owner_facts(facts))
         return replace(
             label,
-            mechanism=(*rows, *label.mechanism),
+            mechanism=(*rows, *_with_ledger(label.mechanism, recipe)),
             checks=(*label.checks, holds(_AFTERWARDS)),
             readings=readings,
         )
-    return _two_parts(critic, standing_of_run(folder / "annotator"), rows, facts, delta)
+    annotator = standing_of_run(folder / "annotator", ledger_file=_ledger_file(folder, recipe))
+    label = _two_parts(critic, annotator, rows, facts, delta)
+    return replace(label, mechanism=_with_ledger(label.mechanism, recipe))
+
+
+def _annotated(folder: Path, document: Mapping[str, Any], recipe: Mapping[str, Any]) -> bool:
+    """Return whether there were two trainings; what the files say of it must agree, and agree with the ledger."""
+    parts = len(document["parts"])
+    if len({bool(recipe.get("annotator")), parts == 2, (folder / "annotator").exists()}) > 1:
+        raise PrivacyError("The files of this run do not agree on whether an annotator was trained.")
+    if not recipe.get("ledger"):
+        with Ledger.open(folder / "ledger.sqlite") as ledger:
+            if len(ledger.runs()) != parts:
+                raise PrivacyError(
+                    "The run's own ledger holds more, or fewer, trainings than its label would speak of."
+                )
+    return parts == 2
+
+
+def _ledger_file(folder: Path, recipe: Mapping[str, Any]) -> Path:
+    return Path(recipe["ledger"]) if recipe.get("ledger") else folder / "ledger.sqlite"
+
+
+def _with_ledger(mechanism: tuple[tuple[str, str], ...], recipe: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Say once where the run was charged."""
+    where = Path(recipe["ledger"]).name if recipe.get("ledger") else "the run's own"
+    return (*(row for row in mechanism if not row[0].lower().endswith("ledger")), ("Ledger", where))
 
 
 def _two_parts(
@@ -162,17 +194,22 @@ def _two_parts(
     mechanism = tuple(
         (f"{n}: {k.lower()}", v) for n, half in zip(names, halves, strict=True) for k, v in half.mechanism
     )
+    alone = tuple(
+        (f"{name} alone", f"epsilon {round_up_text(half.worst.epsilon)} at delta {round_up_text(half.worst.delta)}")
+        for name, half in zip(names, halves, strict=True)
+    )
     readings = _readings(
         facts,
-        "Records were followed through both trainings separately; the two figures, each at half of delta, are added.",
+        "Nobody was followed, so there is no typical case."
+        if typical is None
+        else "Records were followed through both trainings; the two figures, each at half of delta, are added.",
         typical=() if typical is None else (typical,),
     )
     return Label(
         title=facts.title,
         purpose=facts.purpose,
         worst=worst,
-        comparisons=tuple(replace(half.worst, assumptions=worst.assumptions) for half in halves),
-        mechanism=(*rows, *mechanism),
+        mechanism=(*rows, *mechanism, *alone),
         checks=checks,
         not_hardened=not_hardened(),
         readings=readings,
@@ -216,6 +253,11 @@ def _papers(
     folder: Path, document: Mapping[str, Any], recipe: Mapping[str, Any], facts: RunFacts, delta: float
 ) -> Label:
     plan = document["plan"]
+    _, saved = runs.load_checkpoint(folder)
+    if {**saved["plan"], "sample_rate": plan["sample_rate"]} != plan or int(saved["step"]) > int(plan["steps"]):
+        raise PrivacyError("The plan is not the one that the generator was trained by.")
+    if plan["sample_rate"] != min(1.0, plan["batch_size"] / plan["size"]):
+        raise PrivacyError("The sample rate is not the one that follows from the plan.")
     rate, noise, steps = float(plan["sample_rate"]), float(plan["noise"]), int(plan["steps"])
     checks = (
         holds("Each record enters a step by an independent coin"),
@@ -243,6 +285,14 @@ def _papers(
     )
 
 
+def _federated(
+    folder: Path, document: Mapping[str, Any], recipe: Mapping[str, Any], facts: RunFacts, delta: float
+) -> Label:
+    from tacita.synthesis.fedgp import FedGP, plain_label
+
+    return plain_label(FedGP(**{**recipe, "delta": delta}), facts, int(document["rounds"]))
+
+
 def _readings(facts: RunFacts, panels: str, *, typical: tuple[Guarantee, ...] = ()) -> Readings:
     return Readings(typical=typical, panels=panels, metrics=facts.metrics, facts=_owner_facts(facts))
 
@@ -261,4 +311,5 @@ _MAKERS: dict[str, Any] = {
     "private-wgan": _critic,
     "wgan-gp": _plain,
     "papers-wgan": _papers,
+    "fedgp": _federated,
 }

@@ -28,7 +28,7 @@ from tacita.ledger import Ledger
 from tacita.synthesis import embedding as embeddings
 from tacita.synthesis.gan import Game, Wgan, WganTraining, adam, game_loss, game_records, quickest_chunk
 from tacita.synthesis.networks import Generator, make_critic, make_generator
-from tacita.synthesis.recipes import Task, fix_weights, fresh_generator
+from tacita.synthesis.recipes import Recipe, Task, fix_weights, fresh_generator
 from tacita.training.charges import Charges, ledger_at
 from tacita.training.followed import Panel
 from tacita.training.labels import RunFacts
@@ -136,8 +136,14 @@ def _pool(batch_size: int, classes: int) -> int:
     return max(8, batch_size // max(1, classes))
 
 
-def _ledger(task: Task, folder: Path) -> Ledger:
-    return ledger_at(task.recipe.ledger or folder / "ledger.sqlite")
+def ledger_path(recipe: Recipe, folder: Path) -> Path:
+    """Return where a run is charged."""
+    return Path(recipe.ledger) if recipe.ledger else folder / "ledger.sqlite"
+
+
+def second_seed(seed: int | None) -> int | None:
+    """Return a seed for a second mechanism of one run, unlike anybody's first."""
+    return None if seed is None else int(np.random.SeedSequence([seed, 1]).generate_state(1, np.uint64)[0] >> 1)
 
 
 @dataclass
@@ -178,15 +184,17 @@ class EmbeddingMaker:
         )
         self.identity, self.facts = secrets.token_hex(8), _facts(task)
         self.random = randomness(task.recipe.seed)
-        with _ledger(task, self.folder) as ledger:
+        with ledger_at(ledger_path(task.recipe, self.folder)) as ledger:
             self.facts = self.facts.with_ledger(ledger, shared=task.recipe.ledger is not None)
             Charges(ledger, self.identity, self.plan).open(self.random)
+            self.head = ledger.head
         self._write()
 
     def _go_on(self) -> None:
         document = runs.read_json(self.folder, "run.json")
         try:
             self.plan, self.identity = Plan.from_dict(document["plan"]), str(document["id"])
+            self.head = str(document["head"])
             self.facts = RunFacts.from_dict({k: document[k] for k in RunFacts("", "", False).to_dict()})
         except (KeyError, TypeError) as error:
             raise runs.RunError(f"The run in {str(self.folder)!r} is damaged: {error}") from error
@@ -234,7 +242,9 @@ class EmbeddingMaker:
         inputs, labels = self.task.train
         total = embeddings.embedding_sum(inputs, labels, len(self.task.classes), self.features)
         self.panels = {name: self._followed(part[0]) for name, part in self._parts.items()}
-        with _ledger(self.task, self.folder) as ledger:
+        with Ledger.open(ledger_path(self.task.recipe, self.folder)) as ledger:
+            if not ledger.contains(self.head):
+                raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
             charges = Charges(ledger, self.identity, self.plan)
             charges.open(self.random)
             if charges.charged:
@@ -272,10 +282,11 @@ class EmbeddingMaker:
         }
         *tensors, (_, skeleton) = list(runs.flatten(state))
         plain = {name: document for name, (_, document) in followed.items()}
-        runs.save_checkpoint(self.folder, step, dict(tensors), {"skeleton": skeleton, "panels": plain})
+        document = {"skeleton": skeleton, "panels": plain, "id": self.identity}
+        runs.save_checkpoint(self.folder, step, dict(tensors), document)
 
     def _write(self) -> None:
-        write_run(self.folder, self.task, self.facts, id=self.identity, plan=self.plan.to_dict())
+        write_run(self.folder, self.task, self.facts, id=self.identity, plan=self.plan.to_dict(), head=self.head)
 
 
 @dataclass
@@ -302,8 +313,7 @@ class GanMaker:
         self.labeller = default_model(task.shape, len(task.classes)) if recipe.annotator else None
         if not self.resume:
             self._plan()
-            with _ledger(task, self.folder):
-                pass  # it exists before any part is begun
+            ledger_at(ledger_path(recipe, self.folder)).close()  # it exists before any part is begun
             self._write()
         else:
             document = runs.read_json(self.folder, "run.json")
@@ -332,7 +342,8 @@ class GanMaker:
             "chunk": quickest_chunk(self.game, 128),
         }
         if self.resume and where.exists():
-            return PrivateTraining.resume(where, self.game, game_loss, records, **common)
+            ledger = Ledger.open(ledger_path(task.recipe, self.folder))
+            return PrivateTraining.resume(where, self.game, game_loss, records, ledger=ledger, **common)
         rate, noise, steps = self.parts[0]
         return PrivateTraining(
             self.game,
@@ -347,7 +358,7 @@ class GanMaker:
             delta=task.recipe.delta,
             rng=task.recipe.seed,
             run_dir=where,
-            ledger=task.recipe.ledger or self.folder / "ledger.sqlite",
+            ledger=ledger_path(task.recipe, self.folder),
             name=f"{self.facts.title}: critic",
             **common,
         )
@@ -361,6 +372,7 @@ class GanMaker:
             "holdout": task.held,
         }
         if self.resume and where.exists():
+            common["ledger"] = Ledger.open(ledger_path(task.recipe, self.folder))
             return PrivateTraining.resume(where, self.labeller, nn.functional.cross_entropy, task.train, **common)
         rate, noise, steps = self.parts[1]
         return PrivateTraining(
@@ -373,9 +385,9 @@ class GanMaker:
             batch_size=ANNOTATOR["batch_size"],
             panel=task.recipe.panel,
             delta=task.recipe.delta,
-            rng=None if task.recipe.seed is None else task.recipe.seed + 1,
+            rng=second_seed(task.recipe.seed),
             run_dir=where,
-            ledger=task.recipe.ledger or self.folder / "ledger.sqlite",
+            ledger=ledger_path(task.recipe, self.folder),
             name=f"{self.facts.title}: annotator",
             **common,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ class Recipe:
         for name in ("samples", "steps", "batch_size", "critic_steps", "width", "nominal_size"):
             if getattr(recipe, name) is not None:
                 _check.count(name, getattr(recipe, name))
-        for name, low, high in (("learning_rate", 1e-9, 1e3), ("clip_norm", 1e-12, 1e12), ("noise", 1e-4, 1e4)):
+        least = 0.01 if recipe.private else 1e-3  # less cannot be accounted for
+        for name, low, high in (("learning_rate", 1e-9, 1e3), ("clip_norm", 1e-12, 1e12), ("noise", least, 1e4)):
             if getattr(recipe, name) is not None:
                 _check.in_range(name, getattr(recipe, name), low, high)
         _check.probability("delta", recipe.delta)
@@ -165,6 +166,8 @@ class Task:
 
 def prepare(recipe: Recipe, coins: int | None = None) -> Task:
     """Load a recipe's data and check that a generator can be fitted to them."""
+    if recipe.ledger is not None:  # wherever the run is taken up, it is the same ledger
+        recipe = replace(recipe, ledger=str(Path(recipe.ledger).resolve()))
     if coins is None:
         coins = secrets.randbits(128) if recipe.seed is None else recipe.seed
     dataset = dataset_of(recipe.data)

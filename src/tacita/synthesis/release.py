@@ -85,7 +85,7 @@ def _write_images(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor)
 
 def _write_table(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor) -> None:
     schema = dataset.schema
-    if schema is None:
+    if schema is None or not schema.columns:
         inside = inputs.clamp(0.0, 1.0)  # arrays without columns are encoded so, as images are
         np.savez_compressed(where / "samples.npz", inputs=inside.numpy(), targets=labels.numpy())
         plain: dict[str, Any] = {

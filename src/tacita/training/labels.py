@@ -127,8 +127,8 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     return with_audit(found.label(total), Path(folder), found.taken)
 
 
-def standing_of_run(folder: str | Path) -> Standing:
-    """Read a run directory; its ledger says how many steps count."""
+def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> Standing:
+    """Read a run directory; its ledger, at another place if one is given, says how many steps count."""
     where = Path(folder)
     document = runs.read_json(where, "run.json")
     runs.refuse_others(where, document)
@@ -142,8 +142,10 @@ def standing_of_run(folder: str | Path) -> Standing:
             for name, part in state["panels"].items()
         }
         groups = {n: (t.numpy(), list(saved["groups"][n])) for n, t in state["groups"].items()}
-        where_ledger = where / "ledger.sqlite" if document["ledger_file"] is None else Path(document["ledger_file"])
-        name = str(document["id"])
+        named = where / "ledger.sqlite" if document["ledger_file"] is None else Path(document["ledger_file"])
+        where_ledger, name = ledger_file or named, str(document["id"])
+        if saved["id"] != name:
+            raise PrivacyError("The checkpoint belongs to another run.")
         with Ledger.open(where_ledger) as ledger:
             if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
                 raise PrivacyError("The run's plan is not the one that its ledger froze before the first step.")
