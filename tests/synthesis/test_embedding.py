@@ -241,3 +241,11 @@ def test_settings_are_defaults_and_what_is_asked():
     generator = E.default_generator((3,), 2, (1, 2), "table")
     made = generator(draw_latent(generator, 5, draws=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 1]))
     assert E.default_features((3,), "table")(made).shape == (5, 3 + 9)
+
+
+def test_the_callers_records_are_left_as_they_are():
+    records = torch.full((1, 8), 1e200, dtype=torch.float64)
+    first = contributions(records, lambda x: x)
+    assert (records == 1e200).all()
+    assert torch.equal(first, contributions(records, lambda x: x))
+    assert (first == 0.0).all()
