@@ -47,7 +47,7 @@ CRITICS: dict[str, dict[str, Any]] = {  # for private critics, by kind of data
 }
 PLAIN: dict[str, dict[str, Any]] = {  # for generators without a guarantee
     "small images": {"steps": 4000, "batch_size": 64, "learning_rate": 2e-3, "critic_steps": 3, "width": 32},
-    "images": {"steps": 6000, "batch_size": 64, "learning_rate": 3e-4, "critic_steps": 3, "width": 16},
+    "images": {"steps": 6000, "batch_size": 64, "learning_rate": 1e-3, "critic_steps": 2, "width": 16},
     "table": {"steps": 6000, "batch_size": 128, "learning_rate": 1e-3, "critic_steps": 3, "width": 32},
 }
 WIDTHS = {"small images": 64, "images": 32, "table": 64}  # of the generators
@@ -164,7 +164,7 @@ class EmbeddingMaker:
         self.annotate: Annotate = None
         self.shares: Any = None
         self.fitted = False
-        self.steps = self.settings["steps"]
+        self.steps = self.settings["steps"] + 1  # the release, then the fit
         self._released: embeddings.Embedding | None = None
         self._begin() if not self.resume else self._go_on()
 
@@ -222,7 +222,7 @@ class EmbeddingMaker:
         if self._released is None:
             self._release(progress)
         if not self.fitted and self._released is not None:
-            progress(0, "fitting the generator")
+            progress(1, "fitting the generator")
             rng = fresh_generator(self.task.recipe.seed)
             embeddings.fit_generator(
                 self.generator,
@@ -230,7 +230,7 @@ class EmbeddingMaker:
                 self.features,
                 **self.settings,
                 rng=rng,
-                progress=lambda step: progress(step, "fitting the generator"),
+                progress=lambda step: progress(1 + step, "fitting the generator"),
             )
             self._keep(2)
         self.fitted, self.facts = True, self.facts.with_status("done")
