@@ -27,7 +27,6 @@ def loaded(name):
     return module
 
 
-browser, visit = (getattr(loaded("conftest"), name) for name in ("browser", "visit"))
 CENSUS, CONTRAST, PAYLOADS = (getattr(loaded("test_browser"), name) for name in ("CENSUS", "CONTRAST", "PAYLOADS"))
 
 

@@ -167,7 +167,7 @@ def calibrate_composed(parts: Sequence[Part], *, epsilon: float, delta: float) -
     """Return the mechanisms with all noise scaled by one factor, the least that keeps them within (epsilon, delta).
 
     Examples:
-        >>> parts = calibrate_composed([(0.01, 1.0, 50), (0.02, 2.0, 20)], epsilon=2.0, delta=1e-5)
+        >>> parts = calibrate_composed([(1.0, 1.0, 2), (1.0, 2.0, 1)], epsilon=2.0, delta=1e-5)
         >>> 1.97 < composed(parts, delta=1e-5).epsilon <= 2.0
         True
     """
