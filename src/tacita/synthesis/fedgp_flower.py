@@ -36,7 +36,7 @@ from tacita.training.labels import write_label
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict  # isort: skip
 from flwr.clientapp import ClientApp  # isort: skip
 from flwr.serverapp import Grid, ServerApp  # isort: skip
-from flwr.serverapp.strategy import FedAvg  # isort: skip
+from flwr.serverapp.strategy import FedAvg, FedAvgM  # isort: skip
 
 
 def flower_client(recipe: FedGP) -> ClientApp:
@@ -139,5 +139,7 @@ def _serve_plain(this: Ready, folder: Path, grid: Grid, generator: Generator, pr
 
 
 def _averaging(recipe: FedGP) -> FedAvg:
-    rate, clients = recipe.client_rate, recipe.clients
-    return FedAvg(fraction_train=rate, fraction_evaluate=0.0, min_available_nodes=clients, min_train_nodes=1)
+    who = {"fraction_train": recipe.client_rate, "min_available_nodes": recipe.clients, "min_train_nodes": 1}
+    if recipe.server_step == 1.0:
+        return FedAvg(fraction_evaluate=0.0, **who)
+    return FedAvgM(fraction_evaluate=0.0, server_learning_rate=recipe.server_step, server_momentum=0.0, **who)

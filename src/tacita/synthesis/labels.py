@@ -46,8 +46,9 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
         raise runs.RunError(f"{str(where)!r} is not a generator's run.")
     try:
         facts = RunFacts.from_dict({name: document[name] for name in RunFacts("", "", False).to_dict()})
-        recipe = runs.read_json(where, "recipe.json")["recipe"]
-        if recipe["generator"] != document["generator"]:
+        asked = runs.read_json(where, "recipe.json")
+        recipe = asked["recipe"]
+        if recipe.get("generator", asked.get("kind")) != document["generator"]:
             raise PrivacyError("The run was made by another generator than its recipe says.")
         total = float(recipe["delta"]) if delta is None else _check.probability("delta", delta)
         made: Label = _MAKERS[str(document["generator"])](where, document, recipe, facts, total)
