@@ -40,9 +40,7 @@ from tacita.training.records import Records
 
 Progress = Callable[[int, Generator], None]
 
-_LARGE = 16  # images with shorter sides have networks without convolutions
 _NAMES = {"even": "all alike", "class": "two classes each", "dirichlet": "in uneven mixes"}
-_SERVER_RATES = {"even": 1.0, "class": 4.0, "dirichlet": 2.0}
 _KIND = "fedgp: federated, its critics stay with their clients"
 _STAYS = "Critics and their optimisers stay with their clients: what leaves is the generator's update alone"
 
@@ -62,8 +60,8 @@ class FedGP:
         critic_steps: Steps of the critic for each of the generator.
         learning_rate: Of Adam, of both networks.
         server_rate: By how much of the mean update the server moves the generator. None takes 1 where clients are
-            alike, 4 for two classes a client, as a class is with a fifth of them, and 2 in between.
-        width: How wide the networks are; None takes 8 for images with sides from 16 pixels, else 16.
+            alike, else 2, since then only some of them have anything to say about a class.
+        width: How wide the critics are; the generator is twice as wide.
         client_rate: The chance with which a client takes part in a round; without noise, the share that does.
         epsilon: Worst-case target for a client; the noise is found for it.
         noise_multiplier: Noise on the sum of updates over the clip norm, instead of `epsilon`. With neither, nothing
@@ -83,7 +81,7 @@ class FedGP:
     critic_steps: int = 2
     learning_rate: float = 2e-3
     server_rate: float | None = None
-    width: int | None = None
+    width: int = 16
     client_rate: float = 1.0
     epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -113,7 +111,9 @@ class FedGP:
     @property
     def server_step(self) -> float:
         """`server_rate`, or what it is by default."""
-        return _SERVER_RATES[self.split] if self.server_rate is None else self.server_rate
+        if self.server_rate is not None:
+            return self.server_rate
+        return 1.0 if self.split == "even" else 2.0
 
 
 # What a client does.
@@ -173,16 +173,10 @@ class GanTraining:
         )
         return WganTraining(plan, game, inputs, labels, rng=random)
 
-    @property
-    def width(self) -> int:
-        """How wide the critic is; the generator is twice as wide."""
-        large = len(self.shape) == 3 and min(self.shape[1:]) >= _LARGE
-        return self.recipe.width or (8 if large else 16)
-
     def generator(self, random: np.random.Generator) -> Generator:
         """Return a new generator, in which a label weighs as much as all latent numbers together."""
         with _weights_from(random):
-            made = make_generator(self.shape, self.classes, blocks=self.blocks, width=2 * self.width)
+            made = make_generator(self.shape, self.classes, blocks=self.blocks, width=2 * self.recipe.width)
         first = next(layer for layer in made.modules() if isinstance(layer, nn.Linear))
         with torch.no_grad():
             first.weight[:, -self.classes :] *= math.sqrt(first.in_features - self.classes)
@@ -191,7 +185,7 @@ class GanTraining:
     def critic(self, classes: int, random: np.random.Generator) -> Critic:
         """Return a new critic of so many classes."""
         with _weights_from(random):
-            return make_critic(self.shape, classes, width=self.width)
+            return make_critic(self.shape, classes, width=self.recipe.width)
 
 
 class OwnClasses(Generator):
