@@ -100,7 +100,7 @@ def released_row(name: str, seed: int) -> dict[str, Any]:
 
 def federated_row(name: str, seed: int) -> dict[str, Any]:
     """Train one federated generator without noise, as in the thesis, and judge it."""
-    from tacita.synthesis.fedgp import federate_generator
+    from tacita.synthesis.fedgp import federate_generator, ready
 
     recipe = federations()[name]
     dataset = load(recipe.data)
@@ -109,12 +109,9 @@ def federated_row(name: str, seed: int) -> dict[str, Any]:
         generator, label = federate_generator(recipe, Path(folder) / "run")
     seconds = time.process_time() - started
     synthetic = sample(generator, 20_000, rng=np.random.default_rng(seed))
-    parts = [
-        (torch.from_numpy(x), torch.from_numpy(y))
-        for x, y in ((dataset.inputs, dataset.targets), (dataset.test_inputs, dataset.test_targets))
-    ]
+    test = torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_targets)
     row = {"row": name, "seed": seed, "epsilon": label.worst.epsilon, "delta": label.worst.delta}
-    return {**row, **judged(synthetic, *parts, 10, seed, gamma=1e-15), "seconds": round(seconds)}
+    return {**row, **judged(synthetic, ready(recipe).train, test, 10, seed, gamma=1e-15), "seconds": round(seconds)}
 
 
 def judged(synthetic: Any, train: Any, test: Any, classes: int, seed: int, *, gamma: float = 1e-5) -> dict[str, Any]:

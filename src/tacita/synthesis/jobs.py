@@ -109,12 +109,13 @@ def release_federated(generator: Generator, recipe: FedGP, folder: Path, count: 
 
     The measure looks at all clients' records together, which only this process can: it is for the owner.
     """
-    dataset = load(recipe.data)
+    from tacita.synthesis.fedgp import ready
+
+    dataset, real = load(recipe.data), ready(recipe).train[0]
     drawn = sample(generator, count, rng=fresh_generator(recipe.seed))
     write_release(folder, drawn, dataset)
     write_inspection(folder, folder / "inspect.html", title=f"FedGP on {recipe.data}")
     rng = fresh_generator(recipe.seed)
-    real = torch.from_numpy(dataset.inputs)
     some = torch.from_numpy(rng.permutation(len(real))[:_MEASURED])
     features = measuring_features(real.shape[1:])
     return average_case(real[some], drawn[0][:_MEASURED], features=features, gamma=_GAMMA, rng=rng)
