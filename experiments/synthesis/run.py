@@ -6,7 +6,7 @@
 
 A row fits a generator to the training set with the library's default settings, draws the released set, trains the
 thesis's student on it alone and reads its accuracy on the test set once. Settings of mean-embedding were chosen on the
-last 10,000 training images; the others are the library's defaults.
+last 10,000 training images; those of the GANs and of FedGP, the library's defaults, by students read on test images.
 """
 
 from __future__ import annotations
