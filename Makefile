@@ -36,7 +36,7 @@ test-all: $(READY) lint browser   ## also the long counts (about half an hour)
 	HYPOTHESIS_PROFILE=thorough $(PYTEST)
 
 test-flower: $(READY)   ## real Flower processes on loopback: simulation, deployment, a killed server (about ten minutes, alone on the machine)
-	$(BIN)/pytest -m flower tests/federated
+	$(BIN)/pytest -m flower tests/federated tests/synthesis
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
