@@ -313,6 +313,12 @@ def test_a_generators_run_is_not_trained_or_attacked(embedding_run):
         assert "generator's run" in str(done.exception)
 
 
+def test_a_label_without_attacks_names_the_command_that_makes_them(embedding_run):
+    _, label = embedding_run
+    assert "tacita synthesise --resume RUN" in str(label)
+    assert "tacita audit" not in str(label)
+
+
 def test_label_of_a_run_at_another_delta(embedding_run):
     folder, label = embedding_run
     other = label_of_run(folder, delta=1e-7)

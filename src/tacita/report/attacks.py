@@ -19,7 +19,9 @@ STATES = {"holds": "The claim stood", "open": "No verdict", "warning": "Warning"
 
 
 def how_to_run(label: Label) -> str:
-    """Return the command that attacks a run; empty for federations, which it does not read."""
+    """Return the command that attacks a run; empty for federations. A generator is attacked with its quality."""
+    if any(name == "Generator" for name, _ in label.mechanism):
+        return "tacita synthesise --resume RUN" if label.steps_word == "step" else ""
     return HOW_TO_RUN if label.steps_word == "step" else ""
 
 
