@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tacita.federated.splits import even, shards, uneven
+from tacita.federated.splits import cut, even, shards, uneven
 
 
 @pytest.fixture
@@ -35,6 +35,21 @@ def test_uneven_splits_follow_alpha(labels, rng, alpha, least, most):
     assert least <= largest <= most
 
 
+@pytest.mark.parametrize("rule", ["even", "shards"])
+def test_cut_clients_keep_a_number_of_their_own_records(labels, rng, rule):
+    parts = even(6000, 200, 30, rng=rng) if rule == "even" else shards(labels, 200, shard=15, each=2, rng=rng)
+    some = cut(parts, 10, rng=rng)
+    sizes = [len(part) for part in some]
+    assert (min(sizes), max(sizes)) == (10, 30)
+    assert np.mean(sizes) == pytest.approx(20, abs=5 * 6.06 / np.sqrt(200))  # evenly drawn: their sd is 6.06
+    for part, kept in zip(parts, some, strict=True):
+        assert len(np.unique(kept)) == len(kept)
+        assert set(kept) <= set(part)
+    classes = [len(set(labels[part])) for part in some]
+    assert rule == "even" or np.mean(classes) == pytest.approx(np.mean([len(set(labels[p])) for p in parts]), abs=0.1)
+    assert [len(part) for part in cut(parts, 30, rng=rng)] == [30] * 200
+
+
 def test_a_seed_repeats_a_split(labels):
     first, second = (uneven(labels, 5, alpha=0.3, each=50, rng=np.random.default_rng(3)) for _ in range(2))
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
@@ -43,6 +58,8 @@ def test_a_seed_repeats_a_split(labels):
 def test_bad_splits_are_refused(labels, rng):
     with pytest.raises(ValueError, match="smaller shards"):
         shards(labels, 3, shard=601, rng=rng)
+    with pytest.raises(ValueError, match="least must be"):
+        cut([np.arange(9), np.arange(8)], 9, rng=rng)
     with pytest.raises(ValueError, match="alpha"):
         uneven(labels, 3, alpha=0.0, each=3, rng=rng)
     with pytest.raises(ValueError, match="shape"):

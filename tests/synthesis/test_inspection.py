@@ -1,7 +1,8 @@
 """Faults planted in real images and tables, found in what was released; and releases without faults left alone.
 
-Two stand-ins for a private generator: held-out digits, blurred and noisy, and mixtures of Gaussians fitted to the
-digits, which are real generators, drawn from and trained anew for every release, though not private ones.
+Most tests use stand-ins for a private generator: held-out digits, blurred and noisy, and mixtures of Gaussians fitted
+to the digits, which are real generators, drawn from and trained anew for every release, though not private ones. One
+test fits private generators to faulty digits.
 """
 
 import math
@@ -22,6 +23,8 @@ from tacita.synthesis.alarms import CANNOT, Expected, alarms
 from tacita.synthesis.description import columns_of, describe, thinned
 from tacita.synthesis.faults import fault_shares, possible_faults
 from tacita.synthesis.inspection import _HEADINGS, inspection_page
+from tacita.synthesis.jobs import alarms_of, start
+from tacita.synthesis.recipes import Recipe
 
 DIGITS = tuple("0123456789")
 SIZE = 700
@@ -155,6 +158,50 @@ def test_releases_without_a_fault_are_left_alone():
 def test_a_generator_trained_on_faulty_data_gives_the_fault_away():
     assert "rotated" in rung(FAULTS["rotated 30%"][1], 0, "mixtures")
     assert rung(clean, 2, "mixtures") == set()
+
+
+@pytest.fixture(scope="module")
+def private_release(tmp_path_factory):
+    """Return a function that fits a private generator to digits with a fault, and returns its run's folder."""
+    folder = tmp_path_factory.mktemp("private")
+
+    def make(fault, seed, epsilon=10.0):
+        where = folder / f"{fault} {epsilon} {seed}"
+        if where.exists():
+            return where
+        _, plant = FAULTS.get(fault, ("", clean))
+        inputs, targets = plant(*images(), np.random.default_rng(seed))
+        np.savez(folder / f"{where.name}.npz", inputs=inputs, targets=targets)
+        data = {
+            "file": str(folder / f"{where.name}.npz"),
+            "nominal_size": 1437,
+            "inputs": {"low": 0, "high": 1, "shape": [1, 8, 8]},
+            "targets": {"classes": list(DIGITS)},
+        }
+        recipe = Recipe.from_dict({"data": data, "epsilon": epsilon, "samples": 3000, "seed": seed})
+        start(recipe, where).run(lambda step, doing: None, quality=False)
+        return where
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("fault", "epsilon"),
+    [
+        ("none", 10.0),
+        ("rotated 30%", 10.0),
+        *(
+            pytest.param(fault, epsilon, marks=pytest.mark.slow)
+            for epsilon in (10.0, 2.0)
+            for fault in ("none", "rotated 30%", "inverted 30%", "cropped 30%", "missing")
+            if (fault, epsilon) not in (("none", 10.0), ("rotated 30%", 10.0))
+        ),
+    ],
+)
+def test_a_private_generator_gives_the_fault_of_its_data_away(private_release, fault, epsilon):
+    found = alarms_of(private_release(fault, 1, epsilon), private_release("none", 1001, epsilon))
+    kinds = {alarm.kind for alarm in found}
+    assert FAULTS[fault][0] in kinds if fault != "none" else not kinds
 
 
 @pytest.mark.slow
@@ -435,8 +482,11 @@ def test_samples_that_do_not_fit_are_refused(samples, classes, words):
 
 def test_more_that_does_not_fit_is_refused(rng):
     before, after = halves(rng)
-    with pytest.raises(ValueError, match="images of one shape"):
+    with pytest.raises(ValueError, match=r"of one shape, got \(1, 8, 8\) and \(1, 8, 7\)"):
         alarms(after, DIGITS, reference=(before[0][..., :7], before[1]))
+    x, y = table(rng)
+    with pytest.raises(ValueError, match=r"of one shape, got \(8,\) and \(7,\)"):
+        alarms((x, y), ["no", "yes"], reference=(x[:, :7], y))
     with pytest.raises(ValueError, match="features must name 8 features, got 1"):
         describe(table(rng), ["no", "yes"], features=["age"])
     for name in ("false_alarms", "tolerance"):

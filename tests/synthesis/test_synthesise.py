@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tomllib
 from functools import partial
 
@@ -17,7 +18,7 @@ from tacita.cli import app
 from tacita.ledger import Ledger
 from tacita.report.label import Label
 from tacita.synthesis import quality
-from tacita.synthesis.jobs import restart, start
+from tacita.synthesis.jobs import restart, start, write_inspection
 from tacita.synthesis.labels import label_of_run
 from tacita.synthesis.recipes import Recipe, prepare
 from tacita.synthesis.release import released_dataset
@@ -186,6 +187,26 @@ def test_an_annotators_budget_composes_with_the_critics(tmp_path, monkeypatch):
         assert len(ledger.runs()) == 2
 
 
+def test_a_budget_that_pays_for_the_annotator_alone_is_refused_before_anything_is_spent(tmp_path, monkeypatch):
+    monkeypatch.setattr("tacita.synthesis.makers.ANNOTATOR", {"steps": 3, "batch_size": 100, "learning_rate": 0.1})
+    asked = {**GAN, "annotator": True}
+    run(tmp_path / "free", **asked)
+    with Ledger.open(tmp_path / "free" / "ledger.sqlite") as ledger:  # what it does cost, as the ledger counts
+        cost = ledger.spent(1e-5).epsilon
+    shared = tmp_path / "shared.sqlite"
+    with Ledger.create(shared, epsilon=0.999 * cost, delta=1e-5) as ledger:
+        with pytest.raises(ValueError, match="Critic and annotator together would bring") as caught:
+            start(recipe(**asked, ledger=str(shared)), tmp_path / "refused")
+        assert len(str(caught.value).splitlines()) == 1
+        assert ledger.spent() is None
+        assert not ledger.runs()  # so its seed is not used up either
+        ledger.set_budget(1.001 * cost, 1e-5, raise_it=True)
+        assert run(tmp_path / "paid", **asked, ledger=str(shared)).worst.epsilon <= cost
+        assert ledger.spent().epsilon == pytest.approx(cost, rel=1e-9)
+        with pytest.raises(ValueError, match="budget"):
+            start(recipe(**asked | {"seed": 2}, ledger=str(shared)), tmp_path / "again")
+
+
 @pytest.mark.parametrize("dp_critic", [False, True])
 def test_a_plain_gan_promises_nothing(tmp_path, dp_critic):
     label = run(tmp_path / "run", generator="wgan-gp", steps=6, dp_critic=dp_critic)
@@ -304,6 +325,69 @@ def test_label_and_inspect_read_a_run_again(embedding_run, tmp_path):
     done = tacita("synthesise", "inspect", folder, "--page", tmp_path / "look.html")
     assert done.exit_code == 0, done.output
     assert (tmp_path / "look.html").is_file()
+
+
+def images_of(classes, shape):
+    """A released set of noise, of these classes and this shape."""
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(0, 256, (80, *shape)).astype(np.uint8)
+    targets = np.arange(80) % len(classes)
+    schema = f"""
+[data]
+file = "samples.npz"
+nominal_size = 80
+inputs = {{low = 0, high = 255, shape = {list(shape)}}}
+targets = {{classes = {json.dumps(classes)}}}
+"""
+    return schema, lambda where: np.savez(where / "samples.npz", inputs=inputs, targets=targets)
+
+
+def rows_of(*, high=100, job="job", values=("a", "b")):
+    """A released table of a number and a category."""
+    lines = "".join(f"{i % 50},{values[i % 2]},{'yes' if i % 3 else 'no'}\n" for i in range(80))
+    schema = f"""
+[data]
+file = "samples.csv"
+nominal_size = 80
+target = "happy"
+[data.columns]
+age = {{type = "real", low = 0, high = {high}}}
+{job} = {{type = "category", values = {json.dumps(values)}}}
+happy = {{type = "bool"}}
+"""
+    return schema, lambda where: (where / "samples.csv").write_text(f"age,{job},happy\n{lines}")
+
+
+CATS = images_of(["cat", "dog"], (1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "message"),
+    [
+        (CATS, images_of(["cat", "fox"], (1, 8, 8)), "names of the classes differ, 'dog' in '.*new' and 'fox' in"),
+        (CATS, images_of(["dog", "cat"], (1, 8, 8)), "names of the classes differ, 'cat' in '.*new' and 'dog' in"),
+        (CATS, images_of(["cat", "dog", "fox"], (1, 8, 8)), "classes differ, nothing in '.*new' and 'fox'"),
+        (CATS, images_of(["cat", "dog"], (1, 12, 8)), r"shapes of a record differ, \(1, 8, 8\) in .* and \(1, 12, 8\)"),
+        (CATS, rows_of(), "shapes of a record differ"),
+        (rows_of(), rows_of(job="work"), "columns differ, 'job=a' in '.*new' and 'work=a' in"),
+        (rows_of(), rows_of(values=("b", "a")), "columns differ, 'job=a' in '.*new' and 'job=b' in"),
+        (rows_of(), rows_of(high=120), r"columns differ, 'age' from 0 to 100 \(linear\) in .* and 'age' from 0 to 120"),
+    ],
+)
+def test_releases_of_other_things_are_not_compared(new, old, message, tmp_path):
+    for name, (schema, write) in (("new", new), ("old", old)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "schema.toml").write_text(schema)
+        write(tmp_path / name)
+        assert tacita("synthesise", "inspect", tmp_path / name).exit_code == 0
+    done = tacita("synthesise", "inspect", tmp_path / "new", "--reference", tmp_path / "old")
+    assert isinstance(done.exception, ValueError)
+    assert re.search(message, str(done.exception))
+    assert len(str(done.exception).splitlines()) == 1
+    with pytest.raises(ValueError, match=message):
+        write_inspection(tmp_path / "new", tmp_path / "page.html", title="t", reference=tmp_path / "old")
+    assert not (tmp_path / "page.html").exists()
+    assert tacita("synthesise", "inspect", tmp_path / "new", "--reference", tmp_path / "new").exit_code == 0
 
 
 def test_a_generators_run_is_not_trained_or_attacked(embedding_run):

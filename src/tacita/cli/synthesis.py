@@ -39,7 +39,8 @@ def synthesise(
         bool, typer.Option("--dp-critic", help="wgan-gp: the thesis's noisy critic layer (no guarantee).")
     ] = False,
     clients: Annotated[int | None, typer.Option(help="FedGP: train over so many clients, who keep critics.")] = None,
-    split: Annotated[str, typer.Option(help="FedGP: even (clients alike) or class (two classes each).")] = "even",
+    split: Annotated[str, typer.Option(help="FedGP: even, class (two classes each) or dirichlet (mixes).")] = "even",
+    least: Annotated[int | None, typer.Option(help="FedGP: uneven sizes, the smallest of so many records.")] = None,
     rounds: Annotated[int, typer.Option(help="FedGP: number of rounds.")] = 20,
     engine: Annotated[str, typer.Option(help="FedGP: local (this process) or flower (its simulation).")] = "local",
     ledger: Annotated[Path | None, typer.Option(help="A shared ledger to charge.")] = None,
@@ -65,8 +66,8 @@ def synthesise(
     if sum(given is not None for given in (dataset, config, resume)) != 1:
         raise ValueError("Pass one of --dataset NAME, --config FILE, or --resume RUN to go on with a run.")
     if clients is not None or (resume is not None and runs.read_json(resume, "recipe.json").get("kind") == "fedgp"):
-        federated = {"clients": clients, "split": split, "rounds": rounds, "epsilon": epsilon, "seed": seed}
-        _federate(dataset, resume, federated, engine, samples, folder, as_json)
+        federated = {"clients": clients, "split": split, "least": least, "rounds": rounds}
+        _federate(dataset, resume, {**federated, "epsilon": epsilon, "seed": seed}, engine, samples, folder, as_json)
         return
     if resume is not None:
         with busy("Reading the run", quiet=as_json):

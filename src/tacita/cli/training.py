@@ -84,7 +84,7 @@ def label(
 
     kind = runs.read_json(run, "run.json").get("kind")
     if kind == "federated":
-        from tacita.federated.local import label_of_run
+        from tacita.synthesis.labels import label_of_federation as label_of_run
     elif kind == "synthesis":
         from tacita.synthesis.labels import label_of_run
     with busy("Accounting", quiet=as_json):

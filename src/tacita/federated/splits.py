@@ -62,6 +62,18 @@ def uneven(labels: ArrayLike, clients: int, *, alpha: float, each: int, rng: np.
     return parts
 
 
+def cut(parts: list[Counts], least: int, *, rng: np.random.Generator) -> list[Counts]:
+    """Return some of each client's records: how many is drawn evenly from `least` to all it was dealt.
+
+    Examples:
+        >>> parts = cut([np.arange(40), np.arange(40)], 2, rng=np.random.default_rng(0))
+        >>> [len(part) for part in parts]
+        [28, 24]
+    """
+    _check.count("least", least, high=min(len(part) for part in parts))
+    return [rng.permutation(part)[: int(rng.integers(least, len(part) + 1))] for part in parts]
+
+
 def _dealt(items: Counts, number: int, rng: np.random.Generator) -> Counts:
     """Return so many items, each as often as any other or once more."""
     rounds = -(-number // len(items))

@@ -115,6 +115,9 @@ def alarms(
     level = _check.probability("false_alarms", false_alarms) / _FAMILIES
     least = _check.probability("tolerance", tolerance)
     known = expected or Expected()
+    if reference is not None and samples[0].shape[1:] != reference[0].shape[1:]:
+        shapes = [tuple(some[0].shape[1:]) for some in (samples, reference)]
+        raise ValueError(f"samples and reference must hold records of one shape, got {shapes[0]} and {shapes[1]}.")
     now = describe(samples, classes, features=features)
     before = None if reference is None else describe(reference, classes, features=features)
     found = [*_impossible(now), *_classes(now, before, known, level, least)]
@@ -122,8 +125,6 @@ def alarms(
         return (*found, *_columns(now, before, level, least))
     if reference is None:
         return (*found, *_background(samples[0], known, least), *_copies(now, least))
-    if samples[0].shape[1:] != reference[0].shape[1:]:
-        raise ValueError("samples and reference must hold images of one shape.")
     draws = np.random.default_rng(rng)
     changed = list(_changed(samples, reference, level, least, draws))
     if not changed:  # a fault of all images would make their classes hard to recognise

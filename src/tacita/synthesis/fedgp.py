@@ -28,6 +28,7 @@ from tacita.federated.client import Memory, Part, norm_of
 from tacita.federated.local import Federation, client_name, keep_memory, kept_memory
 from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.recipes import ENGINES, SPLITS, deal
+from tacita.federated.splits import cut
 from tacita.guarantee import Guarantee
 from tacita.report.label import Check, Label, Readings
 from tacita.report.page import page_template
@@ -54,6 +55,8 @@ class FedGP:
         split: `even` (every client alike), `class` (two classes a client), or `dirichlet` (in between).
         clients: How many.
         size: Records of a client; None deals all of them out.
+        least: The fewest records of a client. Sizes are then drawn evenly between it and `size`, and what is over is
+            left out. None gives everybody `size`.
         rounds: How many.
         local_epochs: Passes over its records that a client makes in a round.
         batch_size: Records that a step of the critic looks at, on average.
@@ -75,6 +78,7 @@ class FedGP:
     split: str = "even"
     clients: int = 20
     size: int | None = None
+    least: int | None = None
     rounds: int = 20
     local_epochs: int = 1
     batch_size: int = 16
@@ -93,7 +97,7 @@ class FedGP:
         _check.one_of("split", self.split, SPLITS)
         _check.count("clients", self.clients, low=2, high=100_000)
         _check.count("rounds", self.rounds, high=1_000_000)
-        for name in ("local_epochs", "batch_size", "critic_steps", "size", "width"):
+        for name in ("local_epochs", "batch_size", "critic_steps", "size", "least", "width"):
             if getattr(self, name) is not None:
                 _check.count(name, getattr(self, name))
         _check.in_range("learning_rate", self.learning_rate, 1e-9, 1e3)
@@ -266,6 +270,8 @@ def ready(recipe: FedGP) -> Ready:
         raise ValueError(f"{recipe.clients} clients of {size} records do not fit {len(dataset.targets)} records.")
     inputs, labels = torch.from_numpy(dataset.inputs), torch.from_numpy(dataset.targets)
     parts = deal(dataset.targets, recipe.split, recipe.clients, size, seed=recipe.seed or 0)
+    if recipe.least is not None:
+        parts = cut(parts, recipe.least, rng=np.random.default_rng([recipe.seed or 0, 1]))
     held, pool = np.unique(np.concatenate(parts)), Records((inputs, labels))
     columns = () if dataset.schema is None else dataset.schema.columns
     blocks = tuple(len(column.features) for column in columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,23 +124,52 @@ def release_federated(generator: Generator, recipe: FedGP, folder: Path, count: 
 
 def write_inspection(run: Path, page: Path, *, title: str, reference: Path | None = None) -> None:
     """Write a page about a released set, made from it alone, beside an earlier release that is trusted."""
-    found = released_dataset(run)
-    trusted = None if reference is None else released_dataset(reference)
+    found, trusted = _compared(run, reference)
     text = inspection_page(
-        _labelled(found),
-        found.classes or (),
-        reference=None if trusted is None else _labelled(trusted),
-        features=found.feature_names,
-        title=title,
+        _labelled(found), found.classes or (), reference=trusted, features=found.feature_names, title=title
     )
     runs.write_text(page.parent, page.name, text)
 
 
 def alarms_of(run: Path, reference: Path | None = None) -> tuple[Alarm, ...]:
     """Return the alarms that a released set raises, by itself or beside an earlier release that is trusted."""
-    found = released_dataset(run)
-    trusted = None if reference is None else _labelled(released_dataset(reference))
+    found, trusted = _compared(run, reference)
     return alarms(_labelled(found), found.classes or (), reference=trusted, features=found.feature_names)
+
+
+def _compared(run: Path, reference: Path | None) -> tuple[Dataset, Labelled | None]:
+    """Read a release and the one to compare it with; sets that do not hold the same things are refused."""
+    found = released_dataset(run)
+    if reference is None:
+        return found, None
+    trusted = released_dataset(reference)
+    for what, tell in (("shapes of a record", _shape), ("names of the classes", _classes), ("columns", _columns)):
+        for new, old in zip_longest(tell(found), tell(trusted), fillvalue="nothing"):
+            if new != old:
+                raise ValueError(
+                    f"These two releases cannot be compared: their {what} differ, {new} in {str(run)!r} and {old} in "
+                    f"{str(reference)!r}."
+                )
+    return found, _labelled(trusted)
+
+
+def _shape(dataset: Dataset) -> list[str]:
+    return [str(dataset.inputs.shape[1:])]
+
+
+def _classes(dataset: Dataset) -> list[str]:
+    return [repr(name) for name in dataset.classes or ()]
+
+
+def _columns(dataset: Dataset) -> list[str]:
+    """Return the features of a table; those of numbers with the range that they stand for."""
+    if dataset.schema is None:
+        return [repr(name) for name in dataset.feature_names]
+    return [
+        f"{name!r} from {column.low:g} to {column.high:g} ({column.scale})" if column.type == "real" else repr(name)
+        for column in dataset.schema.columns
+        for name in column.features
+    ]
 
 
 def _labelled(dataset: Dataset) -> Labelled:

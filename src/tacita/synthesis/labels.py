@@ -54,11 +54,23 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
         made: Label = _MAKERS[str(document["generator"])](where, document, recipe, facts, total)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise runs.RunError(f"The run in {str(where)!r} is damaged: {error}") from error
+    if document["generator"] == "fedgp":
+        return made  # how many records were drawn from a federation's generator is not kept
     rows = (("Released records", str(document.get("released", "none yet"))),)
     readings = replace(made.readings or Readings(), audit=findings_of(where))
     return replace(
         made, title=facts.title, purpose=facts.purpose, mechanism=(*made.mechanism, *rows), readings=readings
     )
+
+
+def label_of_federation(folder: str | Path, *, delta: float | None = None) -> Label:
+    """Return the label of a federation's run directory; where it made a generator, with what is particular about it."""
+    from tacita.federated.local import label_of_run as plain
+    from tacita.synthesis.fedgp import private_label
+
+    where, made = Path(folder), plain(folder, delta=delta)
+    fedgp = (where / "recipe.json").is_file() and runs.read_json(where, "recipe.json").get("kind") == "fedgp"
+    return private_label(made) if fedgp else made
 
 
 def findings_of(folder: Path) -> tuple[Finding, ...]:

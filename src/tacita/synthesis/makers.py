@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,8 +23,11 @@ from torch import Tensor, nn
 
 from tacita import __version__, runs
 from tacita._check import PrivacyError
-from tacita.accounting import BayesianAccountant, calibrate_composed, calibrate_gaussian
-from tacita.ledger import Ledger
+from tacita.accounting import BayesianAccountant, calibrate_composed, calibrate_gaussian, most_spent
+from tacita.guarantee import round_up_text
+from tacita.ledger import DECLARED, BudgetExceeded, Ledger
+from tacita.ledger.costs import cost_units, total_epsilon
+from tacita.ledger.rows import State
 from tacita.synthesis import embedding as embeddings
 from tacita.synthesis.gan import Game, Wgan, WganTraining, adam, game_loss, game_records, quickest_chunk
 from tacita.synthesis.networks import Generator, make_critic, make_generator
@@ -39,6 +42,7 @@ from tacita.training.recipes import default_model
 
 Progress = Callable[[int, str], None]
 Annotate = Callable[[Tensor], Tensor] | None
+Part = tuple[float, float, int]  # sample rate, noise multiplier, steps
 
 CRITICS: dict[str, dict[str, Any]] = {  # for private critics, by kind of data
     "small images": {"steps": 600, "batch_size": 256, "learning_rate": 2e-3, "critic_steps": 2, "width": 4},
@@ -139,6 +143,37 @@ def _pool(batch_size: int, classes: int) -> int:
 def ledger_path(recipe: Recipe, folder: Path) -> Path:
     """Return where a run is charged."""
     return Path(recipe.ledger) if recipe.ledger else folder / "ledger.sqlite"
+
+
+def require_budget(ledger: Ledger, parts: Sequence[Part]) -> None:
+    """Refuse trainings that are of use only together, and that the ledger's budget does not pay for to the end.
+
+    Nothing is charged or kept back here: what others charge later may still stop a run before its end.
+
+    Args:
+        ledger: Where they would be charged.
+        parts: Sample rate, noise multiplier and number of steps of each.
+
+    Raises:
+        BudgetExceeded: If all steps of all parts would bring the total past the budget.
+    """
+    state = State()
+    for row in ledger.rows():
+        state.apply(row)
+    if state.budget is None:
+        return
+    epsilon, delta = state.budget
+    totals = state.totals
+    for rate, noise, steps in parts:
+        costs = most_spent(None, steps=steps, orders=DECLARED, sample_rate=rate, noise_multiplier=noise)
+        totals = tuple(t + units + steps for t, units in zip(totals, cost_units(costs), strict=True))  # rounding, too
+    after = total_epsilon(totals, state.deltas, delta=delta)
+    if not after <= epsilon:
+        raise BudgetExceeded(
+            f"Critic and annotator together would bring the ledger's total to epsilon {round_up_text(after)} at delta "
+            f"{delta:g}, and the budget is {epsilon:g}. Nothing was charged: ask for a smaller epsilon, or let the "
+            "budget's owner raise it."
+        )
 
 
 def second_seed(seed: int | None) -> int | None:
@@ -312,24 +347,27 @@ class GanMaker:
         self.draws = torch.Generator().manual_seed(int(fresh_generator(recipe.seed).integers(2**62)))
         self.labeller = default_model(task.shape, len(task.classes)) if recipe.annotator else None
         if not self.resume:
-            self._plan()
-            ledger_at(ledger_path(recipe, self.folder)).close()  # it exists before any part is begun
+            self.parts = self._plan()
+            with ledger_at(ledger_path(recipe, self.folder)) as ledger:  # it exists before any part is begun
+                if recipe.annotator:
+                    require_budget(ledger, self.parts)
             self._write()
         else:
             document = runs.read_json(self.folder, "run.json")
-            self.parts = [tuple(part) for part in document["parts"]]
+            self.parts = [(rate, noise, steps) for rate, noise, steps in document["parts"]]
         self.critic = self._critic()
         self.annotation = self._annotation() if recipe.annotator else None
         self.steps = self.critic.plan.steps + (self.annotation.plan.steps if self.annotation else 0)
 
-    def _plan(self) -> None:
+    def _plan(self) -> list[Part]:
         recipe, size = self.task.recipe, self.task.size
         noise = recipe.noise or 1.0
-        self.parts = [(min(1.0, self.chosen["batch_size"] / size), noise, self.chosen["steps"])]
+        parts = [(min(1.0, self.chosen["batch_size"] / size), noise, self.chosen["steps"])]
         if recipe.annotator:
-            self.parts.append((min(1.0, ANNOTATOR["batch_size"] / size), noise, ANNOTATOR["steps"]))
+            parts.append((min(1.0, ANNOTATOR["batch_size"] / size), noise, ANNOTATOR["steps"]))
         if recipe.epsilon is not None:
-            self.parts = list(calibrate_composed(self.parts, epsilon=recipe.epsilon, delta=recipe.delta))
+            parts = list(calibrate_composed(parts, epsilon=recipe.epsilon, delta=recipe.delta))
+        return parts
 
     def _critic(self) -> PrivateTraining:
         task, where = self.task, self.folder / "critic"
