@@ -43,6 +43,7 @@ _LAYERS = (
     "audit",
     "data",
     "federated",
+    "inference",
     "ledger",
     "posterior",
     "report",

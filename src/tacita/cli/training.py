@@ -87,6 +87,8 @@ def label(
         from tacita.synthesis.labels import label_of_federation as label_of_run
     elif kind == "synthesis":
         from tacita.synthesis.labels import label_of_run
+    elif (run / "inference.json").is_file():
+        from tacita.inference.labels import label_of_run
     with busy("Accounting", quiet=as_json):
         made = label_of_run(run, delta=delta)
         write_label(run, made, include=include or ())

@@ -74,7 +74,7 @@ def recognise(model: Callable[[Any], Any], *, cells: int | None) -> models.Model
     # Two cells may be a true/false column or two categories, and the model knows which.
     kinds = {None: (floats,), 2: (floats, whole)}.get(cells, (whole,))
     refusals = []
-    with _session_left_as_found():
+    with session_left_as_found():
         for kind in kinds:
             try:
                 return _recognise(model, cells, [torch.tensor(a, dtype=kind) for a in _placeholders(cells)])
@@ -279,7 +279,8 @@ def _model_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _session_left_as_found() -> Iterator[None]:
+def session_left_as_found() -> Iterator[None]:
+    """Run Pyro models without a trace: random numbers and parameters are as before afterwards."""
     state = pyro.util.get_rng_state()
     try:
         with torch.random.fork_rng(), pyro.get_param_store().scope():

@@ -1,0 +1,4 @@
+"""Private variational inference on Pyro models."""
+
+from tacita.inference.fit import fit as fit
+from tacita.inference.fit import resume as resume

@@ -1,0 +1,393 @@
+"""Fit a Pyro model to sensitive records, and get private posterior draws with a guarantee and a label."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita import _check, runs
+from tacita.inference.guides import GUIDES, Guide, Langevin, Variational, guide_of
+from tacita.inference.labels import FILE, METHOD_TEXTS, NOTES, decorated, document_of, label_of_plain
+from tacita.inference.results import Posterior, Result, gaussian_draws
+from tacita.inference.separation import Model, Separated, separate, start_of
+from tacita.training.labels import write_label
+from tacita.training.loop import PrivateTraining, Step
+from tacita.training.step import poisson_sample, private_gradient
+
+METHODS = ("noisy", "final-samples", "sgld", "plain")
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a fit declares beside the private step.
+
+    Attributes:
+        method: `noisy`, `final-samples`, `sgld` or `plain`.
+        guide: `diagonal` or `low-rank`.
+        samples: How many draws are released with the fit.
+        steps: How many steps are taken.
+        sample_rate: The chance with which each record enters a step.
+        clip_norm: The largest norm of one record's gradient at the current point.
+        learning_rate: Of the guide.
+        initial_scale: The standard deviation that unconstrained unknowns start with.
+        floor: The smallest standard deviation.
+        local_draws: Draws that average out a record's own continuous unknowns.
+    """
+
+    method: str = "noisy"
+    guide: str = "diagonal"
+    samples: int = 100
+    steps: int = 500
+    sample_rate: float = 0.1
+    clip_norm: float = 1.0
+    learning_rate: float = 0.05
+    initial_scale: float = 0.1
+    floor: float = 1e-6
+    local_draws: int = 16
+
+    def __post_init__(self) -> None:
+        _check.one_of("method", self.method, METHODS)
+        _check.one_of("guide", self.guide, GUIDES)
+        for name in ("samples", "steps", "local_draws"):
+            _check.count(name, getattr(self, name), high=10**7)
+        _check.rate("sample_rate", self.sample_rate)
+        for name, high in (("learning_rate", 10.0), ("initial_scale", 1e3), ("floor", 1e3)):
+            _check.in_range(name, getattr(self, name), 1e-12, high)
+
+
+class Evidence(nn.Module):
+    """Minus the log likelihood of a batch of one record, at the current point."""
+
+    def __init__(self, separated: Separated, start: Tensor) -> None:
+        super().__init__()
+        self.separated = separated
+        self.point = nn.Parameter(start.clone())
+
+    def forward(self, *record: Tensor) -> Tensor:
+        """Return the record's loss."""
+        return -self.separated.log_likelihood(self.point, tuple(t.squeeze(0) for t in record))
+
+
+def fit(
+    model: Model,
+    data: Any,
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    noise_multiplier: float | None = None,
+    method: str = "noisy",
+    holdout: Any = None,
+    ledger: Any = None,
+    run_dir: str | Path | None = None,
+    rng: int | None = None,
+    name: str | None = None,
+    panel: int = 256,
+    progress: Progress | None = None,
+    training: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Result:
+    """Fit a Pyro model privately.
+
+    Args:
+        model: An ordinary Pyro model of a batch of records, whose observed sites stand in a plate of their number.
+        data: The model's arguments: a tensor, a tuple of tensors by place, or a dict by name; records along the
+            first dimension.
+        epsilon: The worst case to stay within, at `delta`. Or give `noise_multiplier`.
+        delta: The total failure probability.
+        noise_multiplier: Noise standard deviation over the clip norm.
+        method: `noisy` (variational inference with clipped and noised gradients), `sgld` (Langevin dynamics whose
+            noise is the privacy's), or `plain` (no privacy, for comparison).
+        holdout: Records like those of the data that are not fitted to; followed for the typical case.
+        ledger: A path or `Ledger` to charge.
+        run_dir: Where to write the run; None writes nothing, and the fit cannot be resumed.
+        rng: A seed; None is seeded by the operating system.
+        name: The title of the label.
+        panel: How many records are followed for the typical case.
+        progress: Called with (step, steps) after each step.
+        training: Further arguments of `tacita.training.PrivateTraining`, such as `individual_every` or `groups`.
+        settings: Fields of `Settings`: guide, samples, steps, sample_rate, clip_norm, learning_rate, …
+
+    Guarantee:
+        `noisy` and `sgld` are Poisson-sampled Gaussian steps; everything in the result but `elbo` is computed from
+        their outcomes, so the posterior, its draws and its summary cost nothing further. The model sees records one
+        at a time.
+
+    Raises:
+        PrivacyError: If the model's records cannot be separated, or the budget does not suffice.
+        ValueError: If the model fails, or an argument is out of range.
+
+    Examples:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> def heights(cm):
+        ...     mean = pyro.sample("mean", dist.Normal(170.0, 20.0))
+        ...     with pyro.plate("people", len(cm)):
+        ...         pyro.sample("cm", dist.Normal(mean, 10.0), obs=cm)
+        >>> cm = 175.0 + 10.0 * torch.randn(2000)
+        >>> result = fit(heights, cm, epsilon=1.0, steps=100, panel=0)
+        >>> result.guarantee.epsilon <= 1.0
+        True
+    """
+    chosen = Settings(method=method, **settings)
+    tensors, names = tensors_of(data)
+    separated = separate(model, tensors, names, draws=chosen.local_draws)
+    if chosen.method == "plain":
+        return _plain(separated, tensors, chosen, rng, name, delta, progress)
+    target = None if epsilon is None else (epsilon, delta)
+    evidence, optimizer = _parts(separated, chosen, rng)
+    with torch.random.fork_rng(enabled=rng is not None):
+        if rng is not None:
+            torch.manual_seed(rng)  # a record's own unknowns are drawn by torch's generator
+        private = PrivateTraining(
+            evidence,
+            _own_loss,
+            with_dummy(tensors),
+            optimizer=optimizer,
+            sample_rate=chosen.sample_rate,
+            steps=chosen.steps,
+            clip_norm=chosen.clip_norm,
+            noise_multiplier=noise_multiplier,
+            target=target,
+            batch_size=1.0,
+            delta=delta,
+            holdout=None if holdout is None else with_dummy(tensors_of(holdout)[0]),
+            panel=panel,
+            ledger=ledger,
+            run_dir=run_dir,
+            rng=rng,
+            name=name or title_of(model),
+            purpose=_purpose(separated, chosen),
+            **dict(training or {}),
+        )
+        if private.run_dir is not None:
+            runs.write_json(private.run_dir, FILE, document_of(separated, asdict(chosen)))
+        return _finished(private, separated, chosen, progress)
+
+
+def resume(
+    run_dir: str | Path,
+    model: Model,
+    data: Any,
+    *,
+    holdout: Any = None,
+    ledger: Any = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Go on with an interrupted fit: the same settings, the same guarantee, fresh noise.
+
+    Args:
+        run_dir: The run directory.
+        model: The same model.
+        data: The same records.
+        holdout: The same held-out records.
+        ledger: Its ledger, if it is not at the place it was.
+        progress: Called with (step, steps) after each step.
+    """
+    chosen = Settings(**runs.read_json(Path(run_dir), FILE)["settings"])
+    tensors, names = tensors_of(data)
+    separated = separate(model, tensors, names, draws=chosen.local_draws)
+    evidence, optimizer = _parts(separated, chosen, None)
+    private = PrivateTraining.resume(
+        run_dir,
+        evidence,
+        _own_loss,
+        with_dummy(tensors),
+        optimizer=optimizer,
+        holdout=None if holdout is None else with_dummy(tensors_of(holdout)[0]),
+        ledger=ledger,
+    )
+    return _finished(private, separated, chosen, progress)
+
+
+def tensors_of(data: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+    """Return the model's arguments as tensors, and their names if they are passed by name."""
+    names: tuple[str, ...] = ()
+    if isinstance(data, Mapping):
+        names, data = tuple(map(str, data)), tuple(data.values())
+    parts = data if isinstance(data, tuple | list) else (data,)
+    try:
+        tensors = tuple(torch.as_tensor(part) for part in parts)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError("data must be tensors or arrays of numbers: one, a tuple of them, or a dict.") from error
+    lengths = {len(t) if t.dim() else 0 for t in tensors}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError(f"data must hold records along the first dimension, as many in each; got {sorted(lengths)}.")
+    kind = torch.get_default_dtype()
+    return tuple(t.to(kind) if torch.is_floating_point(t) else t for t in tensors), names
+
+
+def with_dummy(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the records with an empty target, since the likelihood needs none."""
+    return (*tensors, torch.zeros(len(tensors[0])))
+
+
+def title_of(model: Model) -> str:
+    """Return what a fit is called if nobody named it."""
+    return str(getattr(model, "__name__", "Inference"))
+
+
+def _own_loss(loss: Tensor, target: Tensor) -> Tensor:
+    return loss
+
+
+def _parts(separated: Separated, chosen: Settings, seed: int | None) -> tuple[Evidence, Variational | Langevin]:
+    start = start_of(separated)
+    evidence = Evidence(separated, start)
+    if chosen.method == "sgld":
+        return evidence, Langevin(
+            evidence.point,
+            separated.log_prior,
+            sample_rate=chosen.sample_rate,
+            steps=chosen.steps,
+            keep=chosen.samples,
+        )
+    return evidence, variational(evidence.point, separated, chosen, start, seed)
+
+
+def variational(point: nn.Parameter, separated: Separated, chosen: Settings, start: Tensor, seed: Any) -> Variational:
+    """Return the optimiser of a guide."""
+    return Variational(
+        point,
+        guide_of(chosen.guide, start, scale=chosen.initial_scale, floor=chosen.floor),
+        separated.log_prior,
+        sample_rate=chosen.sample_rate,
+        steps=chosen.steps,
+        learning_rate=chosen.learning_rate,
+        seed=seed,
+    )
+
+
+def _finished(private: PrivateTraining, separated: Separated, chosen: Settings, progress: Progress | None) -> Result:
+    optimizer, elbo, size = private.optimizer, [], private._facts.trained
+    if isinstance(optimizer, Langevin):
+        optimizer.set_noise(private.plan.noise_multiplier * private.plan.clip_norm)
+    for step in private:
+        elbo.append(_evidence_bound(step, optimizer, size))
+        if progress is not None:
+            progress(step.number, private.plan.steps)
+    posterior, notes = _posterior(private, separated, chosen)
+    document = document_of(separated, asdict(chosen), notes)
+    label = decorated(private.label(), document)
+    if private.run_dir is not None:
+        runs.write_json(private.run_dir, FILE, document)
+        write_draws(private.run_dir, posterior)
+        write_label(private.run_dir, label)
+    return Result(posterior, chosen.method, label, tuple(elbo), notes, asdict(chosen), private.run_dir)
+
+
+def _purpose(separated: Separated, chosen: Settings) -> str:
+    return f"The posterior of {separated.size} unknown numbers of a Pyro model, by {METHOD_TEXTS[chosen.method]}."
+
+
+def _evidence_bound(step: Step, optimizer: Any, size: int) -> float:
+    """Return the evidence bound at a step's point; of the log joint density alone where there is no guide."""
+    return -step.loss * size + float(optimizer.public)
+
+
+def _posterior(private: PrivateTraining, separated: Separated, chosen: Settings) -> tuple[Posterior, tuple[str, ...]]:
+    optimizer, plan = private.optimizer, private.plan
+    if isinstance(optimizer, Langevin):
+        if len(optimizer.kept) == 0:
+            raise ValueError("There are no draws yet: they are kept from the second half of the steps.")
+        return Posterior(separated, optimizer.kept), (NOTES["sgld"],)
+    if not isinstance(optimizer, Variational):
+        raise TypeError("The run is not a fit of a posterior.")
+    noise = plan.noise_multiplier * plan.clip_norm / plan.sample_rate
+    own, extra = gaussian_of(optimizer, noise)
+    widened = float(((own + extra).diagonal() / own.diagonal()).sqrt().max())
+    posterior = released(separated, optimizer.fitted(), own + extra, chosen.samples, private._random.sampling)
+    wider = f"at most {math.ceil(100 * widened - 100)}%"
+    return posterior, (f"Intervals include the noise of the private fit: they are {wider} wider.", NOTES[chosen.guide])
+
+
+def gaussian_of(optimizer: Variational, noise: float) -> tuple[Tensor, Tensor]:
+    """Return the guide's covariance and that of its location's error, which comes from the noise of the steps.
+
+    With the guide's covariance S as the inverse curvature, an average over T steps along gradients with noise of
+    covariance N errs with covariance S N S / T (Polyak & Juditsky 1992), whatever the learning rates. The noise is the
+    privacy's, plus that of sampling records and points, S⁻¹ / sample rate where the model fits.
+    """
+    own = optimizer.fitted().covariance()
+    steps = max(1, optimizer.averaged)
+    return own, (noise**2 * own @ own + own / optimizer.sample_rate) / steps
+
+
+def released(separated: Separated, guide: Guide, covariance: Tensor, samples: int, rng: Any) -> Posterior:
+    """Return a Gaussian posterior with its first draws."""
+    location = guide.location.detach()
+    return Posterior(separated, gaussian_draws(location, covariance, samples, rng), location, covariance)
+
+
+def write_draws(folder: Path, posterior: Posterior) -> None:
+    """Write the released draws: posterior.npz, one array for each site."""
+    with open(folder / "posterior.npz", "wb") as file:
+        np.savez(file, **{name: values.numpy() for name, values in posterior.sample().items()})  # type: ignore[arg-type]
+
+
+def descend(
+    separated: Separated,
+    tensors: tuple[Tensor, ...],
+    chosen: Settings,
+    rng: np.random.Generator,
+    *,
+    leave_out: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Variational, list[float]]:
+    """Fit a guide without noise, each record's gradient clipped; optionally without one record.
+
+    The coins and points of every step are drawn for all records, so two calls with equal generators differ by the
+    left-out record alone.
+    """
+    size, start = len(tensors[0]), start_of(separated)
+    point = nn.Parameter(start.clone())
+    optimizer = variational(point, separated, chosen, start, rng.integers(2**63))
+    elbo = []
+
+    def loss(parameters: dict[str, Tensor], record: tuple[Tensor, ...]) -> Tensor:
+        return -separated.log_likelihood(parameters["point"], record)
+
+    for number in range(1, chosen.steps + 1):
+        sample = poisson_sample(size, chosen.sample_rate, rng=rng)
+        sample = sample[sample != leave_out] if leave_out is not None else sample
+        records = tuple(t[sample] for t in tensors) if len(sample) else None
+        gradient, clipped = private_gradient(
+            loss,
+            {"point": point.detach()},
+            records,
+            clip_norm=chosen.clip_norm,
+            noise_multiplier=0.0,
+            divisor=1.0,
+            rng=rng,
+        )
+        point.grad = gradient["point"]
+        optimizer.step()
+        elbo.append(-float(clipped.losses.mean()) * size + optimizer.public if len(sample) else math.nan)
+        if progress is not None:
+            progress(number, chosen.steps)
+    return optimizer, elbo
+
+
+def _plain(
+    separated: Separated,
+    tensors: tuple[Tensor, ...],
+    chosen: Settings,
+    seed: int | None,
+    name: str | None,
+    delta: float,
+    progress: Progress | None,
+) -> Result:
+    rng = np.random.default_rng(seed)
+    optimizer, elbo = descend(separated, tensors, replace(chosen, clip_norm=1e12), rng, progress=progress)
+    own, extra = gaussian_of(optimizer, 0.0)
+    posterior = released(separated, optimizer.fitted(), own + extra, chosen.samples, rng)
+    notes = (NOTES[chosen.guide],)
+    title = name or title_of(separated.model)
+    label = label_of_plain(title, document_of(separated, asdict(chosen), notes), delta)
+    return Result(posterior, "plain", label, tuple(elbo), notes, asdict(chosen))

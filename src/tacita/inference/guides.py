@@ -1,0 +1,224 @@
+"""Variational posteriors, and the optimisers that fit them to a private gradient.
+
+A reparametrised guide turns public noise into a point: z = location + scale x noise. Its parameters' gradients all
+follow from the gradient of the likelihood at that one point, so only that gradient is taken from the data, clipped and
+noised; the rest is computed from it at no further cost (aligned gradients, Jälkö et al. 2023). In the private step's
+words: the model's parameter is the point, and the optimiser moves the guide and draws the next point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita import _check
+
+LogPrior = Callable[[Tensor], Tensor]
+GUIDES = ("diagonal", "low-rank")
+_SMALLEST = 1e-12
+
+
+class Guide(nn.Module):
+    """A Gaussian over the unconstrained unknowns: independent, or with a few directions of dependence.
+
+    Args:
+        location: Where it starts.
+        scale: The standard deviation that every unknown starts with.
+        rank: The number of directions; 0 for independent unknowns.
+        floor: The smallest standard deviation of an unknown.
+    """
+
+    def __init__(self, location: Tensor, *, scale: float = 0.1, rank: int = 0, floor: float = 1e-6) -> None:
+        super().__init__()
+        self.location = nn.Parameter(location.clone())
+        self.log_scale = nn.Parameter(torch.full_like(location, math.log(scale)))
+        if rank:
+            spread = torch.linspace(-1.0, 1.0, location.numel() * rank).reshape(rank, -1).T
+            self.factor = nn.Parameter(0.1 * scale * torch.sin(7.0 * spread + torch.arange(rank)))
+        self.rank, self.floor = rank, floor
+
+    @property
+    def noise_size(self) -> int:
+        """How many standard normal numbers one draw takes."""
+        return self.location.numel() + self.rank
+
+    @property
+    def scale(self) -> Tensor:
+        """The standard deviations apart from the directions."""
+        return self.log_scale.exp().clamp_min(self.floor)
+
+    def draw(self, noise: Tensor) -> Tensor:
+        """Return the points that standard normal noise, along the last dimension, stands for."""
+        size = self.location.numel()
+        moved = self.location + self.scale * noise[..., :size]
+        return moved + noise[..., size:] @ self.factor.T if self.rank else moved
+
+    def entropy(self) -> Tensor:
+        """Return the entropy, up to a constant."""
+        logs = self.scale.log().sum()
+        if not self.rank:
+            return logs
+        thin = self.factor / self.scale[:, None]
+        return logs + 0.5 * torch.logdet(torch.eye(self.rank).to(thin) + thin.T @ thin)
+
+    def covariance(self) -> Tensor:
+        """Return the covariance matrix, in double precision."""
+        own = torch.diag(self.scale.detach().double().square())
+        return own + self.factor.detach().double() @ self.factor.detach().double().T if self.rank else own
+
+
+def guide_of(kind: str, start: Tensor, *, scale: float, floor: float) -> Guide:
+    """Return a guide by its name."""
+    _check.one_of("guide", kind, GUIDES)
+    rank = 0 if kind == "diagonal" else max(1, round(math.sqrt(start.numel())))
+    return Guide(start, scale=scale, rank=rank, floor=floor)
+
+
+class _PointOptimizer(torch.optim.Optimizer):
+    """What both optimisers share: the point, the prior, and the private gradient in the scale of the whole data."""
+
+    def __init__(self, point: nn.Parameter, log_prior: LogPrior, *, sample_rate: float, seed: Any) -> None:
+        super().__init__([point], {})
+        self.point, self.log_prior, self.sample_rate = point, log_prior, sample_rate
+        self.random = np.random.default_rng(seed)
+        self.taken = 0
+        self.public = math.nan  # what the evidence bound holds besides the records' terms, at the last point
+
+    def _gradient(self) -> Tensor:
+        """Return the gradient of minus the log joint density: the data's part noisy, the prior's exact."""
+        if self.point.grad is None:
+            raise ValueError("There is no gradient to step along.")
+        at = self.point.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            density = self.log_prior(at)
+            (prior,) = torch.autograd.grad(density, at)
+        self.public = float(density)
+        return self.point.grad / self.sample_rate - prior
+
+    def _normal(self, size: int) -> Tensor:
+        return torch.from_numpy(self.random.standard_normal(size)).to(self.point)
+
+
+class Variational(_PointOptimizer):
+    """Fit a guide by Adam along the private gradient, and average it over the second half of the steps.
+
+    Args:
+        point: The parameter of the likelihood, at which the next gradient is taken.
+        guide: What is fitted.
+        log_prior: Of the unconstrained unknowns; looks at no record.
+        sample_rate: What the noisy sum is divided by.
+        steps: How many there will be.
+        learning_rate: Adam's, falling to a tenth along a half cosine.
+        seed: Of the points that are drawn.
+    """
+
+    def __init__(
+        self,
+        point: nn.Parameter,
+        guide: Guide,
+        log_prior: LogPrior,
+        *,
+        sample_rate: float,
+        steps: int,
+        learning_rate: float,
+        seed: Any,
+    ) -> None:
+        self.guide, self.steps, self.learning_rate = guide, steps, learning_rate
+        self.adam = torch.optim.Adam(guide.parameters(), lr=learning_rate, betas=(0.9, 0.99))
+        self.average = {name: torch.zeros_like(p) for name, p in guide.named_parameters()}
+        super().__init__(point, log_prior, sample_rate=sample_rate, seed=seed)
+        self._move()
+
+    @property
+    def averaged(self) -> int:
+        """How many steps the average is over."""
+        return max(0, self.taken - self.steps // 2)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move the guide along the gradient at the current point, and draw the next point."""
+        gradient = self._gradient()
+        self.adam.zero_grad()
+        with torch.enable_grad():
+            entropy = self.guide.entropy()
+            (self.guide.draw(self._noise) @ gradient - entropy).backward()  # type: ignore[no-untyped-call]
+        self.public += float(entropy)
+        share = 0.5 * (1.0 + math.cos(math.pi * min(1.0, self.taken / self.steps)))
+        self.adam.param_groups[0]["lr"] = self.learning_rate * (0.1 + 0.9 * share)
+        self.adam.step()
+        self.taken += 1
+        if self.averaged:
+            for name, p in self.guide.named_parameters():
+                self.average[name] += (p - self.average[name]) / self.averaged
+        self._move()
+
+    def fitted(self) -> Guide:
+        """Return the averaged guide; the newest one if there were too few steps for an average."""
+        made = Guide(self.guide.location.detach(), rank=self.guide.rank, floor=self.guide.floor)
+        made.load_state_dict(self.average if self.averaged else self.guide.state_dict())
+        return made.requires_grad_(False)
+
+    @torch.no_grad()
+    def _move(self) -> None:
+        self._noise = self._normal(self.guide.noise_size)
+        self.point.copy_(self.guide.draw(self._noise))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs: the guide, its optimiser, its average and the noise of the next point."""
+        return {
+            "guide": self.guide.state_dict(),
+            "adam": self.adam.state_dict(),
+            "average": dict(self.average),
+            "noise": self._noise,
+            "taken": self.taken,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.guide.load_state_dict(state_dict["guide"])
+        self.adam.load_state_dict(state_dict["adam"])
+        self.average = {name: value.clone() for name, value in state_dict["average"].items()}
+        self._noise, self.taken = state_dict["noise"].clone(), int(state_dict["taken"])
+        self.point.copy_(self.guide.draw(self._noise))
+
+
+class Langevin(_PointOptimizer):
+    """Stochastic gradient Langevin dynamics whose noise is the private step's own (Wang et al. 2015).
+
+    The step size is the one at which the noise that privacy needs is the noise that Langevin dynamics wants:
+    eta = (2 x sample rate / (noise multiplier x clip norm))². A smaller step would need noise on top, a larger one
+    would be too hot.
+    """
+
+    def __init__(self, point: nn.Parameter, log_prior: LogPrior, *, sample_rate: float, steps: int, keep: int) -> None:
+        self.steps, self.keep, self.step_size = steps, keep, 0.0
+        self.kept = torch.zeros(0, point.numel())
+        super().__init__(point, log_prior, sample_rate=sample_rate, seed=0)
+
+    def set_noise(self, noise: float) -> None:
+        """Set the step size for noise of this standard deviation on the sum of the sampled records' gradients."""
+        self.step_size = (2.0 * self.sample_rate / noise) ** 2
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move the point along the noisy gradient; keep points of the second half, evenly spaced."""
+        self.point.sub_(0.5 * self.step_size * self._gradient())
+        self.taken += 1
+        half = self.steps // 2
+        every = max(1, (self.steps - half) // self.keep)
+        if self.taken > half and (self.steps - self.taken) % every == 0:
+            self.kept = torch.cat([self.kept.to(self.point), self.point.detach()[None]])[-self.keep :]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs."""
+        return {"kept": self.kept, "taken": self.taken}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.kept, self.taken = state_dict["kept"].clone(), int(state_dict["taken"])

@@ -1,0 +1,165 @@
+"""What a fit returns: a posterior to draw from, its summary, its guarantee and its label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita import _check
+from tacita._check import PrivacyError
+from tacita.guarantee import Guarantee
+from tacita.inference.separation import Separated
+from tacita.report.label import Label
+
+_MANY = 4000  # draws that a summary is read from, where draws are free
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A posterior over the unknowns that all records share.
+
+    Attributes:
+        separated: The model.
+        released: Draws that were released, flat and unconstrained, shape (samples, size).
+        location: The mean of the Gaussian over the unconstrained unknowns; None if only draws are released.
+        covariance: Its covariance, the fit's own noise included; None likewise.
+    """
+
+    separated: Separated
+    released: Tensor
+    location: Tensor | None = None
+    covariance: Tensor | None = None
+
+    def sample(self, size: int | None = None, *, rng: int | np.random.Generator | None = None) -> dict[str, Tensor]:
+        """Return draws of every site, by name, along the first dimension.
+
+        Args:
+            size: How many; by default those that were released with the fit. Where the posterior itself is private,
+                further draws are free. Where only draws were released there are no more than those.
+            rng: A seed or generator for further draws.
+        """
+        if size is None:
+            return self.separated.values(self.released)
+        count = _check.count("size", size, high=10**7)
+        if self.location is not None and self.covariance is not None:
+            return self.separated.values(
+                gaussian_draws(self.location, self.covariance, count, np.random.default_rng(rng))
+            )
+        if count > len(self.released):
+            raise PrivacyError(
+                f"{len(self.released)} draws were released and paid for, and {count} are asked for. Fit again with "
+                f"samples={count}; each one costs."
+            )
+        return self.separated.values(self.released[:count])
+
+
+def gaussian_draws(location: Tensor, covariance: Tensor, count: int, rng: np.random.Generator) -> Tensor:
+    """Return draws of a Gaussian, flat, along the first dimension."""
+    root = torch.linalg.cholesky(covariance.double())
+    noise = torch.from_numpy(rng.standard_normal((count, len(location))))
+    draws: Tensor = location.double() + noise @ root.T
+    return draws.to(location.dtype)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of the posterior: its site, mean, standard deviation and central interval."""
+
+    name: str
+    mean: float
+    sd: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A posterior in a table. Prints as text."""
+
+    rows: tuple[Row, ...]
+    level: float
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __str__(self) -> str:
+        tail = 50.0 * (1.0 - self.level)
+        head = ("", "mean", "sd", f"{tail:g}%", f"{100 - tail:g}%")
+        lines = [head, *((r.name, *(f"{v:.3g}" for v in (r.mean, r.sd, r.low, r.high))) for r in self.rows)]
+        widths = [max(len(line[k]) for line in lines) for k in range(5)]
+        text = [
+            "  ".join([line[0].ljust(widths[0]), *(v.rjust(w) for v, w in zip(line[1:], widths[1:], strict=True))])
+            for line in lines
+        ]
+        return "\n".join((*text, *self.notes))
+
+
+def summarise(draws: Mapping[str, Tensor], level: float, notes: tuple[str, ...] = ()) -> Summary:
+    """Return the summary of draws of every site."""
+    rows = []
+    tails = ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
+    for name, values in draws.items():
+        table = values.reshape(len(values), -1).double().numpy()
+        for place, column in zip(np.ndindex(tuple(values.shape[1:])), table.T, strict=True):
+            where = f"{name}[{','.join(map(str, place))}]" if place else name
+            low, high = np.quantile(column, tails)
+            sd = column.std(ddof=1) if len(column) > 1 else float("nan")
+            rows.append(Row(where, float(column.mean()), float(sd), float(low), float(high)))
+    return Summary(tuple(rows), level, notes)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A fitted model.
+
+    Attributes:
+        posterior: Draw from it with `posterior.sample()`.
+        method: `noisy`, `final-samples`, `sgld` or `plain`.
+        elbo: The evidence bound at every step, for the data's owner: it is not private. Empty for `sgld`.
+        notes: What a reader of the intervals should know.
+        settings: How it was fitted, as written to the run directory.
+    """
+
+    posterior: Posterior
+    method: str
+    made: Label
+    elbo: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    run_dir: Path | None = None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The worst case of everything that the fit released."""
+        return self.made.worst
+
+    def label(self) -> Label:
+        """Return the privacy label."""
+        return self.made
+
+    def draws(self, *, rng: int = 0) -> dict[str, Tensor]:
+        """Return the draws that figures are read from: many where they are free, else the released ones."""
+        return self.posterior.sample(_MANY if self.posterior.location is not None else None, rng=rng)
+
+    def summary(self, *, level: float = 0.95) -> Summary:
+        """Return means, standard deviations and central intervals of every unknown.
+
+        Args:
+            level: The probability that an interval holds.
+        """
+        return summarise(self.draws(), _check.probability("level", level), self.notes)
+
+    def to_arviz(self) -> Any:
+        """Return the posterior as ArviZ's InferenceData: one chain, the released draws."""
+        try:
+            import arviz
+        except ImportError as error:
+            raise ImportError("ArviZ output needs ArviZ: pip install 'tacita[bayes]'") from error
+        return arviz.from_dict(posterior={name: v.numpy()[None] for name, v in self.posterior.sample().items()})

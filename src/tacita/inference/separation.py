@@ -1,0 +1,448 @@
+"""A Pyro model taken apart: a prior over what all records share, and one likelihood term for each record.
+
+The model is run on one record at a time, so a record's term cannot depend on another record, whatever the model
+does: privacy never rests on what is read here. That the terms add up to the model's own density is checked on a few
+records before anything is charged, and a model for which they do not is refused with the site and its line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import biject_to
+from torch.func import grad, vmap
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from tacita import _check
+from tacita._check import PrivacyError
+from tacita.posterior.pyro_model import session_left_as_found
+
+try:
+    import pyro
+    import pyro.distributions as dist
+    from pyro.distributions.util import scale_and_mask
+    from pyro.poutine.messenger import Messenger
+    from pyro.poutine.util import site_is_subsample
+except ImportError as error:
+    raise ImportError("Inference needs Pyro and PyTorch: pip install 'tacita[bayes]'") from error
+
+Model = Callable[..., Any]
+TOLERANCE = 1e-4  # relative: models compute in single precision
+_PROBES = 3  # records that the model is tried on
+_COMBINATIONS = 64  # of values of a record's discrete unknowns
+_LIBRARIES = (*(str(Path(str(m.__file__)).parent) for m in (pyro, torch)), contextlib.__file__, __file__, "<frozen")
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """One site that all records share, and its place among the flat, unconstrained unknowns."""
+
+    name: str
+    shape: tuple[int, ...]
+    place: slice
+    free_shape: tuple[int, ...]  # of its unconstrained value
+    transform: Any
+    line: str
+
+
+@dataclass(frozen=True)
+class Separated:
+    """A model as its prior and its records' terms.
+
+    Attributes:
+        model: The Pyro model.
+        unknowns: The sites that all records share, in the order of the flat vector.
+        names: The model's argument of each tensor of a record, or () for arguments by place.
+        plate: The name of the plate over the records.
+        discrete: A record's own discrete sites, and their values; summed out exactly.
+        drawn: A record's own continuous sites; averaged out over draws from their prior.
+        draws: How many draws.
+        example: A public stand-in for a record: zeros of the same shapes.
+    """
+
+    model: Model
+    unknowns: tuple[Unknown, ...]
+    names: tuple[str, ...]
+    plate: str
+    discrete: tuple[tuple[str, Tensor], ...]
+    drawn: tuple[str, ...]
+    draws: int
+    example: tuple[Tensor, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers the unknowns take, unconstrained."""
+        return int(self.unknowns[-1].place.stop)
+
+    def values(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the value of every site from the flat, unconstrained vector; leading dimensions are kept."""
+        lead = flat.shape[:-1]
+        return {u.name: u.transform(flat[..., u.place].reshape((*lead, *u.free_shape))) for u in self.unknowns}
+
+    def log_prior(self, flat: Tensor) -> Tensor:
+        """Return the log density of the unknowns, unconstrained, at one flat vector. Looks at no record."""
+        run = self._run(self.values(flat), self.example)
+        total = torch.stack(list(run.priors.values())).sum()
+        for u in self.unknowns:
+            free = flat[u.place].reshape(u.free_shape)
+            total = total + u.transform.log_abs_det_jacobian(free, u.transform(free)).sum()
+        return total
+
+    def log_likelihood(self, flat: Tensor, record: tuple[Tensor, ...]) -> Tensor:
+        """Return one record's term: its log density given the unknowns, its own sites summed or averaged out.
+
+        Draws of a record's own continuous sites make it a lower bound on average, tighter with more draws.
+        """
+        values = self.values(flat)
+        if not self.drawn:
+            return self._summed(values, record)
+        terms = vmap(lambda _: self._summed(values, record), randomness="different")(flat.new_zeros(self.draws))
+        return torch.logsumexp(terms, 0) - math.log(self.draws)
+
+    def _summed(self, values: Mapping[str, Tensor], record: tuple[Tensor, ...]) -> Tensor:
+        terms = [
+            self._run({**values, **chosen}, record).term
+            for chosen in (
+                dict(zip((name for name, _ in self.discrete), combination, strict=True))
+                for combination in product(*(support for _, support in self.discrete))
+            )
+        ]
+        return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), 0)
+
+    def _run(self, values: Mapping[str, Tensor], record: tuple[Tensor, ...]) -> _Run:
+        run = _Run(values, {u.name for u in self.unknowns}, self.plate, self.drawn)
+        with without_validation(), _FreshDraws(), run:
+            called(self.model, self.names, tuple(t.unsqueeze(0) for t in record))
+        return run
+
+
+def called(model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> Any:
+    """Call a model with a batch of records."""
+    return model(**dict(zip(names, tensors, strict=True))) if names else model(*tensors)
+
+
+@contextlib.contextmanager
+def without_validation() -> Iterator[None]:
+    """Leave out Pyro's checks of values, which have no per-record form and print what they find."""
+    with pyro.validation_enabled(False):
+        yield
+
+
+class _Run(Messenger):  # type: ignore[misc]
+    """Fix the shared sites, and add up the prior's and the record's terms."""
+
+    def __init__(self, values: Mapping[str, Tensor], shared: set[str], plate: str, drawn: tuple[str, ...]) -> None:
+        super().__init__()
+        self.values, self.shared, self.plate, self.drawn = values, shared, plate, drawn
+        self.priors: dict[str, Tensor] = {}
+        self.terms: dict[str, Tensor] = {}
+
+    @property
+    def term(self) -> Tensor:
+        """The record's log density."""
+        return torch.stack(list(self.terms.values())).sum()
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["name"] in self.values:
+            value = self.values[msg["name"]]
+            msg["value"] = value if msg["name"] in self.shared else value.expand(msg["fn"].shape())
+            msg["done"] = True
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if site_is_subsample(msg) or msg["infer"].get("_deterministic") or msg["name"] in self.drawn:
+            return
+        density = scale_and_mask(msg["fn"].log_prob(msg["value"]), msg["scale"], msg["mask"]).sum()
+        own = any(frame.name == self.plate for frame in msg["cond_indep_stack"])
+        (self.terms if own else self.priors)[msg["name"]] = density
+
+
+class _FreshDraws(TorchFunctionMode):
+    """Make in-place draws out of place: distributions use them, and they have no per-record form."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.normal_ and len(args) == 1 and not kwargs:
+            return torch.randn(args[0].shape, dtype=args[0].dtype, device=args[0].device)
+        if func is Tensor.exponential_ and len(args) == 1 and not kwargs:
+            return -torch.log1p(-torch.rand(args[0].shape, dtype=args[0].dtype, device=args[0].device))
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass
+class _Site:
+    """What a trial run saw of one site."""
+
+    fn: Any
+    value: Tensor
+    observed: bool
+    frames: dict[str, int]
+    line: str
+
+
+class _Look(Messenger):  # type: ignore[misc]
+    """Note every site, where it is written, and the plates around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites: dict[str, _Site] = {}
+        self.plates: dict[str, tuple[int, str]] = {}  # size and line
+        self.last = ""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        self.last = f"{'plate' if site_is_subsample(msg) else 'site'} {msg['name']!r} ({_line()})"
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        line = _line()
+        for frame in msg["cond_indep_stack"]:
+            self.plates.setdefault(frame.name, (frame.size, line))
+        if site_is_subsample(msg):
+            self.plates[msg["name"]] = (int(msg["fn"].size), line)
+            if msg["fn"].size != len(msg["value"]):
+                raise PrivacyError(
+                    f"Plate {msg['name']!r} ({line}) subsamples the records itself. Leave that to the fit: write "
+                    f"pyro.plate({msg['name']!r}, len(…)), and the sampling is private and accounted for."
+                )
+        elif not msg["infer"].get("_deterministic"):
+            frames = {frame.name: frame.size for frame in msg["cond_indep_stack"]}
+            self.sites[msg["name"]] = _Site(msg["fn"], msg["value"], msg["is_observed"], frames, line)
+
+    def _pyro_param(self, msg: Any) -> None:
+        raise PrivacyError(
+            f"Parameter {msg['name']!r} ({_line()}) is to be learned but has no prior, so it has no posterior. Make it "
+            f"pyro.sample({msg['name']!r}, …)."
+        )
+
+
+def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] = (), *, draws: int = 16) -> Separated:
+    """Take a Pyro model apart into a prior and one term for each record.
+
+    Args:
+        model: An ordinary Pyro model of a batch of records; every observed site stands in one plate whose size is
+            the number of records it is called with.
+        tensors: The data, records along the first dimension; a few are tried.
+        names: The model's argument for each tensor; () to pass them by place.
+        draws: Draws that average out a record's own continuous unknowns.
+
+    Raises:
+        PrivacyError: If records cannot be separated; the message names the site, the plate and the line.
+        ValueError: If the model fails, or holds what cannot be inferred.
+    """
+    if not callable(model):
+        raise TypeError(f"model must be a Pyro model, a function of the records, got {type(model).__name__}.")
+    _check.count("draws", draws, high=10_000)
+    few = tuple(t[np.arange(_PROBES) % len(t)] for t in tensors)
+    with session_left_as_found():
+        looks = [_look(model, names, tree_map(lambda t, k=k: t[:k], few)) for k in (2, 3)]
+        plate = _plate(looks)
+        made = _described(model, names, tensors, looks, plate, draws)
+        _require_separable(made, looks, few)
+        _require_differentiable(made, few)
+    return made
+
+
+def _look(model: Model, names: tuple[str, ...], batch: tuple[Tensor, ...]) -> _Look:
+    look = _Look()
+    with _refusals(model, look, len(batch[0])), without_validation(), look:
+        called(model, names, batch)
+    return look
+
+
+def _plate(looks: list[_Look]) -> str:
+    """Return the plate over the records: the one whose size follows their number, with all observed sites inside."""
+    first, second = looks
+    observed = {name: site for name, site in second.sites.items() if site.observed}
+    if not observed:
+        raise PrivacyError("The model observes nothing: pass the records to a site, as obs=….")
+    sizes = {name for name, (size, _) in first.plates.items() if (size, second.plates.get(name, (0,))[0]) == (2, 3)}
+    for name, site in observed.items():
+        found = sizes.intersection(site.frames)
+        if not found:
+            around = ", ".join(f"{p!r} of size {size}" for p, size in site.frames.items()) or "none"
+            raise PrivacyError(
+                f"Site {name!r} ({site.line}) observes records outside a plate over them (plates around it: {around}), "
+                "so they cannot be told apart. Write: with pyro.plate('records', len(…)): around it."
+            )
+        sizes = found
+    return sorted(sizes)[0]
+
+
+def _described(
+    model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...], looks: list[_Look], plate: str, draws: int
+) -> Separated:
+    latents = {name: site for name, site in looks[1].sites.items() if not site.observed}
+    shared = {name: site for name, site in latents.items() if plate not in site.frames}
+    if {n for n, s in looks[0].sites.items() if not s.observed and plate not in s.frames} != set(shared):
+        raise PrivacyError("The model has other unknowns from call to call; every call must sample the same sites.")
+    if not shared:
+        raise PrivacyError(f"Every unknown of the model stands inside plate {plate!r}, so it says nothing in common.")
+    unknowns, start = [], 0
+    for name, site in shared.items():
+        unknowns.append(_unknown(name, site, looks[0].sites[name], start))
+        start = unknowns[-1].place.stop
+    single = _look(model, names, tree_map(lambda t: t[:1], tensors))
+    own = {n: s for n, s in single.sites.items() if not s.observed and plate in s.frames}
+    discrete = tuple((n, _support(n, s)) for n, s in own.items() if s.fn.support.is_discrete)
+    if math.prod(len(values) for _, values in discrete) > _COMBINATIONS:
+        raise ValueError(f"A record's discrete unknowns take more than {_COMBINATIONS} combinations of values.")
+    for name, site in own.items():
+        if not site.fn.support.is_discrete and not site.fn.has_rsample:
+            raise ValueError(
+                f"Site {name!r} ({site.line}) is a record's own unknown with a {_kind(site.fn)} prior, whose draws "
+                "cannot be differentiated. Use another distribution for it."
+            )
+    drawn = tuple(n for n, s in own.items() if not s.fn.support.is_discrete)
+    example = tuple(torch.zeros_like(t[0]) for t in tensors)
+    return Separated(model, tuple(unknowns), names, plate, discrete, drawn, draws, example)
+
+
+def _unknown(name: str, site: _Site, again: _Site, start: int) -> Unknown:
+    if site.fn.support.is_discrete:
+        raise ValueError(
+            f"Site {name!r} ({site.line}) is discrete and shared by all records; only continuous unknowns have a "
+            "variational posterior. Sum it out in the model."
+        )
+    if not torch.is_floating_point(site.value):
+        raise ValueError(f"Site {name!r} ({site.line}) is not real valued.")
+    transform, second = (biject_to(s.fn.support) for s in (site, again))
+    free = transform.inv(site.value)
+    trial = torch.linspace(-1.0, 1.0, max(1, free.numel())).reshape(free.shape).to(free)
+    if again.value.shape != site.value.shape or not torch.allclose(transform(trial), second(trial)):
+        raise ValueError(
+            f"The range of site {name!r} ({site.line}) changes from call to call, with the records or with other "
+            "unknowns. Give it a fixed range."
+        )
+    place = slice(start, start + free.numel())
+    return Unknown(name, tuple(site.value.shape), place, tuple(free.shape), transform, site.line)
+
+
+def _support(name: str, site: _Site) -> Tensor:
+    if not site.fn.has_enumerate_support:
+        raise ValueError(
+            f"Site {name!r} ({site.line}) is a record's own discrete unknown with infinitely many values "
+            f"({_kind(site.fn)}). Sum it out in the model."
+        )
+    values = site.fn.enumerate_support(expand=False)
+    return torch.as_tensor(values).reshape(len(values), *values.shape[len(site.fn.batch_shape) + 1 :])
+
+
+def _require_separable(made: Separated, looks: list[_Look], few: tuple[Tensor, ...]) -> None:
+    """Refuse unless the density of a few records is the prior times one factor for each, and each factor its own."""
+    generator = np.random.default_rng(5)
+    shared = {u.name for u in made.unknowns}
+    for _ in range(2):
+        flat = torch.as_tensor(0.5 * generator.standard_normal(made.size), dtype=torch.get_default_dtype())
+        values = {**made.values(flat), **{name: support[0] for name, support in made.discrete}}
+        state = pyro.util.get_rng_state()
+        singles = [_one(made, values, tuple(t[i : i + 1] for t in few), shared) for i in range(_PROBES)]
+        pyro.util.set_rng_state(state)
+        together = _one(made, values, few, shared)
+        for single in singles:
+            for name, density in single.priors.items():
+                if not _agree(density, together.priors.get(name)):
+                    raise PrivacyError(
+                        f"The prior of {name!r} ({looks[1].sites[name].line}) changes with the records. A prior is "
+                        "fixed before the data are seen: use public constants."
+                    )
+        if not made.drawn:
+            _require_sum(made, looks[1], singles, together)
+
+
+def _require_sum(made: Separated, look: _Look, singles: list[_Run], together: _Run) -> None:
+    same = all(single.terms.keys() == together.terms.keys() for single in singles)  # not so in a loop over a plate
+    for name, density in together.terms.items() if same else ():
+        if not _agree(torch.stack([single.terms[name] for single in singles]).sum(), density):
+            raise PrivacyError(
+                f"Records cannot be separated at site {name!r} ({look.sites[name].line}): inside plate {made.plate!r} "
+                "a record's density changes with the other records, as when they are centred or scaled by their own "
+                "mean. Use public constants."
+            )
+    if not _agree(torch.stack([single.term for single in singles]).sum(), together.term):
+        raise PrivacyError(f"Records cannot be separated: their terms in plate {made.plate!r} do not add up.")
+
+
+def _one(made: Separated, values: Mapping[str, Tensor], batch: tuple[Tensor, ...], shared: set[str]) -> _Run:
+    run = _Run(values, shared, made.plate, made.drawn)
+    with _refusals(made.model, _Look(), len(batch[0])), without_validation(), torch.no_grad(), run:
+        called(made.model, made.names, batch)
+    return run
+
+
+def _require_differentiable(made: Separated, few: tuple[Tensor, ...]) -> None:
+    flat = torch.zeros(made.size)
+    with _refusals(made.model, _Look(), 1):
+        vmap(grad(made.log_likelihood), in_dims=(None, 0), randomness="different")(flat, few)
+        grad(made.log_prior)(flat)
+
+
+def start_of(made: Separated) -> Tensor:
+    """Return where a fit starts: the means of the priors, or the middle of the range where a mean is not finite."""
+    start = torch.zeros(made.size)
+    flat = start.clone()
+    look = _Look()
+    with session_left_as_found(), without_validation(), torch.no_grad():
+        for u in made.unknowns:  # one after the other, as a prior may be built on those before it
+            with look, _Run(made.values(flat), {x.name for x in made.unknowns}, made.plate, made.drawn):
+                called(made.model, made.names, tuple(t.unsqueeze(0) for t in made.example))
+            try:
+                free = u.transform.inv(look.sites[u.name].fn.mean.expand(u.shape)).reshape(-1)
+            except (NotImplementedError, AttributeError, RuntimeError):
+                continue
+            if bool(torch.isfinite(free).all()) and float(free.abs().max()) < 1e6:
+                flat[u.place] = free
+    return flat
+
+
+def _agree(one: Tensor, other: Tensor | None) -> bool:
+    if other is None:
+        return False
+    a, b = float(one), float(other)
+    return (math.isinf(a) and a == b) or abs(a - b) <= TOLERANCE * (1.0 + abs(a) + abs(b))
+
+
+def _kind(fn: Any) -> str:
+    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
+        fn = fn.base_dist
+    return type(fn).__name__
+
+
+def _line() -> str:
+    """Return the file and line of the user's code that is running now."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+
+
+@contextlib.contextmanager
+def _refusals(model: Model, look: _Look, count: int) -> Iterator[None]:
+    """Turn an error of the model into one line that says where, without its message, which may hold values."""
+    try:
+        yield
+    except (PrivacyError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        where, trace = "", error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if not code.co_filename.startswith(_LIBRARIES):
+                where = f" at {Path(code.co_filename).name}, line {trace.tb_lineno}"
+            trace = trace.tb_next
+        fixed = [f"{n!r} has {s}" for n, (s, _) in look.plates.items() if s != count]
+        hint = f" Plates that do not follow the number of records: {', '.join(fixed)}." if fixed else ""
+        if "vmap" in str(error) or "data-dependent" in str(error):
+            hint = " A record's value decides what is run: write it with torch.where instead of if."
+        last = f", after {look.last}" if look.last else ""
+        raise ValueError(
+            f"The Pyro model raised {type(error).__name__}{where}{last}, when called with {count} "
+            f"record{'s' * (count > 1)}.{hint} It must run on any number of records, one included."
+        ) from None
