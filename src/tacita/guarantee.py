@@ -150,7 +150,7 @@ class Guarantee:
             return f"{who}: epsilon is infinite at delta {round_up_text(self.delta)}. Nothing is promised."
         if not self.is_bound:
             return (
-                f"NOT AN UPPER BOUND, for comparison only: the product form of the federated paper gives epsilon "
+                f"NOT AN UPPER BOUND, for comparison only: adding up as the papers do gives epsilon "
                 f"{round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. The truth may be larger."
             )
         parts = [

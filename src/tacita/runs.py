@@ -59,6 +59,19 @@ def write_json(folder: Path, name: str, document: Mapping[str, Any]) -> None:
     _replace(folder / name, json.dumps(document, indent=2, allow_nan=False).encode() + b"\n")
 
 
+def write_once(folder: Path, name: str, document: Mapping[str, Any]) -> bool:
+    """Write a JSON document that can never be replaced; False, and nothing is written, if it is there already."""
+    kept = folder / f"{name}.{os.getpid()}"
+    _replace(kept, json.dumps(document, allow_nan=False).encode() + b"\n")
+    try:
+        os.link(kept, folder / name)
+    except FileExistsError:
+        return False
+    finally:
+        kept.unlink()
+    return True
+
+
 def write_text(folder: Path, name: str, text: str) -> None:
     """Replace a text file in the run directory."""
     _replace(folder / name, text.encode())
@@ -83,11 +96,16 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def refuse_others(folder: Path, document: Mapping[str, Any]) -> None:
-    """Refuse a federation's or a generator's run where only a training run will do."""
+    """Refuse any other run where only a training run will do."""
     if document.get("kind") == "synthesis":
         raise RunError(
             f"{str(folder)!r} is a generator's run: `tacita label` shows it, `tacita synthesise --resume` goes on, and "
             "its quality page holds what attacks found."
+        )
+    if document.get("kind") == "final-samples":
+        raise RunError(
+            f"{str(folder)!r} released draws of a posterior: `tacita label` shows it and tacita.inference.resume goes "
+            "on; there is no private training in it."
         )
     if document.get("kind") == "federated":
         raise RunError(

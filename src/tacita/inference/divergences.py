@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import betainc, logsumexp
@@ -98,6 +98,21 @@ class Box:
         means, scales = points.means, points.scales
         inside = (np.abs(means) <= top.means) & (bottom.scales <= scales) & (scales <= top.scales)
         return bool(inside.all())
+
+    def project(self, points: Gaussians) -> Gaussians:
+        """Return the Gaussians with every mean and scale moved into the box, no further than needed."""
+        return Gaussians(np.clip(points.means, -self.bound, self.bound), np.clip(points.scales, self.low, self.high))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data; `Box(**data)` takes it back."""
+        sides = {name: np.asarray(getattr(self, name)).tolist() for name in ("bound", "low", "high")}
+        return {**sides, "dimension": self.dimension}
+
+    def __str__(self) -> str:
+        bound, low, high = float(np.max(self.bound)), float(np.min(self.low)), float(np.max(self.high))
+        each = all(np.ptp(side) == 0.0 for side in (self.bound, self.low, self.high))
+        scales = f"standard deviations of {low:g}" if low == high else f"standard deviations from {low:g} to {high:g}"
+        return f"means within {bound:g} of zero, {scales}" + ("" if each else ", and for some unknowns less")
 
 
 def renyi_divergences(orders: Sequence[float] | Floats, first: Gaussians, second: Gaussians) -> Floats:

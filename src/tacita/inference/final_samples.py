@@ -11,6 +11,10 @@ each of those is at most its supremum. The coupling is free, so both trainings u
 the pairs closest. Each pair's own H is bounded by its Rényi divergences, r D_α (a product of r equal laws), turned
 into δ by the sharpest order. Averaged over x as well, this is the weak Bayesian notion for the law of x.
 
+A run fixes one ω before the data are seen, with coins for each record, so D∖x leaves all other coins as they are.
+Given that ω the outcome is q_θ(D,ω)^{⊗r}, and all of this holds for it too: ω may be known, and the samples' own
+randomness is the only secret.
+
 What follows is a bound for the samples alone. θ, the ELBO and the step at which training stopped are not private.
 """
 
@@ -48,8 +52,9 @@ _DATASET = (
     "came from, and not a record that would be added"
 )
 _PAIRS = (
-    "the pairs are independent: each record was drawn with replacement, and each pair trained with and without it "
-    "from the same randomness, drawn anew for each pair or fixed by one seed before the data were seen"
+    "the pairs are independent: each record was drawn with replacement, and trained without from the same randomness "
+    "as the released fit, all other records keeping their coins; it was fixed before the data were seen and need not "
+    "be secret"
 )
 _ONE_STEP = (
     "UNSOUND, as in the papers: each step is charged as if the parameters before it were the same with and without "
@@ -123,10 +128,10 @@ def final_samples_cost(
     if box is not None and not (box.holds(with_record) and box.holds(without)):
         raise PrivacyError("A posterior lies outside the declared box: the training must hold every parameter to it.")
     worst = box_guarantee(box, samples=samples, delta=total)
-    most = None if box is None else _box_costs(box, samples)
+    most = box_costs(box, samples=samples)
 
     def bound(epsilon: float) -> float:
-        cap = 1.0 if most is None else float(delta_from_costs(most, ORDERS, epsilon=epsilon, notion="weak"))
+        cap = float(delta_from_costs(most, ORDERS, epsilon=epsilon, notion="weak"))
         values = pair_deltas(costs, epsilon=epsilon)
         return float(band_mean(values[None], worst=np.array([cap]), gamma=failure)[0])
 
@@ -153,7 +158,7 @@ def box_guarantee(box: Box | None, *, samples: int, delta: float) -> Guarantee:
     total, r = _check.probability("delta", delta), _check.count("samples", samples)
     epsilon, mechanism, assumed = np.inf, [("samples", float(r))], _NO_BOX
     if box is not None:
-        epsilon = float(epsilon_from_costs(_box_costs(box, r), ORDERS, delta=total, notion="weak")) * (1.0 + 1e-10)
+        epsilon = float(epsilon_from_costs(box_costs(box, samples=r), ORDERS, delta=total, notion="weak"))
         mechanism += [("box_bound", float(np.max(box.bound))), ("box_low", float(np.min(box.low)))]
         mechanism += [("box_high", float(np.max(box.high))), ("dimension", float(box.dimension))]
         assumed = _BOX
@@ -167,6 +172,25 @@ def box_guarantee(box: Box | None, *, samples: int, delta: float) -> Guarantee:
         assumptions=(assumed, _NOISE, _RELEASED),
         publishable=True,
     )
+
+
+def box_costs(box: Box | None, *, samples: int, orders: Sequence[float] = ORDERS) -> Floats:
+    """Return λ r D_{λ+1} of the two posteriors of a box that are farthest apart; infinite without a box.
+
+    Args:
+        box: What every parameter is held to.
+        samples: r, how many points are released.
+        orders: The λ, such as those that a ledger adds up.
+    """
+    lams, r = np.array(orders, dtype=np.float64), _check.count("samples", samples)
+    if box is None:
+        return np.full(len(lams), np.inf)
+    return np.asarray(r * lams * worst_divergences(1.0 + lams, box) * (1.0 + 1e-10))
+
+
+def pair_epsilons(costs: Floats, *, delta: float) -> Floats:
+    """Return the epsilon at which each pair's own δ(ε) is at most delta, in the worse direction; shape (m,)."""
+    return np.asarray(epsilon_from_costs(costs, ORDERS, delta=delta, notion="weak").max(axis=0))
 
 
 def pair_costs(with_record: Gaussians, without: Gaussians, *, samples: int) -> Floats:
@@ -237,11 +261,6 @@ def one_step_figure(
         mechanism=(("sample_rate", float(sample_rate)), ("steps", float(len(steps)))),
         assumptions=(_ONE_STEP, _NOISE),
     )
-
-
-def _box_costs(box: Box, samples: int) -> Floats:
-    lams = np.array(ORDERS)
-    return samples * lams * worst_divergences(1.0 + lams, box)
 
 
 def _failure(delta: float, gamma: float | None) -> float:

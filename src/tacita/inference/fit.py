@@ -104,21 +104,23 @@ def fit(
         delta: The total failure probability.
         noise_multiplier: Noise standard deviation over the clip norm.
         method: `noisy` (variational inference with clipped and noised gradients), `sgld` (Langevin dynamics whose
-            noise is the privacy's), or `plain` (no privacy, for comparison).
+            noise is the privacy's), `final-samples` (no noise: only `samples` draws leave, 10 by default, and each
+            one costs), or `plain` (no privacy, for comparison).
         holdout: Records like those of the data that are not fitted to; followed for the typical case.
         ledger: A path or `Ledger` to charge.
         run_dir: Where to write the run; None writes nothing, and the fit cannot be resumed.
         rng: A seed; None is seeded by the operating system.
         name: The title of the label.
         panel: How many records are followed for the typical case.
-        progress: Called with (step, steps) after each step.
+        progress: Called with (step, steps) after each step; with trainings for `final-samples`.
         training: Further arguments of `tacita.training.PrivateTraining`, such as `individual_every` or `groups`.
-        settings: Fields of `Settings`: guide, samples, steps, sample_rate, clip_norm, learning_rate, …
+        settings: Fields of `Settings`: guide, samples, steps, sample_rate, clip_norm, learning_rate, …; for
+            `final-samples` also those of `replays.Replays`: box, pairs, workers, one_step.
 
     Guarantee:
         `noisy` and `sgld` are Poisson-sampled Gaussian steps; everything in the result but `elbo` is computed from
         their outcomes, so the posterior, its draws and its summary cost nothing further. The model sees records one
-        at a time.
+        at a time. `final-samples` is covered by its box alone: without one the worst case is infinite.
 
     Raises:
         PrivacyError: If the model's records cannot be separated, or the budget does not suffice.
@@ -135,6 +137,15 @@ def fit(
         >>> result.guarantee.epsilon <= 1.0
         True
     """
+    from tacita.inference import replays
+
+    own = {key: settings.pop(key) for key in replays.FIELDS if key in settings}
+    if method == replays.METHOD:
+        replays.refuse(noise_multiplier=noise_multiplier, holdout=holdout, training=training)
+        common = {"ledger": ledger, "run_dir": run_dir, "rng": rng, "name": name, "progress": progress}
+        return replays.release(model, data, own, settings, epsilon=epsilon, delta=delta, **common)
+    if own:
+        raise ValueError(f"{', '.join(own)}: for method={replays.METHOD!r} only, got method={method!r}.")
     chosen = Settings(method=method, **settings)
     tensors, names = tensors_of(data)
     separated = separate(model, tensors, names, draws=chosen.local_draws)
@@ -191,6 +202,10 @@ def resume(
         progress: Called with (step, steps) after each step.
     """
     chosen = Settings(**runs.read_json(Path(run_dir), FILE)["settings"])
+    if chosen.method == "final-samples":
+        from tacita.inference import replays
+
+        return replays.resume(Path(run_dir), model, data, ledger=ledger, progress=progress)
     tensors, names = tensors_of(data)
     separated = separate(model, tensors, names, draws=chosen.local_draws)
     evidence, optimizer = _parts(separated, chosen, None)
@@ -339,11 +354,12 @@ def descend(
     *,
     leave_out: int | None = None,
     progress: Progress | None = None,
+    watch: Callable[[Variational, Any], None] | None = None,
 ) -> tuple[Variational, list[float]]:
     """Fit a guide without noise, each record's gradient clipped; optionally without one record.
 
     The coins and points of every step are drawn for all records, so two calls with equal generators differ by the
-    left-out record alone.
+    left-out record alone. `watch` is called before each step, with the gradient in place and the sampled records.
     """
     size, start = len(tensors[0]), start_of(separated)
     point = nn.Parameter(start.clone())
@@ -367,6 +383,8 @@ def descend(
             rng=rng,
         )
         point.grad = gradient["point"]
+        if watch is not None:
+            watch(optimizer, sample)
         optimizer.step()
         elbo.append(-float(clipped.losses.mean()) * size + optimizer.public if len(sample) else math.nan)
         if progress is not None:

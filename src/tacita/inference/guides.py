@@ -20,7 +20,6 @@ from tacita import _check
 
 LogPrior = Callable[[Tensor], Tensor]
 GUIDES = ("diagonal", "low-rank")
-_SMALLEST = 1e-12
 
 
 class Guide(nn.Module):
@@ -35,12 +34,14 @@ class Guide(nn.Module):
 
     def __init__(self, location: Tensor, *, scale: float = 0.1, rank: int = 0, floor: float = 1e-6) -> None:
         super().__init__()
+        self.rank, self.floor = rank, floor
         self.location = nn.Parameter(location.clone())
         self.log_scale = nn.Parameter(torch.full_like(location, math.log(scale)))
+        self.hold()
         if rank:
-            spread = torch.linspace(-1.0, 1.0, location.numel() * rank).reshape(rank, -1).T
-            self.factor = nn.Parameter(0.1 * scale * torch.sin(7.0 * spread + torch.arange(rank)))
-        self.rank, self.floor = rank, floor
+            place, which = torch.arange(1, location.numel() + 1).to(location), torch.arange(1, rank + 1).to(location)
+            waves = torch.sin(torch.outer(place, which) * math.pi / (location.numel() + 1))  # at right angles
+            self.factor = nn.Parameter(0.1 * scale * waves)
 
     @property
     def noise_size(self) -> int:
@@ -51,6 +52,11 @@ class Guide(nn.Module):
     def scale(self) -> Tensor:
         """The standard deviations apart from the directions."""
         return self.log_scale.exp().clamp_min(self.floor)
+
+    @torch.no_grad()
+    def hold(self) -> None:
+        """Put scales that fell below the floor back on it, a hair above, where their gradients are not zero."""
+        self.log_scale.clamp_(min=math.log(self.floor) + 1e-5)
 
     def draw(self, noise: Tensor) -> Tensor:
         """Return the points that standard normal noise, along the last dimension, stands for."""
@@ -139,6 +145,12 @@ class Variational(_PointOptimizer):
         """How many steps the average is over."""
         return max(0, self.taken - self.steps // 2)
 
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        share = 0.5 * (1.0 + math.cos(math.pi * min(1.0, self.taken / self.steps)))
+        return self.learning_rate * (0.1 + 0.9 * share)
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Move the guide along the gradient at the current point, and draw the next point."""
@@ -148,9 +160,9 @@ class Variational(_PointOptimizer):
             entropy = self.guide.entropy()
             (self.guide.draw(self._noise) @ gradient - entropy).backward()  # type: ignore[no-untyped-call]
         self.public += float(entropy)
-        share = 0.5 * (1.0 + math.cos(math.pi * min(1.0, self.taken / self.steps)))
-        self.adam.param_groups[0]["lr"] = self.learning_rate * (0.1 + 0.9 * share)
+        self.adam.param_groups[0]["lr"] = self.rate
         self.adam.step()
+        self.guide.hold()
         self.taken += 1
         if self.averaged:
             for name, p in self.guide.named_parameters():

@@ -8,10 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tacita import runs
-from tacita.guarantee import Guarantee
+from tacita.guarantee import SMALLEST_EPSILON, Guarantee, round_up_text
+from tacita.inference.divergences import Box, Gaussians
+from tacita.inference.final_samples import box_guarantee, final_samples_cost, pair_costs, pair_epsilons
 from tacita.report.label import Check, Label, Readings
-from tacita.training.labels import holds
+from tacita.training.labels import PERCENTS, RunFacts, holds, ledger_row, noise_check, not_hardened, percentile
 from tacita.training.labels import label_of_run as label_of_training
 
 if TYPE_CHECKING:
@@ -29,7 +33,14 @@ NOTES = {
     "them with tacita.inference.coverage.",
     "low-rank": "The guide is Gaussian: check its intervals with tacita.inference.coverage.",
     "sgld": "Draws of one chain, not yet at its stationary law: intervals are not calibrated.",
+    "final-samples": "Only these draws are released, so means and intervals are as rough as so few draws make them.",
 }
+_OPEN = (
+    "One record is one person; somebody with several records is covered by group privacy only",
+    "Model, box and settings were chosen without looking at these data",
+    "The fitted posterior, its evidence bound and the replays stay with the owner",
+    "Nothing else computed from these data is published, or it is charged to the same ledger",
+)
 
 
 def document_of(
@@ -63,6 +74,10 @@ def decorated(label: Label, document: Mapping[str, Any]) -> Label:
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a fit's run directory; neither data nor model are needed."""
     where = Path(folder)
+    if runs.read_json(where, "run.json").get("kind") == "final-samples":
+        from tacita.inference.replays import label_of_run as label_of_final_samples
+
+        return label_of_final_samples(where, delta=delta)
     try:
         return decorated(label_of_training(where, delta=delta), runs.read_json(where, FILE))
     except (KeyError, TypeError, AttributeError) as error:
@@ -83,3 +98,128 @@ def label_of_plain(title: str, document: Mapping[str, Any], delta: float) -> Lab
         readings=Readings(panels="Nobody was followed: there is no noise to account for."),
     )
     return decorated(label, document)
+
+
+def label_of_samples(
+    document: Mapping[str, Any],
+    facts: RunFacts,
+    delta: float,
+    *,
+    fitted: Gaussians,
+    without: Gaussians | None,
+    one_step: Guarantee | None = None,
+) -> Label:
+    """Return the label of final samples.
+
+    Args:
+        document: What the run directory says of the fit.
+        facts: What the run knows about itself.
+        delta: Of every figure.
+        fitted: The posterior that was drawn from.
+        without: A posterior for each replayed record; None while there are none.
+        one_step: The papers' figure, if it was asked for.
+    """
+    samples, box = int(document["settings"]["samples"]), box_of(document)
+    worst = box_guarantee(box, samples=samples, delta=delta)
+    checks = _sample_checks(box, facts)
+    readings = Readings(facts=_facts(facts, box, fitted), panels=_unreplayed(document))
+    if without is not None:
+        readings = _replayed(readings, fitted, without, samples, delta, box, one_step)
+    label = Label(
+        title=facts.title,
+        purpose=facts.purpose,
+        worst=replace(worst, assumptions=tuple(check.text for check in checks)),
+        mechanism=_sample_rows(document, facts, box),
+        declared=() if box is None else (f"Whatever the data, the posterior is held to a box: {box}.",),
+        checks=checks,
+        not_hardened=not_hardened("how long a fit takes depends on how many records were drawn for its steps"),
+        readings=readings,
+    )
+    return decorated(label, document)
+
+
+def box_of(document: Mapping[str, Any]) -> Box | None:
+    """Return the box that a fit's document declares."""
+    return None if document["replays"]["box"] is None else Box(**document["replays"]["box"])
+
+
+def _sample_checks(box: Box | None, facts: RunFacts) -> tuple[Check, ...]:
+    held = "Every mean and scale of the posterior was moved into the declared box before anything was drawn"
+    free = "No box was declared: nothing bounds how far one record moves the posterior, so nothing is promised"
+    charge = "The draws were charged to the ledger, on disk, before the fit began"
+    memory = "The draws were charged before the fit began, but in memory only: no other run knows of it"
+    return (
+        Check(text=free, state="warning") if box is None else holds(held),
+        holds("All draws are of one posterior, and nothing else leaves"),
+        holds("Each record's part in a step is clipped, and one that is not finite is dropped"),
+        Check(text=memory, state="open") if facts.ledger == ":memory:" else holds(charge),
+        noise_check(facts),
+        *(Check(text=text, state="open") for text in _OPEN),
+    )
+
+
+def _sample_rows(document: Mapping[str, Any], facts: RunFacts, box: Box | None) -> tuple[tuple[str, str], ...]:
+    settings = document["settings"]
+    return (
+        ("Released draws", f"{settings['samples']}, all of one posterior; more cannot be had"),
+        ("Box", "none" if box is None else str(box)),
+        ("Noise in training", "none: the draws' own randomness is the privacy"),
+        ("Clip norm", f"{settings['clip_norm']:g}"),
+        ("Sample rate", f"{settings['sample_rate']:.6g} (independent coins)"),
+        ("Steps", str(settings["steps"])),
+        ("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"),
+        ledger_row(facts),
+    )
+
+
+def _facts(facts: RunFacts, box: Box | None, fitted: Gaussians) -> tuple[tuple[str, str], ...]:
+    rows = [("Training records", str(facts.trained)), ("Started", facts.started), ("Status", facts.status)]
+    if box is not None:
+        means, scales = fitted.means[0], fitted.scales[0]
+        held = (np.abs(means) >= box.bound).sum(), ((scales <= box.low) | (scales >= box.high)).sum()
+        rows.append(("At an edge of the box", f"{held[0]} of {len(means)} means, {held[1]} of {len(means)} scales"))
+    return tuple(rows)
+
+
+def _unreplayed(document: Mapping[str, Any]) -> str:
+    if document["replays"]["pairs"] == 0:
+        return "No fit was replayed without a record, so there is no typical case."
+    return "The replays without single records are not finished: go on with tacita.inference.resume."
+
+
+def _replayed(
+    readings: Readings,
+    fitted: Gaussians,
+    without: Gaussians,
+    samples: int,
+    delta: float,
+    box: Box | None,
+    one_step: Guarantee | None,
+) -> Readings:
+    """Add what the replays say: the typical case, each replayed record's own, and what is no bound."""
+    count = len(without.means)
+    every = Gaussians(np.repeat(fitted.means, count, 0), np.repeat(fitted.scales, count, 0))
+    cost = final_samples_cost(every, without, samples=samples, delta=delta, box=box)
+    own = np.clip(
+        pair_epsilons(pair_costs(every, without, samples=samples), delta=delta),
+        SMALLEST_EPSILON,
+        cost.worst_case.epsilon,
+    )
+    dataset, *enforced = (a for a in cost.bayesian.assumptions if a not in cost.worst_case.assumptions)
+    typical = [replace(cost.bayesian, assumptions=(dataset,))]
+    checks = [holds(text) for text in enforced]
+    if one_step is not None and one_step.delta == delta:
+        typical.append(replace(one_step, assumptions=one_step.assumptions[:1]))
+        checks.append(Check(text=one_step.assumptions[0], state="warning"))
+    seen = (
+        f"epsilon {round_up_text(cost.observed)} would be the average over the replayed records alone. It is NOT A "
+        "BOUND: records that were not replayed may cost any amount more"
+    )
+    return replace(
+        readings,
+        typical=tuple(typical),
+        panels=f"{count} records of these data were drawn with replacement, and the fit replayed without each",
+        percentiles=tuple((float(p), percentile(own, p)) for p in PERCENTS),
+        checks=tuple(checks),
+        facts=(*readings.facts, ("Seen in the replays", seen)),
+    )

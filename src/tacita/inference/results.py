@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,7 +123,8 @@ class Result:
     Attributes:
         posterior: Draw from it with `posterior.sample()`.
         method: `noisy`, `final-samples`, `sgld` or `plain`.
-        elbo: The evidence bound at every step, for the data's owner: it is not private. Empty for `sgld`.
+        elbo: The evidence bound at every step, for the data's owner: it is not private. The log joint density of the
+            chain for `sgld`, which has no guide.
         notes: What a reader of the intervals should know.
         settings: How it was fitted, as written to the run directory.
     """
@@ -159,7 +161,11 @@ class Result:
     def to_arviz(self) -> Any:
         """Return the posterior as ArviZ's InferenceData: one chain, the released draws."""
         try:
-            import arviz
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # it tells of its next version once a day
+                import arviz
         except ImportError as error:
             raise ImportError("ArviZ output needs ArviZ: pip install 'tacita[bayes]'") from error
-        return arviz.from_dict(posterior={name: v.numpy()[None] for name, v in self.posterior.sample().items()})
+        draws = {name: values.numpy()[None] for name, values in self.posterior.sample().items()}
+        notes = {"inference_library": "tacita", "method": self.method, "privacy": self.guarantee.claim}
+        return arviz.from_dict(posterior=draws, posterior_attrs=notes)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -92,7 +93,7 @@ class Separated:
 
     def log_prior(self, flat: Tensor) -> Tensor:
         """Return the log density of the unknowns, unconstrained, at one flat vector. Looks at no record."""
-        run = self._run(self.values(flat), self.example)
+        run = self._run(self.values(flat), self.example, terms=False)
         total = torch.stack(list(run.priors.values())).sum()
         for u in self.unknowns:
             free = flat[u.place].reshape(u.free_shape)
@@ -112,7 +113,7 @@ class Separated:
 
     def _summed(self, values: Mapping[str, Tensor], record: tuple[Tensor, ...]) -> Tensor:
         terms = [
-            self._run({**values, **chosen}, record).term
+            self._run({**values, **chosen}, record, priors=False).term
             for chosen in (
                 dict(zip((name for name, _ in self.discrete), combination, strict=True))
                 for combination in product(*(support for _, support in self.discrete))
@@ -120,9 +121,9 @@ class Separated:
         ]
         return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), 0)
 
-    def _run(self, values: Mapping[str, Tensor], record: tuple[Tensor, ...]) -> _Run:
-        run = _Run(values, {u.name for u in self.unknowns}, self.plate, self.drawn)
-        with without_validation(), _FreshDraws(), run:
+    def _run(self, values: Mapping[str, Tensor], record: tuple[Tensor, ...], **only: bool) -> _Run:
+        run = _Run(values, {u.name for u in self.unknowns}, self.plate, self.drawn, **only)
+        with without_validation(), _FreshDraws() if self.drawn else contextlib.nullcontext(), run:
             called(self.model, self.names, tuple(t.unsqueeze(0) for t in record))
         return run
 
@@ -135,16 +136,30 @@ def called(model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...]) ->
 @contextlib.contextmanager
 def without_validation() -> Iterator[None]:
     """Leave out Pyro's checks of values, which have no per-record form and print what they find."""
-    with pyro.validation_enabled(False):
-        yield
+    before = torch.distributions.Distribution._validate_args  # PyTorch's own setting, which Pyro would not put back
+    try:
+        with pyro.validation_enabled(False):
+            yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)
 
 
 class _Run(Messenger):  # type: ignore[misc]
-    """Fix the shared sites, and add up the prior's and the record's terms."""
+    """Fix the shared sites, and add up the prior's and the record's terms, or only one of the two."""
 
-    def __init__(self, values: Mapping[str, Tensor], shared: set[str], plate: str, drawn: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Tensor],
+        shared: set[str],
+        plate: str,
+        drawn: tuple[str, ...],
+        *,
+        priors: bool = True,
+        terms: bool = True,
+    ) -> None:
         super().__init__()
         self.values, self.shared, self.plate, self.drawn = values, shared, plate, drawn
+        self.wanted = {False: priors, True: terms}
         self.priors: dict[str, Tensor] = {}
         self.terms: dict[str, Tensor] = {}
 
@@ -162,9 +177,10 @@ class _Run(Messenger):  # type: ignore[misc]
     def _pyro_post_sample(self, msg: Any) -> None:
         if site_is_subsample(msg) or msg["infer"].get("_deterministic") or msg["name"] in self.drawn:
             return
-        density = scale_and_mask(msg["fn"].log_prob(msg["value"]), msg["scale"], msg["mask"]).sum()
         own = any(frame.name == self.plate for frame in msg["cond_indep_stack"])
-        (self.terms if own else self.priors)[msg["name"]] = density
+        if self.wanted[own]:
+            density = scale_and_mask(msg["fn"].log_prob(msg["value"]), msg["scale"], msg["mask"]).sum()
+            (self.terms if own else self.priors)[msg["name"]] = density
 
 
 class _FreshDraws(TorchFunctionMode):
@@ -175,6 +191,9 @@ class _FreshDraws(TorchFunctionMode):
             return torch.randn(args[0].shape, dtype=args[0].dtype, device=args[0].device)
         if func is Tensor.exponential_ and len(args) == 1 and not kwargs:
             return -torch.log1p(-torch.rand(args[0].shape, dtype=args[0].dtype, device=args[0].device))
+        if func is Tensor.uniform_ and len(args) == 3 and not kwargs:
+            low, high = args[1:]
+            return low + (high - low) * torch.rand(args[0].shape, dtype=args[0].dtype, device=args[0].device)
         return func(*args, **(kwargs or {}))
 
 
@@ -185,7 +204,7 @@ class _Site:
     fn: Any
     value: Tensor
     observed: bool
-    frames: dict[str, int]
+    frames: dict[str, int | None]  # the plates around it, and their dimensions; None for a loop
     line: str
 
 
@@ -195,7 +214,7 @@ class _Look(Messenger):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.sites: dict[str, _Site] = {}
-        self.plates: dict[str, tuple[int, str]] = {}  # size and line
+        self.plates: dict[str, tuple[int, str]] = {}  # size, which a record may decide, and line
         self.last = ""
 
     def _pyro_sample(self, msg: Any) -> None:
@@ -213,7 +232,7 @@ class _Look(Messenger):  # type: ignore[misc]
                     f"pyro.plate({msg['name']!r}, len(…)), and the sampling is private and accounted for."
                 )
         elif not msg["infer"].get("_deterministic"):
-            frames = {frame.name: frame.size for frame in msg["cond_indep_stack"]}
+            frames = {frame.name: frame.dim for frame in msg["cond_indep_stack"]}
             self.sites[msg["name"]] = _Site(msg["fn"], msg["value"], msg["is_observed"], frames, line)
 
     def _pyro_param(self, msg: Any) -> None:
@@ -240,19 +259,27 @@ def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] =
     if not callable(model):
         raise TypeError(f"model must be a Pyro model, a function of the records, got {type(model).__name__}.")
     _check.count("draws", draws, high=10_000)
-    few = tuple(t[np.arange(_PROBES) % len(t)] for t in tensors)
+    few = _probes(tensors)
     with session_left_as_found():
         looks = [_look(model, names, tree_map(lambda t, k=k: t[:k], few)) for k in (2, 3)]
         plate = _plate(looks)
-        made = _described(model, names, tensors, looks, plate, draws)
-        _require_separable(made, looks, few)
+        made = _described(model, names, few, looks, plate, draws)
+        _require_separable(made, looks[1], few)
         _require_differentiable(made, few)
     return made
 
 
-def _look(model: Model, names: tuple[str, ...], batch: tuple[Tensor, ...]) -> _Look:
+def _probes(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return a few records from all over the data, finite ones if there are any."""
+    finite = torch.stack([torch.isfinite(t).reshape(len(t), -1).all(1) for t in tensors]).all(0)
+    rows = np.flatnonzero(finite.numpy()) if bool(finite.any()) else np.arange(len(finite))
+    chosen = rows[np.linspace(0, len(rows) - 1, _PROBES).astype(int)]
+    return tuple(t[chosen] for t in tensors)
+
+
+def _look(model: Model, names: tuple[str, ...], batch: tuple[Tensor, ...], what: str = "") -> _Look:
     look = _Look()
-    with _refusals(model, look, len(batch[0])), without_validation(), look:
+    with _refusals(look, len(batch[0]), what), without_validation(), look:
         called(model, names, batch)
     return look
 
@@ -263,49 +290,86 @@ def _plate(looks: list[_Look]) -> str:
     observed = {name: site for name, site in second.sites.items() if site.observed}
     if not observed:
         raise PrivacyError("The model observes nothing: pass the records to a site, as obs=….")
-    sizes = {name for name, (size, _) in first.plates.items() if (size, second.plates.get(name, (0,))[0]) == (2, 3)}
+    right = {name for name, (size, _) in first.plates.items() if (size, second.plates.get(name, (0,))[0]) == (2, 3)}
+    common = right
     for name, site in observed.items():
-        found = sizes.intersection(site.frames)
-        if not found:
-            around = ", ".join(f"{p!r} of size {size}" for p, size in site.frames.items()) or "none"
+        around = ", ".join(f"{p!r} ({second.plates[p][1]})" for p in site.frames)
+        if not right.intersection(site.frames):
+            found = f"plate {around} has another size" if around else "there is no plate around it"
             raise PrivacyError(
-                f"Site {name!r} ({site.line}) observes records outside a plate over them (plates around it: {around}), "
-                "so they cannot be told apart. Write: with pyro.plate('records', len(…)): around it."
+                f"Site {name!r} ({site.line}) observes records outside a plate of their number ({found}), so they "
+                "cannot be told apart. Write: with pyro.plate('records', len(…)): around it."
             )
-        sizes = found
-    return sorted(sizes)[0]
+        if not common.intersection(site.frames):
+            raise PrivacyError(
+                f"Site {name!r} ({site.line}) observes records in plate {around}, and other sites do in plate "
+                f"{min(common)!r} ({second.plates[min(common)][1]}). Observe all of a record in one plate."
+            )
+        common = common.intersection(site.frames)
+    return min(common)
 
 
 def _described(
-    model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...], looks: list[_Look], plate: str, draws: int
+    model: Model, names: tuple[str, ...], few: tuple[Tensor, ...], looks: list[_Look], plate: str, draws: int
 ) -> Separated:
-    latents = {name: site for name, site in looks[1].sites.items() if not site.observed}
-    shared = {name: site for name, site in latents.items() if plate not in site.frames}
-    if {n for n, s in looks[0].sites.items() if not s.observed and plate not in s.frames} != set(shared):
-        raise PrivacyError("The model has other unknowns from call to call; every call must sample the same sites.")
+    """Return the model's parts as a stand-in record shows them; they must look the same on real ones."""
+    example = tuple(torch.zeros_like(t[0]) for t in few)
+    stand_in = _look(model, names, tuple(t.unsqueeze(0) for t in example), "a stand-in record of zeros")
+    singles = [_look(model, names, tree_map(lambda t, i=i: t[i : i + 1], few)) for i in range(_PROBES)]
+    shared, own = _latents(stand_in, plate)
+    for look in (*looks, *singles):
+        others = _latents(look, plate)
+        if set(others[0]) != set(shared) or (look in singles and set(others[1]) != set(own)):
+            odd = min(set(others[0]) ^ set(shared) or set(others[1]) ^ set(own))
+            line = (look if odd in look.sites else stand_in).sites[odd].line
+            raise PrivacyError(
+                f"Site {odd!r} ({line}) is sampled with some records and not with others; every call must sample the "
+                "same sites."
+            )
     if not shared:
-        raise PrivacyError(f"Every unknown of the model stands inside plate {plate!r}, so it says nothing in common.")
+        raise PrivacyError(
+            f"Every unknown of the model stands inside plate {plate!r} ({stand_in.plates[plate][1]}): there is nothing "
+            "that records have in common to infer."
+        )
     unknowns, start = [], 0
     for name, site in shared.items():
-        unknowns.append(_unknown(name, site, looks[0].sites[name], start))
+        unknowns.append(_unknown(name, site, [look.sites[name] for look in (*looks, *singles)], start))
         start = unknowns[-1].place.stop
-    single = _look(model, names, tree_map(lambda t: t[:1], tensors))
-    own = {n: s for n, s in single.sites.items() if not s.observed and plate in s.frames}
-    discrete = tuple((n, _support(n, s)) for n, s in own.items() if s.fn.support.is_discrete)
+    discrete = tuple(
+        (n, _support(n, s, [look.sites[n] for look in singles])) for n, s in own.items() if s.fn.support.is_discrete
+    )
     if math.prod(len(values) for _, values in discrete) > _COMBINATIONS:
-        raise ValueError(f"A record's discrete unknowns take more than {_COMBINATIONS} combinations of values.")
-    for name, site in own.items():
-        if not site.fn.support.is_discrete and not site.fn.has_rsample:
-            raise ValueError(
-                f"Site {name!r} ({site.line}) is a record's own unknown with a {_kind(site.fn)} prior, whose draws "
-                "cannot be differentiated. Use another distribution for it."
-            )
+        raise ValueError(
+            f"A record's own discrete unknowns in plate {plate!r} take more than {_COMBINATIONS} combinations of "
+            f"values: {', '.join(f'{n!r} ({own[n].line})' for n, _ in discrete)}. Sum them out in the model."
+        )
     drawn = tuple(n for n, s in own.items() if not s.fn.support.is_discrete)
-    example = tuple(torch.zeros_like(t[0]) for t in tensors)
+    for name in drawn:
+        _require_drawable(name, own[name])
     return Separated(model, tuple(unknowns), names, plate, discrete, drawn, draws, example)
 
 
-def _unknown(name: str, site: _Site, again: _Site, start: int) -> Unknown:
+def _latents(look: _Look, plate: str) -> tuple[dict[str, _Site], dict[str, _Site]]:
+    """Return the unobserved sites that all records share, and those of a record's own."""
+    latents = {name: site for name, site in look.sites.items() if not site.observed}
+    return (
+        {name: site for name, site in latents.items() if plate not in site.frames},
+        {name: site for name, site in latents.items() if plate in site.frames},
+    )
+
+
+def _require_drawable(name: str, site: _Site) -> None:
+    try:
+        with _FreshDraws(), _no_performance_warning():
+            vmap(lambda _: site.fn.rsample(), randomness="different")(torch.zeros(2))
+    except (RuntimeError, NotImplementedError):
+        raise ValueError(
+            f"Site {name!r} ({site.line}) is a record's own unknown with a {_kind(site.fn)} prior, whose draws "
+            "cannot be differentiated for each record. Use another distribution for it."
+        ) from None
+
+
+def _unknown(name: str, site: _Site, others: list[_Site], start: int) -> Unknown:
     if site.fn.support.is_discrete:
         raise ValueError(
             f"Site {name!r} ({site.line}) is discrete and shared by all records; only continuous unknowns have a "
@@ -313,75 +377,110 @@ def _unknown(name: str, site: _Site, again: _Site, start: int) -> Unknown:
         )
     if not torch.is_floating_point(site.value):
         raise ValueError(f"Site {name!r} ({site.line}) is not real valued.")
-    transform, second = (biject_to(s.fn.support) for s in (site, again))
+    transform = biject_to(site.fn.support)
     free = transform.inv(site.value)
     trial = torch.linspace(-1.0, 1.0, max(1, free.numel())).reshape(free.shape).to(free)
-    if again.value.shape != site.value.shape or not torch.allclose(transform(trial), second(trial)):
-        raise ValueError(
-            f"The range of site {name!r} ({site.line}) changes from call to call, with the records or with other "
-            "unknowns. Give it a fixed range."
-        )
+    for other in others:
+        if other.value.shape != site.value.shape or not torch.allclose(
+            biject_to(other.fn.support)(trial), transform(trial)
+        ):
+            raise ValueError(
+                f"The range of site {name!r} ({site.line}) changes from call to call, with the records or with other "
+                "unknowns. Give it a fixed range."
+            )
     place = slice(start, start + free.numel())
     return Unknown(name, tuple(site.value.shape), place, tuple(free.shape), transform, site.line)
 
 
-def _support(name: str, site: _Site) -> Tensor:
+def _support(name: str, site: _Site, others: list[_Site]) -> Tensor:
     if not site.fn.has_enumerate_support:
         raise ValueError(
             f"Site {name!r} ({site.line}) is a record's own discrete unknown with infinitely many values "
             f"({_kind(site.fn)}). Sum it out in the model."
         )
     values = site.fn.enumerate_support(expand=False)
+    if not all(torch.equal(other.fn.enumerate_support(expand=False), values) for other in others):
+        raise ValueError(
+            f"The values that site {name!r} ({site.line}) can take change with the records. Give it fixed ones."
+        )
     return torch.as_tensor(values).reshape(len(values), *values.shape[len(site.fn.batch_shape) + 1 :])
 
 
-def _require_separable(made: Separated, looks: list[_Look], few: tuple[Tensor, ...]) -> None:
+def _require_separable(made: Separated, look: _Look, few: tuple[Tensor, ...]) -> None:
     """Refuse unless the density of a few records is the prior times one factor for each, and each factor its own."""
     generator = np.random.default_rng(5)
-    shared = {u.name for u in made.unknowns}
+    own = [look.sites.get(name) for name in (*(n for n, _ in made.discrete), *made.drawn)]
+    looped = any(site is None or site.frames[made.plate] is None for site in own)
     for _ in range(2):
         flat = torch.as_tensor(0.5 * generator.standard_normal(made.size), dtype=torch.get_default_dtype())
         values = {**made.values(flat), **{name: support[0] for name, support in made.discrete}}
-        state = pyro.util.get_rng_state()
-        singles = [_one(made, values, tuple(t[i : i + 1] for t in few), shared) for i in range(_PROBES)]
-        pyro.util.set_rng_state(state)
-        together = _one(made, values, few, shared)
-        for single in singles:
-            for name, density in single.priors.items():
-                if not _agree(density, together.priors.get(name)):
-                    raise PrivacyError(
-                        f"The prior of {name!r} ({looks[1].sites[name].line}) changes with the records. A prior is "
-                        "fixed before the data are seen: use public constants."
-                    )
-        if not made.drawn:
-            _require_sum(made, looks[1], singles, together)
+        together, *singles = (
+            _one(made, {**values, **({} if looped else _drawn(made, look, rows))}, tuple(t[rows] for t in few))
+            for rows in (range(_PROBES), *([i] for i in range(_PROBES)))
+        )
+        for name, density in together.priors.items():
+            _require_number(name, density, look)
+            if not all(_agree(single.priors[name], density) for single in singles):
+                raise PrivacyError(
+                    f"The prior of {name!r} ({look.sites[name].line}) changes with the records. A prior is fixed "
+                    "before the data are seen: use public constants."
+                )
+        if not looped:  # a record's own sites in a loop have other names from record to record
+            _require_sum(made, look, singles, together)
+
+
+def _drawn(made: Separated, look: _Look, rows: Sequence[int]) -> dict[str, Tensor]:
+    """Return values of the records' own continuous sites: those of these rows when the model was looked at."""
+    values = {}
+    for name in made.drawn:
+        site = look.sites[name]
+        axis = site.value.dim() - site.fn.event_dim + int(site.frames[made.plate] or 0)
+        values[name] = site.value.index_select(axis, torch.tensor(list(rows)))
+    return values
 
 
 def _require_sum(made: Separated, look: _Look, singles: list[_Run], together: _Run) -> None:
     same = all(single.terms.keys() == together.terms.keys() for single in singles)  # not so in a loop over a plate
-    for name, density in together.terms.items() if same else ():
-        if not _agree(torch.stack([single.terms[name] for single in singles]).sum(), density):
+    for name, density in together.terms.items():
+        _require_number(name, density, look)
+        if same and not _agree(torch.stack([single.terms[name] for single in singles]).sum(), density):
             raise PrivacyError(
                 f"Records cannot be separated at site {name!r} ({look.sites[name].line}): inside plate {made.plate!r} "
                 "a record's density changes with the other records, as when they are centred or scaled by their own "
                 "mean. Use public constants."
             )
     if not _agree(torch.stack([single.term for single in singles]).sum(), together.term):
-        raise PrivacyError(f"Records cannot be separated: their terms in plate {made.plate!r} do not add up.")
+        raise PrivacyError(
+            f"Records cannot be separated: their terms in plate {made.plate!r} ({look.plates[made.plate][1]}) do not "
+            "add up to the density of the whole. Use public constants inside it."
+        )
 
 
-def _one(made: Separated, values: Mapping[str, Tensor], batch: tuple[Tensor, ...], shared: set[str]) -> _Run:
-    run = _Run(values, shared, made.plate, made.drawn)
-    with _refusals(made.model, _Look(), len(batch[0])), without_validation(), torch.no_grad(), run:
+def _require_number(name: str, density: Tensor, look: _Look) -> None:
+    if bool(torch.isnan(density)):
+        raise ValueError(f"The density of site {name!r} ({look.sites[name].line}) is not a number.")
+
+
+def _one(made: Separated, values: Mapping[str, Tensor], batch: tuple[Tensor, ...]) -> _Run:
+    run = _Run(values, {u.name for u in made.unknowns}, made.plate, ())
+    with _refusals(_Look(), len(batch[0])), without_validation(), torch.no_grad(), run:
         called(made.model, made.names, batch)
     return run
 
 
 def _require_differentiable(made: Separated, few: tuple[Tensor, ...]) -> None:
     flat = torch.zeros(made.size)
-    with _refusals(made.model, _Look(), 1):
+    with _refusals(_Look(), 1), _no_performance_warning():
         vmap(grad(made.log_likelihood), in_dims=(None, 0), randomness="different")(flat, few)
         grad(made.log_prior)(flat)
+
+
+@contextlib.contextmanager
+def _no_performance_warning() -> Iterator[None]:
+    """Say nothing of operations that run record by record."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        yield
 
 
 def start_of(made: Separated) -> Tensor:
@@ -424,11 +523,11 @@ def _line() -> str:
 
 
 @contextlib.contextmanager
-def _refusals(model: Model, look: _Look, count: int) -> Iterator[None]:
+def _refusals(look: _Look, count: int, what: str = "") -> Iterator[None]:
     """Turn an error of the model into one line that says where, without its message, which may hold values."""
     try:
         yield
-    except (PrivacyError, KeyboardInterrupt):
+    except PrivacyError:
         raise
     except Exception as error:
         where, trace = "", error.__traceback__
@@ -437,12 +536,18 @@ def _refusals(model: Model, look: _Look, count: int) -> Iterator[None]:
             if not code.co_filename.startswith(_LIBRARIES):
                 where = f" at {Path(code.co_filename).name}, line {trace.tb_lineno}"
             trace = trace.tb_next
-        fixed = [f"{n!r} has {s}" for n, (s, _) in look.plates.items() if s != count]
-        hint = f" Plates that do not follow the number of records: {', '.join(fixed)}." if fixed else ""
-        if "vmap" in str(error) or "data-dependent" in str(error):
-            hint = " A record's value decides what is run: write it with torch.where instead of if."
         last = f", after {look.last}" if look.last else ""
         raise ValueError(
-            f"The Pyro model raised {type(error).__name__}{where}{last}, when called with {count} "
-            f"record{'s' * (count > 1)}.{hint} It must run on any number of records, one included."
+            f"The Pyro model raised {type(error).__name__}{where}{last}, when called with "
+            f"{what or f'{count} record' + 's' * (count > 1)}.{_hint(look, count, str(error))} It must run on any "
+            "number of records, one included."
         ) from None
+
+
+def _hint(look: _Look, count: int, message: str) -> str:
+    if ".item()" in message or "data-dependent" in message:
+        return " A record's value decides what is run: write it with torch.where instead of if."
+    if any(words in message for words in ("inplace", "in-place", "the broadcast shape")):
+        return " It changes a tensor in place, which has no per-record form: write it out of place."
+    fixed = [f"{name!r} ({line})" for name, (size, line) in look.plates.items() if size != count]
+    return f" Plates that do not follow the number of records: {', '.join(fixed)}." if fixed else ""

@@ -19,10 +19,11 @@ STATES = {"holds": "The claim stood", "open": "No verdict", "warning": "Warning"
 
 
 def how_to_run(label: Label) -> str:
-    """Return the command that attacks a run; empty for federations. A generator is attacked with its quality."""
+    """Return the command that attacks a run, if there is one. A generator is attacked with its quality."""
     if any(name == "Generator" for name, _ in label.mechanism):
         return "tacita synthesise --resume RUN" if label.steps_word == "step" else ""
-    return HOW_TO_RUN if label.steps_word == "step" else ""
+    trained = label.steps_word == "step" and not any(name == "Released draws" for name, _ in label.mechanism)
+    return HOW_TO_RUN if trained else ""
 
 
 _LEAKS = ("inversion", "leak")  # attacks that look for a leak and test no claim of the label

@@ -13,6 +13,7 @@ import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -212,7 +213,7 @@ def _differentiated(loss: Loss, parameters: Parameters, part: Any, sites: tuple[
 
     def value(ordinary: Parameters, taps: Parameters, record: Any) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
         tapping = _Tap(names, taps)
-        with tapping:
+        with tapping if taps else nullcontext():
             out = loss({**fixed, **ordinary}, record)
         if len(tapping.inputs) < len(taps):
             raise _OtherwiseUsedError

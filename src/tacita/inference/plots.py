@@ -1,0 +1,158 @@
+"""Figures of a fit: its posterior, for whoever may see the draws, and its evidence bound, for the data's owner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tacita.guarantee import round_up_text
+from tacita.inference.results import Result, Row, summarise
+from tacita.report.curves import load_matplotlib
+
+_LINE, _FAINT, _INK, _GREY, _GRID = "#1f6f8b", "#9fc5d1", "#2b2b2b", "#6b6b6b", "#d9d9d9"
+_LONGEST, _MOST = 32, 120  # letters of a name, and rows of a figure
+_RC = {"font.size": 10, "axes.edgecolor": "#8a8a8a", "svg.hashsalt": "tacita"}
+
+
+def posterior_plot(result: Result, *, sites: Sequence[str] | None = None) -> Any:
+    """Return a matplotlib Figure with every unknown's mean and its 50% and 95% intervals, one a row.
+
+    It shows nothing but the posterior, and costs nothing further. Neighbouring sites of about the same scale share an
+    axis.
+
+    Args:
+        result: A fit.
+        sites: Which sites to show, in this order; by default all of them.
+
+    Raises:
+        ValueError: If there is no such site, or there are too many numbers for one figure.
+        ImportError: If matplotlib is missing; the message names the install command.
+    """
+    mpl = load_matplotlib()
+    from matplotlib.figure import Figure
+
+    panels = _panels(_rows(result, sites))
+    counts = [len(panel) for panel in panels]
+    if sum(counts) > _MOST:
+        raise ValueError(
+            f"The sites hold {sum(counts)} numbers, too many for one figure ({_MOST}): choose some with sites=…."
+        )
+    with mpl.rc_context(_RC):
+        height = 0.22 * sum(counts) + 0.5 * len(panels) + 0.9
+        figure = Figure(figsize=(7.5, height), layout="constrained")
+        axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=[n + 0.6 for n in counts])[:, 0]
+        for axis, panel in zip(axes, panels, strict=True):
+            _forest(axis, panel)
+        figure.suptitle(f"Posterior of {result.label().title}", x=0.01, ha="left", weight="bold", fontsize=11)
+        axes[-1].set_xlabel(_caption(result), fontsize=8.5, color=_GREY)
+    return figure
+
+
+def elbo_plot(result: Result) -> Any:
+    """Return a matplotlib Figure of the evidence bound at every step, with its running mean. It is not private.
+
+    Raises:
+        ValueError: If the fit kept no evidence bound.
+        ImportError: If matplotlib is missing; the message names the install command.
+    """
+    mpl = load_matplotlib()
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    values = np.array(result.elbo, dtype=float)
+    finite = np.isfinite(values)
+    if not finite.any():
+        raise ValueError("The fit kept no evidence bound to show.")
+    last = max(len(values), int(result.settings.get("steps", 0)))  # a resumed fit holds its later steps only
+    steps, values = (np.arange(last - len(values), last) + 1)[finite], values[finite]
+    with mpl.rc_context(_RC):
+        figure = Figure(figsize=(7.5, 3.6), layout="constrained")
+        axis = figure.subplots()
+        axis.plot(steps, values, color=_FAINT, lw=0.8, label="each step, at its own draw and sample")
+        axis.plot(steps, _running_mean(values), color=_LINE, lw=2, label="running mean")
+        low, high = np.quantile(values, 0.1), values.max()  # the climb of the first steps would hide all others
+        room = 0.08 * (high - low) or 1.0
+        axis.set_ylim(low - 3 * room, high + room)
+        axis.set_xlim(steps[0] - 0.5, steps[-1] + 0.5)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_xlabel("step")
+        axis.set_ylabel("log joint density" if result.method == "sgld" else "evidence bound")
+        axis.set_title(f"Fit of {result.label().title}", loc="left", weight="bold", fontsize=11)
+        axis.set_title("for the owner: not private", loc="right", color="#b3403a", fontsize=9)
+        axis.legend(frameon=False, loc="lower right")
+        _finish(axis)
+        axis.grid(axis="y", color=_GRID, lw=0.6)
+    return figure
+
+
+def _rows(result: Result, sites: Sequence[str] | None) -> list[tuple[list[Row], list[Row]]]:
+    """Return each site's rows with 95% intervals, and the same with 50% intervals."""
+    draws = result.draws()
+    for name in sites or ():
+        if name not in draws:
+            raise ValueError(f"There is no site {name!r}; there are {', '.join(map(repr, draws))}.")
+    return [
+        (list(summarise({name: draws[name]}, 0.95)), list(summarise({name: draws[name]}, 0.5)))
+        for name in (draws if sites is None else sites)
+    ]
+
+
+def _panels(sites: list[tuple[list[Row], list[Row]]]) -> list[list[tuple[Row, Row]]]:
+    """Return rows in groups that share an axis: neighbours that all take up a twentieth of it, or else everything."""
+    panels: list[list[tuple[Row, Row]]] = []
+    low = high = least = 0.0
+    for wide, narrow in sites:
+        ends = min(row.low for row in wide), max(row.high for row in wide)
+        span = ends[1] - ends[0]
+        low, high, least = min(low, ends[0]), max(high, ends[1]), min(least, span)
+        if not panels or high - low > 20.0 * least:
+            panels.append([])
+            low, high, least = *ends, span
+        panels[-1] += zip(wide, narrow, strict=True)
+    return panels if len(panels) <= 8 else [[row for panel in panels for row in panel]]
+
+
+def _forest(axis: Any, rows: list[tuple[Row, Row]]) -> None:
+    for place, (wide, narrow) in enumerate(rows):
+        axis.plot([wide.low, wide.high], [place, place], color=_LINE, lw=1.2, solid_capstyle="butt")
+        axis.plot([narrow.low, narrow.high], [place, place], color=_LINE, lw=4, solid_capstyle="butt")
+        axis.plot([wide.mean], [place], "o", color="white", mec=_INK, mew=1.2, ms=4.5, zorder=3)
+    axis.set_yticks(range(len(rows)), [_short(wide.name) for wide, _ in rows])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    low, high = axis.get_xlim()
+    if low < 0.0 < high:
+        axis.axvline(0.0, color=_GREY, lw=0.8, ls=":", zorder=0)
+    _finish(axis)
+    axis.spines["left"].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(axis="x", color=_GRID, lw=0.6)
+
+
+def _finish(axis: Any) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_axisbelow(True)
+
+
+def _caption(result: Result) -> str:
+    worst = result.guarantee
+    promise = f"any {worst.unit}: epsilon {round_up_text(worst.epsilon)} at delta {round_up_text(worst.delta)}"
+    if math.isinf(worst.epsilon):
+        promise = "without a privacy guarantee: epsilon is infinite"
+    return f"dot: mean, thick line: 50% interval, thin line: 95% interval\n{promise}"
+
+
+def _running_mean(values: Any) -> Any:
+    """Return means over a window of a twentieth of the steps, narrower at the ends."""
+    half = max(1, len(values) // 40)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    places = np.arange(len(values))
+    low, high = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
+    return (sums[high] - sums[low]) / (high - low)
+
+
+def _short(name: str) -> str:
+    """Return a name with its middle cut out where it is long, so that the number of an element stays."""
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 11]}…{name[-10:]}"

@@ -1,0 +1,589 @@
+"""Final samples: a fit without noise of which only draws leave, and its replays without one record at a time.
+
+    run.json         the run's identity, the seed of its training, where it is charged
+    inference.json   what was declared
+    fitted.json      the fitted posterior, for the owner, and the draws of it that were released; written once
+    pairs/           the posterior without one record, a file for each
+    posterior.npz    the released draws, by site
+
+One randomness, fixed by a seed before the data are looked at, drives the released fit and every replay: coins belong
+to records, so leaving one out changes nothing for the others, and two trainings differ by one record alone. It need
+not be secret: what protects is the randomness of the draws, and that is not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import secrets
+import signal
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from tacita import __version__, _check, runs
+from tacita._check import PrivacyError
+from tacita.guarantee import Guarantee, round_up_text
+from tacita.inference.divergences import Box, Gaussians, subsampled_costs
+from tacita.inference.final_samples import ONE_STEP_ORDERS, box_costs, box_guarantee, one_step_figure
+from tacita.inference.fit import Progress, Settings, _purpose, descend, tensors_of, title_of, write_draws
+from tacita.inference.guides import Variational
+from tacita.inference.labels import FILE, NOTES, box_of, document_of, label_of_samples
+from tacita.inference.results import Posterior, Result
+from tacita.inference.separation import Model, Separated, separate
+from tacita.ledger import DECLARED, Ledger
+from tacita.report.label import Label
+from tacita.report.page import page_template
+from tacita.training.charges import ledger_at
+from tacita.training.labels import RunFacts, write_label
+from tacita.training.randomness import Randomness, randomness
+from tacita.training.records import Records
+from tacita.training.step import check_clip_norm
+
+if TYPE_CHECKING:
+    from tacita._check import Floats
+
+METHOD = "final-samples"
+SAMPLES = 10  # released unless asked otherwise; each one costs
+_FITTED = "fitted.json"
+_STREAM = 2**31  # of the seed: not one that `randomness` draws from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replays:
+    """What final samples declare beside the fit's settings.
+
+    Attributes:
+        box: What every mean and scale of the unconstrained posterior is held to, declared without looking at the
+            data. Without one the worst case is infinite. One with low = high promises the most: scales that may
+            differ give much away.
+        pairs: How many records are drawn for the typical case; the fit is replayed once without each different one.
+            0 replays nothing.
+        workers: How many processes replay; two by default.
+        one_step: Also compute the papers' figure, which is unsound, for comparison.
+
+    Examples:
+        >>> import pyro, pyro.distributions as dist
+        >>> from tacita.inference import Box, fit
+        >>> def average(x):
+        ...     m = pyro.sample("m", dist.Normal(0.0, 1.0))
+        ...     with pyro.plate("people", len(x)):
+        ...         pyro.sample("x", dist.Normal(m, 1.0), obs=x)
+        >>> result = fit(average, torch.rand(20), method="final-samples", samples=1, steps=10, pairs=4, workers=1,
+        ...     box=Box(bound=0.5, low=2.0, high=2.0, dimension=1))
+        >>> round(result.guarantee.epsilon, 1), len(result.posterior.sample()["m"])
+        (2.2, 1)
+    """
+
+    box: Box | None = None
+    pairs: int = 100
+    workers: int | None = None
+    one_step: bool = False
+
+    def __post_init__(self) -> None:
+        if self.box is not None and not isinstance(self.box, Box):
+            raise TypeError(f"box must be a tacita.inference.Box, got {type(self.box).__name__}.")
+        _check.count("pairs", self.pairs, low=0, high=10**7)
+        if self.workers is not None:
+            _check.count("workers", self.workers, high=1000)
+        if self.one_step and not self.pairs:
+            raise ValueError("one_step=True needs pairs: it is the mean over replayed records.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        plain = {"pairs": self.pairs, "workers": self.workers, "one_step": self.one_step}
+        return {**plain, "box": None if self.box is None else self.box.to_dict()}
+
+
+FIELDS = tuple(field.name for field in fields(Replays))
+
+
+@dataclass(frozen=True)
+class _Released:
+    """What fitted.json holds. Only the draws are released."""
+
+    fitted: Gaussians
+    draws: Floats
+    elbo: tuple[float, ...]
+    one_step: Guarantee | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema": runs.SCHEMA,
+            **_plain(self.fitted),
+            "draws": self.draws.tolist(),
+            "elbo": [value if math.isfinite(value) else None for value in self.elbo],
+            "one_step": None if self.one_step is None else self.one_step.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> _Released:
+        figure = None if data["one_step"] is None else Guarantee.from_dict(data["one_step"])
+        elbo = tuple(math.nan if value is None else float(value) for value in data["elbo"])
+        return cls(_gaussian(data), np.array(data["draws"], dtype=np.float64), elbo, figure)
+
+
+@dataclass
+class _Run:
+    """One release on its way."""
+
+    separated: Separated
+    tensors: tuple[Tensor, ...]
+    chosen: Settings
+    asked: Replays
+    facts: RunFacts
+    delta: float
+    seed: int
+    data: str
+    identity: str
+    random: Randomness
+    folder: Path | None
+    ledger_file: str | None = None
+    head: str = ""
+
+    def finished(self, progress: Progress | None) -> Result:
+        """Do what is left to do: fit and draw, replay, label."""
+        tell = progress or (lambda done, total: None)
+        different = np.unique(self.picks)
+        try:
+            kept = self._kept() or self._release(different)
+            self._write_draws(kept)
+            without = self._replay(different, tell)
+        except BaseException:
+            self._note("interrupted")
+            raise
+        self._note("done")
+        label = label_of_samples(
+            self.document, self.facts, self.delta, fitted=kept.fitted, without=without, one_step=kept.one_step
+        )
+        if self.folder is not None:
+            write_label(self.folder, label)
+        notes = tuple(self.document["notes"])
+        return Result(self._posterior(kept), METHOD, label, kept.elbo, notes, asdict(self.chosen), self.folder)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What the run directory says of the fit."""
+        notes = (NOTES[METHOD], NOTES[self.chosen.guide])
+        return document_of(self.separated, asdict(self.chosen), notes, replays=self.asked.to_dict())
+
+    @property
+    def picks(self) -> Any:
+        """The records that are left out, one for each pair: drawn from all of them, uniformly, with replacement."""
+        return _picks(self.seed, len(self.tensors[0]), self.asked.pairs)
+
+    def train(self, leave_out: int | None = None, watch: Any = None) -> tuple[Gaussians, tuple[float, ...]]:
+        """Fit, optionally without one record, and hold what is fitted to the box. Equal calls give equal results."""
+        rng = np.random.default_rng(_streams(self.seed)[0])
+        with _one_thread(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(rng.integers(2**63)))  # a record's own unknowns are drawn by torch's generator
+            optimizer, elbo = descend(self.separated, self.tensors, self.chosen, rng, leave_out=leave_out, watch=watch)
+        guide = optimizer.fitted()
+        found = Gaussians(guide.location.double().numpy()[None], guide.scale.double().numpy()[None])
+        return (found if self.asked.box is None else self.asked.box.project(found)), tuple(elbo)
+
+    def charge(self, ledger: Ledger | str | Path) -> None:
+        """Charge the draws, once: a release that was charged and not made is made at no further cost."""
+        with nullcontext(ledger) if isinstance(ledger, Ledger) else ledger_at(ledger) as book:
+            if self.head and not book.contains(self.head):
+                raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
+            mark, seeded = self.random.fingerprint, self.random.seeded
+            book.open_run(self.identity, mechanism=_mechanism(self.document), seed_fingerprint=mark, seeded=seeded)
+            if not self.head:
+                self.head = book.head
+                own = self.folder is not None and book.path == self.folder / "ledger.sqlite"
+                self.ledger_file = None if own else str(book.path.resolve())
+                self.facts = self.facts.with_ledger(book, shared=not own)
+                self._write()
+            if book.charged(self.identity):
+                return
+            if self._kept() is not None:
+                raise PrivacyError("The draws were released, and this ledger does not know of it: it was rolled back.")
+            costs = box_costs(self.asked.box, samples=self.chosen.samples, orders=DECLARED)
+            book.charge(self.identity, first=0, steps=1, costs=costs)
+
+    def _release(self, different: Any) -> _Released:
+        """Fit and draw; what is returned is on disk, and no other process can have released anything else."""
+        watch = _OneStep(self.separated, self.tensors, self.chosen, different) if self.asked.one_step else None
+        fitted, elbo = self.train(watch=watch)
+        noise = self.random.noise.standard_normal((self.chosen.samples, self.separated.size))
+        figure = None if watch is None else watch.figure(np.searchsorted(different, self.picks), self.delta)
+        made = _Released(fitted, fitted.means + fitted.scales * noise, elbo, figure)
+        if self.folder is None or runs.write_once(self.folder, _FITTED, made.to_dict()):
+            return made
+        return _Released.from_dict(runs.read_json(self.folder, _FITTED))
+
+    def _kept(self) -> _Released | None:
+        if self.folder is None or not (self.folder / _FITTED).is_file():
+            return None
+        return _Released.from_dict(runs.read_json(self.folder, _FITTED))
+
+    def _replay(self, different: Any, tell: Progress) -> Gaussians | None:
+        """Return the posterior without each of the drawn records, replaying those that are not on disk yet."""
+        found = {} if self.folder is None else _replayed(self.folder, different)
+        total = 1 + len(different)
+        tell(1 + len(found), total)
+        missing = [int(i) for i in different if i not in found]
+        workers = self.asked.workers or min(2, os.cpu_count() or 1)
+        with closing(_spread(self._without, missing, workers)) as made:
+            for i, row in made:
+                found[i] = row
+                if self.folder is not None:
+                    runs.write_json(self.folder, _pair_file(i), row)
+                tell(1 + len(found), total)
+        return _gathered(found, self.picks)
+
+    def _without(self, i: int) -> dict[str, Any]:
+        return _plain(self.train(i)[0])
+
+    def _posterior(self, kept: _Released) -> Posterior:
+        return Posterior(self.separated, torch.from_numpy(kept.draws).to(torch.get_default_dtype()))
+
+    def _write_draws(self, kept: _Released) -> None:
+        if self.folder is not None:
+            write_draws(self.folder, self._posterior(kept))
+
+    def _note(self, status: str) -> None:
+        self.facts = self.facts.with_status(status)
+        self._write()
+
+    def _write(self) -> None:
+        if self.folder is None:
+            return
+        (self.folder / "pairs").mkdir(exist_ok=True)
+        runs.write_json(self.folder, FILE, self.document)
+        document = {
+            "schema": runs.SCHEMA,
+            "kind": METHOD,
+            "id": self.identity,
+            "tacita": __version__,
+            "torch": torch.__version__,
+            "delta": self.delta,
+            "seed": self.seed,
+            "seed_fingerprint": self.random.fingerprint,
+            "data": self.data,
+            "ledger_file": self.ledger_file,
+            "head": self.head,
+            **self.facts.to_dict(),
+        }
+        runs.write_json(self.folder, "run.json", document)
+
+
+def release(
+    model: Model,
+    data: Any,
+    asked: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    epsilon: float | None,
+    delta: float,
+    ledger: Ledger | str | Path | None,
+    run_dir: str | Path | None,
+    rng: int | None,
+    name: str | None,
+    progress: Progress | None,
+) -> Result:
+    """Fit without noise and release draws; see `tacita.inference.fit`.
+
+    Args:
+        model: A Pyro model.
+        data: Its records.
+        asked: Fields of `Replays`.
+        settings: Fields of `Settings`.
+        epsilon: Refuse, before anything is computed, if the box does not keep the worst case within it.
+        delta: Of every figure.
+        ledger: Where to charge.
+        run_dir: Where to write.
+        rng: A seed for everything, the draws included; None takes fresh randomness.
+        name: The label's title.
+        progress: Called with (trainings done, trainings).
+    """
+    chosen, wanted = Settings(method=METHOD, **{"samples": SAMPLES, **settings}), Replays(**asked)
+    if chosen.guide != "diagonal":
+        raise ValueError(f"method={METHOD!r} compares diagonal posteriors only: leave guide={chosen.guide!r} out.")
+    check_clip_norm(chosen.clip_norm)  # now, not after the charge
+    random = randomness(rng)
+    tensors, names = tensors_of(data)
+    separated = separate(model, tensors, names, draws=chosen.local_draws)
+    _require_within(epsilon, delta, chosen.samples, wanted.box, separated)
+    if run_dir is not None:
+        page_template()  # a missing extra is told now, not after the work
+    folder = None if run_dir is None else runs.create(run_dir)
+    facts = RunFacts(
+        name or title_of(model), _purpose(separated, chosen), random.seeded, trained=len(tensors[0]), held_out=0
+    )
+    run = _Run(
+        separated,
+        tensors,
+        chosen,
+        wanted,
+        facts,
+        delta=delta,
+        seed=secrets.randbits(128) if rng is None else int(rng),
+        data=Records(tensors).fingerprint() if folder is not None else "",
+        identity=secrets.token_hex(8),
+        random=random,
+        folder=folder,
+    )
+    own = ":memory:" if folder is None else folder / "ledger.sqlite"
+    run.charge(own if ledger is None else ledger)
+    return run.finished(progress)
+
+
+def resume(folder: Path, model: Model, data: Any, *, ledger: Any = None, progress: Progress | None = None) -> Result:
+    """Go on with a release that was interrupted. What was released is not drawn again, and nothing is charged twice."""
+    found, document = runs.read_json(folder, "run.json"), runs.read_json(folder, FILE)
+    try:
+        chosen = Settings(**document["settings"])
+        asked = Replays(**{**document["replays"], "box": box_of(document)})
+        facts = RunFacts.from_dict({key: found[key] for key in RunFacts("", "", False).to_dict()})
+        kept: dict[str, Any] = {key: found[key] for key in ("delta", "seed", "data", "ledger_file", "head")}
+        kept["identity"] = str(found["id"])
+    except (KeyError, TypeError) as error:
+        raise runs.RunError(f"The run in {str(folder)!r} is damaged: {error}") from error
+    tensors, names = tensors_of(data)
+    if Records(tensors).fingerprint() != kept["data"]:
+        raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
+    separated = separate(model, tensors, names, draws=chosen.local_draws)
+    run = _Run(separated, tensors, chosen, asked, facts, random=randomness(None), folder=folder, **kept)
+    if any(run.document[key] != document[key] for key in ("unknowns", "plate")):
+        raise PrivacyError("This is not the model that the run was started with: it has other unknowns.")
+    run.charge(_ledger_file(folder, found) if ledger is None else ledger)
+    return run.finished(progress)
+
+
+def label_of_run(folder: Path, *, delta: float | None = None) -> Label:
+    """Return the label of a run directory; neither data nor model are needed."""
+    found, document = runs.read_json(folder, "run.json"), runs.read_json(folder, FILE)
+    try:
+        name, total = str(found["id"]), float(found["delta"]) if delta is None else _check.probability("delta", delta)
+        facts = RunFacts.from_dict({key: found[key] for key in RunFacts("", "", False).to_dict()})
+        with Ledger.open(_ledger_file(folder, found)) as ledger:
+            if not ledger.contains(str(found["head"])):
+                raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
+            if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != _mechanism(document):
+                raise PrivacyError("The run's box or draws are not those that its ledger froze before the release.")
+            if ledger.charged(name) == 0 or not (folder / _FITTED).is_file():
+                raise PrivacyError("Nothing was released yet: there is nothing to label.")
+        kept = _Released.from_dict(runs.read_json(folder, _FITTED))
+        picks = _picks(int(found["seed"]), facts.trained, int(document["replays"]["pairs"]))
+        without = _gathered(_replayed(folder, np.unique(picks)), picks)
+        return label_of_samples(document, facts, total, fitted=kept.fitted, without=without, one_step=kept.one_step)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise runs.RunError(f"The run in {str(folder)!r} is damaged: {error}") from error
+
+
+def refuse(**given: Any) -> None:
+    """Refuse arguments of `fit` that have no meaning here."""
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name} does not go with method={METHOD!r}: there is no noise in its training.")
+
+
+def _require_within(epsilon: float | None, delta: float, samples: int, box: Box | None, separated: Separated) -> None:
+    """Refuse a box that does not fit the model, or does not keep the draws within epsilon."""
+    if box is not None and box.dimension != separated.size:
+        sites = ", ".join(f"{u.name} {u.place.stop - u.place.start}" for u in separated.unknowns)
+        raise ValueError(f"The box has {box.dimension} coordinates and the model {separated.size} ({sites}).")
+    worst = box_guarantee(box, samples=samples, delta=delta).epsilon
+    if epsilon is None or worst <= _check.number("epsilon", epsilon):
+        return
+    if box is None:
+        raise PrivacyError(
+            f"epsilon={epsilon:g} needs a box: without one nothing bounds how far one record moves the posterior. Pass "
+            f"box=tacita.inference.Box(bound=…, low=…, high=…, dimension={separated.size})."
+        )
+    single = round_up_text(box_guarantee(box, samples=1, delta=delta).epsilon)
+    raise PrivacyError(
+        f"{samples} draws from this box cost epsilon {round_up_text(worst)} at delta {delta:g}, and epsilon="
+        f"{epsilon:g} was asked for; one draw costs {single}. Take fewer samples, a smaller bound, a larger low, or a "
+        "high nearer to low. Nothing was computed or charged."
+    )
+
+
+def _mechanism(document: Mapping[str, Any]) -> dict[str, int | str]:
+    """Return all that the cost depends on, as it is frozen in the ledger."""
+    box = json.dumps(document["replays"]["box"], sort_keys=True)
+    return {"steps": 1, "release": "final samples", "samples": int(document["settings"]["samples"]), "box": box}
+
+
+def _ledger_file(folder: Path, found: Mapping[str, Any]) -> Path:
+    return folder / "ledger.sqlite" if found["ledger_file"] is None else Path(found["ledger_file"])
+
+
+# Records, and the posteriors without them.
+
+
+def _streams(seed: int) -> list[np.random.SeedSequence]:
+    """Return the training's stream and that of the records to leave out."""
+    return np.random.SeedSequence(seed, spawn_key=(_STREAM,)).spawn(2)
+
+
+def _picks(seed: int, size: int, pairs: int) -> Any:
+    return np.random.default_rng(_streams(seed)[1]).integers(size, size=pairs)
+
+
+def _pair_file(i: int) -> str:
+    return f"pairs/{i:08d}.json"
+
+
+def _replayed(folder: Path, different: Any) -> dict[int, dict[str, Any]]:
+    there = (int(i) for i in different if (folder / _pair_file(i)).is_file())
+    return {i: runs.read_json(folder, _pair_file(i)) for i in there}
+
+
+def _gathered(found: Mapping[int, Mapping[str, Any]], picks: Any) -> Gaussians | None:
+    """Return one posterior for each pair; None unless all are there."""
+    if len(picks) == 0 or not set(picks.tolist()) <= found.keys():
+        return None
+    rows = [found[i] for i in picks.tolist()]
+    return Gaussians(np.array([row["location"] for row in rows]), np.array([row["scale"] for row in rows]))
+
+
+def _plain(one: Gaussians) -> dict[str, Any]:
+    return {"location": one.means[0].tolist(), "scale": one.scales[0].tolist()}
+
+
+def _gaussian(row: Mapping[str, Any]) -> Gaussians:
+    return Gaussians(np.array([row["location"]]), np.array([row["scale"]]))
+
+
+# Processes.
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread, as every training of a run does: so equal trainings give equal numbers."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+Work = Callable[[int], dict[str, Any]]
+
+
+def _spread(work: Work, items: list[int], workers: int) -> Generator[tuple[int, dict[str, Any]], None, None]:
+    """Yield (item, result) as they are done, by forked processes, which are ended when this is closed."""
+    count = min(workers, len(items))
+    if count <= 1 or "fork" not in multiprocessing.get_all_start_methods():
+        yield from ((item, work(item)) for item in items)
+        return
+    context = multiprocessing.get_context("fork")
+    running: dict[Any, Any] = {}
+    try:
+        for k in range(count):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_serve, args=(work, items[k::count], sender, [*running, receiver]))
+            with warnings.catch_warnings():  # newer Pythons warn of threads, of which the child uses none
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            running[receiver] = process
+            sender.close()
+        waiting: list[Any] = list(running)
+        while waiting:
+            ready: Any
+            for ready in multiprocessing.connection.wait(waiting):
+                try:
+                    item, result = json.loads(ready.recv_bytes())
+                except EOFError:
+                    waiting.remove(ready)
+                    running[ready].join()
+                    if running[ready].exitcode:
+                        raise RuntimeError("A process that replayed fits ended before its work was done.") from None
+                    continue
+                if isinstance(result, str):
+                    raise ValueError(f"A replay without one record failed: {result}")
+                yield item, result
+    finally:
+        for receiver, process in running.items():
+            receiver.close()
+            process.terminate()
+            process.join()
+
+
+def _serve(work: Work, items: list[int], sender: Any, inherited: list[Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process is interrupted, and ends this one
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for end in inherited:
+        end.close()  # so that this process cannot outlive the first
+    for item in items:
+        try:
+            result: Any = work(item)
+        except Exception as error:
+            result = f"{type(error).__name__}: {error}"
+        sender.send_bytes(json.dumps([item, result]).encode())
+
+
+# The papers' figure.
+
+
+class _OneStep:
+    """Follow a fit as the papers account for it: at each step, the guide after it with and without each record."""
+
+    def __init__(self, separated: Separated, tensors: tuple[Tensor, ...], chosen: Settings, different: Any) -> None:
+        self.chosen, self.indices = chosen, different
+        self.records = tuple(t[different] for t in tensors)
+        self.gradients = vmap(grad(separated.log_likelihood), in_dims=(None, 0), randomness="different")
+        self.costs: list[Floats] = []
+
+    def __call__(self, optimizer: Variational, sample: Any) -> None:
+        """Note what the coming step costs each record, by itself."""
+        with_record, without = (self.after(optimizer, g) for g in self.alternatives(optimizer, sample))
+        self.costs.append(subsampled_costs(ONE_STEP_ORDERS, with_record, without, sample_rate=self.chosen.sample_rate))
+
+    def figure(self, rows: Any, delta: float) -> Guarantee:
+        """Return the papers' figure for pairs of these rows of the records."""
+        costs = [step[:, rows] for step in self.costs]
+        return one_step_figure(costs, delta=delta, sample_rate=self.chosen.sample_rate)
+
+    def alternatives(self, optimizer: Variational, sample: Any) -> tuple[Tensor, Tensor]:
+        """Return the sum of the sampled records' clipped gradients with each record among them, and without it."""
+        point, total = optimizer.point.detach(), optimizer.point.grad
+        if total is None:
+            raise ValueError("There is no gradient to step along.")
+        with torch.random.fork_rng(devices=[]):  # the fit's own draws stay what they are
+            own = -self.gradients(point, self.records).double()
+        norms = own.norm(dim=1, keepdim=True)
+        factors = (self.chosen.clip_norm / norms.clamp_min(1e-300)).clamp_max(1.0)
+        own = torch.where(norms.isfinite(), own * factors, 0.0)
+        inside = torch.from_numpy(np.isin(self.indices, sample))[:, None]
+        without = total.double() - torch.where(inside, own, 0.0)
+        return without + own, without
+
+    @staticmethod
+    @torch.no_grad()
+    def after(optimizer: Variational, sums: Tensor) -> Gaussians:
+        """Return the guide that one step of Adam would give, for each sum of gradients."""
+        guide, noise = optimizer.guide, optimizer._noise.double()
+        total = optimizer.point.grad
+        if total is None:
+            raise ValueError("There is no gradient to step along.")
+        joint = optimizer._gradient().double() + (sums - total.double()) / optimizer.sample_rate
+        free = (guide.log_scale.exp() > guide.floor).double()
+        moved = {}
+        for name, gradient in (
+            ("location", joint),
+            ("log_scale", free * (joint * guide.scale.double() * noise - 1.0)),
+        ):
+            parameter = getattr(guide, name)
+            state, group = optimizer.adam.state.get(parameter, {}), optimizer.adam.param_groups[0]
+            taken, (first, second) = float(state.get("step", 0)) + 1.0, group["betas"]
+            mean = first * state.get("exp_avg", torch.zeros(())).double() + (1 - first) * gradient
+            square = second * state.get("exp_avg_sq", torch.zeros(())).double() + (1 - second) * gradient**2
+            size = (square / (1 - second**taken)).sqrt() + group["eps"]
+            moved[name] = parameter.double() - optimizer.rate * mean / (1 - first**taken) / size
+        return Gaussians(moved["location"].numpy(), moved["log_scale"].exp().clamp_min(guide.floor).numpy())

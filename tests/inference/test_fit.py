@@ -1,0 +1,467 @@
+"""A fit end to end: what it guarantees, charges, releases and writes; and what one record can do to it."""
+
+import json
+import math
+import signal
+
+import dp_accounting
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from click.testing import CliRunner
+from scipy.stats import norm
+from typer.main import get_command
+
+from tacita import PrivacyError
+from tacita.cli import app
+from tacita.inference import fit, resume
+from tacita.inference.guides import Variational
+from tacita.inference.labels import label_of_run
+from tacita.ledger import Ledger
+
+NOISE, STEPS, RATE = 8.0, 20, 0.2
+
+
+def level(y):
+    """The mean and the spread of real numbers."""
+    mean = pyro.sample("mean", dist.Normal(0.0, 2.0))
+    spread = pyro.sample("spread", dist.LogNormal(0.0, 0.5))
+    with pyro.plate("people", len(y)):
+        pyro.sample("y", dist.Normal(mean, spread), obs=y)
+
+
+def middle(y):
+    """The mean of numbers whose spread is one: a record's gradient is known by hand."""
+    mean = pyro.sample("mean", dist.Normal(0.0, 2.0))
+    with pyro.plate("people", len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def logistic(x, y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    b = pyro.sample("b", dist.Normal(0.0, 1.0))
+    with pyro.plate("people", len(x)):
+        pyro.sample("y", dist.Bernoulli(logits=x @ w + b), obs=y)
+
+
+def numbers(count=300, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).normal(1.0, 1.0, count)).float()
+
+
+def quick(model=level, data=None, **options):
+    """A private fit of a second or less: the noise is given and nobody is followed."""
+    given = {"noise_multiplier": NOISE, "steps": STEPS, "sample_rate": RATE, "panel": 0, "rng": 1}
+    return fit(model, numbers() if data is None else data, **{**given, **options})
+
+
+def charged(path):
+    with Ledger.open(path) as ledger:
+        return sum(run["charged"] for run in ledger.runs().values())
+
+
+def dp_accountings_epsilon(noise, rate, steps, delta=1e-5):
+    event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
+    accountant = dp_accounting.pld.PLDAccountant()
+    return accountant.compose(event, steps).get_epsilon(delta)
+
+
+# A whole run, with a target, a ledger, followed records and a folder.
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit") / "run"
+    seen = []
+
+    def progress(step, steps):
+        seen.append((step, steps, charged(folder / "ledger.sqlite")))
+
+    result = fit(
+        level,
+        numbers(),
+        epsilon=2.0,
+        steps=STEPS,
+        sample_rate=RATE,
+        samples=50,
+        holdout=numbers(60, seed=9),
+        panel=40,
+        run_dir=folder,
+        rng=1,
+        name="Heights",
+        progress=progress,
+    )
+    return result, folder, seen
+
+
+def test_the_guarantee_is_within_what_was_asked_and_dp_accountings_own(run):
+    result, folder, _ = run
+    assert result.guarantee.kind == "worst_case"
+    assert 1.9 < result.guarantee.epsilon <= 2.0
+    noise = json.loads((folder / "run.json").read_text())["plan"]["noise_multiplier"]
+    assert result.guarantee.epsilon == pytest.approx(dp_accountings_epsilon(noise, RATE, STEPS), rel=2e-3)
+
+
+def test_steps_are_charged_before_they_are_taken(run):
+    _, folder, seen = run
+    assert [(step, steps) for step, steps, _ in seen] == [(k, STEPS) for k in range(1, STEPS + 1)]
+    assert all(on_disk >= step for step, _, on_disk in seen)
+    assert charged(folder / "ledger.sqlite") == STEPS
+
+
+def test_the_folders_label_is_the_results_own(run):
+    result, folder, _ = run
+    assert label_of_run(folder) == result.label()
+    pages = {name: (folder / name).read_bytes() for name in ("guarantee.json", "label.html", "label-owner.html")}
+    done = CliRunner().invoke(get_command(app), ["label", str(folder), "--json"])
+    assert done.exit_code == 0
+    assert json.loads(done.output)["label"] == result.label().to_dict()
+    assert {name: (folder / name).read_bytes() for name in pages} == pages
+    assert label_of_run(folder, delta=1e-7).worst.epsilon > result.guarantee.epsilon
+
+
+def test_the_label_speaks_of_the_posterior(run):
+    result, _, _ = run
+    label = result.label()
+    rows = dict(label.mechanism)
+    assert label.title == "Heights"
+    assert rows["Unknowns"] == "2 numbers: mean, spread"
+    assert "variational" in rows["Method"]
+    assert "wider" in rows["Intervals"]
+    assert any("one record of plate 'people' at a time" in check.text for check in label.public().checks)
+
+
+def test_typical_cases_are_on_the_owners_label_alone(run):
+    result, _, _ = run
+    readings = result.label().readings
+    assert readings.typical[0].kind == "bayesian"
+    assert 0.0 < readings.typical[0].epsilon <= result.guarantee.epsilon
+    assert "40" in readings.panels
+    assert result.label().public().readings is None
+
+
+def test_the_released_draws_are_in_the_folder(run):
+    result, folder, _ = run
+    with np.load(folder / "posterior.npz") as kept:
+        assert set(kept) == {"mean", "spread"}
+        for name, values in result.posterior.sample().items():
+            assert kept[name].shape == (50,)
+            assert np.array_equal(kept[name], values.numpy())
+
+
+def test_what_the_folder_says_of_a_fit_holds_nothing_of_the_records(tmp_path):
+    """Its numbers are settings and shapes, and how much wider the noise made intervals, which is private."""
+    said = []
+    for seed in (0, 5):
+        quick(data=numbers(seed=seed), run_dir=tmp_path / str(seed), rng=None)
+        document = json.loads((tmp_path / str(seed) / "inference.json").read_text())
+        said.append({key: value for key, value in document.items() if key != "notes"})
+    assert said[0] == said[1]
+
+
+def test_the_posterior_is_near_the_exact_one():
+    data = numbers(2000)
+    result = quick(middle, data, steps=300, noise_multiplier=3.0, samples=10, initial_scale=0.03)
+    precision = 2000 + 0.25
+    exact, sd = float(data.sum()) / precision, precision**-0.5
+    (row,) = result.summary()
+    assert row.mean == pytest.approx(exact, abs=3 * row.sd)
+    assert sd < row.sd < 1.5 * sd
+
+
+# Summaries, further draws, ArviZ.
+
+
+def test_the_summary_is_a_table_with_its_warnings():
+    result = quick()
+    text = str(result.summary())
+    assert text.splitlines()[0].split() == ["mean", "sd", "2.5%", "97.5%"]
+    assert [line.split()[0] for line in text.splitlines()[1:3]] == ["mean", "spread"]
+    assert "include the noise of the private fit" in text
+    wide, narrow = (result.summary(level=level).rows[0] for level in (0.99, 0.5))
+    assert wide.low < narrow.low < narrow.mean < narrow.high < wide.high
+    assert (narrow.high - narrow.low) / narrow.sd == pytest.approx(2 * norm.ppf(0.75), rel=0.1)
+    with pytest.raises(ValueError, match="level"):
+        result.summary(level=95)
+
+
+def test_vector_sites_are_numbered():
+    x = torch.randn(200, 2)
+    rows = quick(logistic, (x, (x[:, 0] > 0).float())).summary().rows
+    assert [row.name for row in rows] == ["w[0]", "w[1]", "b"]
+
+
+def test_further_draws_are_free_and_like_the_summary():
+    result = quick(samples=7)
+    assert len(result.posterior.sample()["mean"]) == 7
+    many = result.posterior.sample(4000, rng=3)["mean"]
+    row = result.summary().rows[0]
+    assert float(many.mean()) == pytest.approx(row.mean, abs=4 * row.sd / math.sqrt(4000) * 2)
+    assert torch.equal(many, result.posterior.sample(4000, rng=3)["mean"])
+    with pytest.raises(ValueError, match="size"):
+        result.posterior.sample(0)
+
+
+def test_arviz_takes_the_draws():
+    arviz = pytest.importorskip("arviz", reason="ArviZ is not installed (pip install 'tacita[bayes]')")
+    x = torch.randn(200, 2)
+    result = quick(logistic, (x, (x[:, 0] > 0).float()), samples=40)
+    made = result.to_arviz().posterior
+    assert made["w"].dims[:2] == ("chain", "draw")
+    assert (made["w"].shape, made["b"].shape) == ((1, 40, 2), (1, 40))
+    assert np.array_equal(made["b"].values[0], result.posterior.sample()["b"].numpy())
+    assert "epsilon" in made.attrs["privacy"]
+    table = arviz.summary(result.to_arviz(), kind="stats")
+    assert sorted(table.index) == ["b", "w[0]", "w[1]"]
+    draws = result.posterior.sample()["b"]
+    assert table.loc["b", "mean"] == pytest.approx(float(draws.mean()), abs=1e-3)
+
+
+# Data in every form, and other methods.
+
+
+def test_data_by_place_by_name_as_arrays_and_as_one_tensor():
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    y = (x[:, 0] > 0).astype(float)
+    forms = [
+        (x, y),
+        [x.astype(np.float32), y],
+        {"y": torch.from_numpy(y), "x": x},
+        (torch.from_numpy(x).float(), torch.from_numpy(y).float()),
+    ]
+    means = [[row.mean for row in quick(logistic, data).summary()] for data in forms]
+    assert all(other == pytest.approx(means[0], abs=1e-6) for other in means)
+    one = numbers()
+    assert quick(level, one).summary() == quick(level, one.numpy()).summary() == quick(level, {"y": one}).summary()
+
+
+def test_the_same_seed_gives_the_same_draws_and_another_other_ones():
+    first, again, other = (quick(rng=seed).posterior.released for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other, atol=1e-3)
+
+
+def test_double_precision_by_default(double):
+    result = quick(level, numbers().double())
+    assert result.posterior.released.dtype == torch.float64
+    assert result.posterior.sample()["mean"].dtype == torch.float64
+    assert result.summary().rows[0].sd > 0.0
+
+
+def test_whole_numbers_stay_whole():
+    def kinds(kind):
+        shares = pyro.sample("shares", dist.Dirichlet(torch.ones(3)))
+        with pyro.plate("people", len(kind)):
+            pyro.sample("kind", dist.Categorical(shares), obs=kind)
+
+    result = quick(kinds, np.arange(300) % 3)
+    draws = result.posterior.sample()["shares"]
+    assert draws.shape == (100, 3)
+    assert torch.allclose(draws.sum(-1), torch.ones(100), atol=1e-5)
+
+
+def test_a_low_rank_guide_and_own_unknowns():
+    def counts(y):
+        rate = pyro.sample("rate", dist.Normal(0.0, 1.0))
+        spread = pyro.sample("spread", dist.HalfNormal(1.0))
+        with pyro.plate("people", len(y)):
+            own = pyro.sample("own", dist.Normal(0.0, 1.0))
+            pyro.sample("y", dist.Poisson(torch.exp(rate + spread * own)), obs=y)
+
+    y = torch.from_numpy(np.random.default_rng(0).poisson(2.0, 200)).float()
+    result, again = (quick(counts, y, guide="low-rank", local_draws=4) for _ in range(2))
+    assert [row.name for row in result.summary()] == ["rate", "spread"]
+    assert torch.equal(result.posterior.released, again.posterior.released)
+    assert "low-rank" in dict(result.label().mechanism)["Guide"]
+
+
+def test_langevin_dynamics_releases_its_chain_and_no_more():
+    result = quick(middle, method="sgld", samples=5)
+    assert result.posterior.sample()["mean"].shape == (5,)
+    assert result.guarantee.epsilon == pytest.approx(dp_accountings_epsilon(NOISE, RATE, STEPS), rel=2e-3)
+    with pytest.raises(PrivacyError, match="5 draws were released"):
+        result.posterior.sample(6)
+    assert "not calibrated" in str(result.summary())
+    assert "Langevin" in dict(result.label().mechanism)["Method"]
+    assert result.to_arviz().posterior["mean"].shape == (1, 5)
+
+
+def test_a_plain_fit_promises_nothing_and_says_so():
+    data = numbers(2000)
+    seen = []
+    options = {"steps": 300, "sample_rate": 0.5, "initial_scale": 0.03}
+    result = fit(middle, data, method="plain", rng=0, progress=lambda *step: seen.append(step), **options)
+    assert math.isinf(result.guarantee.epsilon)
+    assert "No guarantee" in " ".join(result.label().declared)
+    assert "infinite" in str(result.label())
+    exact, sd = float(data.sum()) / 2000.25, 2000.25**-0.5
+    (row,) = result.summary()
+    assert row.mean == pytest.approx(exact, abs=0.5 * sd)
+    assert 0.9 * sd < row.sd < 1.4 * sd
+    assert (len(result.elbo), seen[-1]) == (300, (300, 300))
+
+
+def test_the_evidence_bound_is_the_exact_evidence_less_the_fits_distance():
+    """Without noise, at the end, its mean is just below the log evidence of a conjugate model."""
+    data = numbers(500)
+    result = fit(middle, data, method="plain", steps=300, sample_rate=1.0, initial_scale=0.05, rng=0)
+    prior, n = 0.25, 500
+    mean = float(data.double().sum()) / (n + prior)
+    log_evidence = (
+        norm.logpdf(data.numpy(), mean).sum()
+        + norm.logpdf(mean, 0.0, 2.0)
+        - norm.logpdf(mean, mean, (n + prior) ** -0.5)
+    )
+    constant = 0.5 * math.log(2 * math.pi * math.e)  # the entropy's, which the bound leaves out
+    assert np.mean(result.elbo[-100:]) + constant == pytest.approx(log_evidence, abs=0.5)
+
+
+# What one record can do.
+
+
+@pytest.fixture
+def gradients(monkeypatch):
+    """Return the points and noisy sums that fits step along."""
+    seen = []
+    before = Variational._gradient
+
+    def spy(self):
+        seen.append((self.point.detach().clone(), self.point.grad.clone()))
+        return before(self)
+
+    monkeypatch.setattr(Variational, "_gradient", spy)
+    return seen
+
+
+def with_record(value):
+    return numbers().index_fill(0, torch.tensor([0]), value)
+
+
+def first_sum(gradients, value, **options):
+    """The noisy sum of the first step, every record in it, the same noise at every call."""
+    gradients.clear()
+    result = quick(middle, with_record(value), sample_rate=1.0, clip_norm=0.5, **options)
+    return (*gradients[0], result)
+
+
+def test_a_record_out_of_range_moves_a_step_by_the_clip_norm(gradients):
+    point, nothing, _ = first_sum(gradients, math.nan)
+    for value, expected in ((30.0, -0.5), (-30.0, 0.5), (3e10, -0.5), (math.inf, 0.0)):
+        at, found, _ = first_sum(gradients, value)
+        assert torch.equal(at, point)
+        assert float(found - nothing) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_record_that_is_not_a_number_contributes_nothing(gradients):
+    """Against a record at the point itself, whose gradient is zero, and one just beside it."""
+    point, nothing, result = first_sum(gradients, math.nan)
+    for away in (0.0, 0.25):
+        _, found, _ = first_sum(gradients, float(point) - away)
+        assert float(found - nothing) == pytest.approx(away, abs=1e-4)
+    assert all(torch.isfinite(g).all() for _, g in gradients)
+    assert torch.isfinite(result.posterior.released).all()
+
+
+def test_how_far_out_of_range_makes_no_difference():
+    """30 times and 3000 times out of range are clipped to the same: so are the fits."""
+    far, further = (quick(middle, with_record(value)).posterior for value in (30.0, 3000.0))
+    assert torch.allclose(far.released, further.released, atol=1e-5)
+    usual = quick(middle, with_record(1.0)).posterior
+    assert 0.0 < float((far.location - usual.location).abs()) < 0.2
+
+
+# Ledgers and interruptions.
+
+
+def test_a_shared_ledger_is_charged_and_its_budget_kept(tmp_path):
+    book = tmp_path / "shared.sqlite"
+    Ledger.create(book, epsilon=1.0, delta=1e-5).close()
+    result = quick(ledger=book, steps=10)
+    assert charged(book) == 10
+    assert result.label().worst.epsilon < 1.0
+    with pytest.raises(PrivacyError, match="budget"):
+        quick(ledger=book, noise_multiplier=0.6, steps=50, rng=None)
+
+
+class Stop(Exception):
+    """A failure of the caller's own code."""
+
+
+@pytest.mark.parametrize("method", ["noisy", "sgld"])
+@pytest.mark.parametrize("by", ["ctrl-c", "failure"])
+def test_an_interrupted_fit_goes_on(tmp_path, by, method):
+    folder, seen = tmp_path / "run", []
+
+    def progress(step, steps):
+        if step == 16:
+            signal.raise_signal(signal.SIGINT)
+            if by == "failure":
+                raise Stop
+
+    with pytest.raises((KeyboardInterrupt, Stop)):
+        quick(run_dir=folder, progress=progress, method=method, samples=4)
+    assert 16 <= charged(folder / "ledger.sqlite") < STEPS
+    result = resume(folder, level, numbers(), progress=lambda *step: seen.append(step))
+    assert charged(folder / "ledger.sqlite") == STEPS
+    assert seen[-1] == (STEPS, STEPS)
+    assert result.guarantee.epsilon == pytest.approx(dp_accountings_epsilon(NOISE, RATE, STEPS), rel=2e-3)
+    assert label_of_run(folder) == result.label()
+    with np.load(folder / "posterior.npz") as kept:
+        assert np.array_equal(kept["mean"], result.posterior.sample()["mean"].numpy())
+    if by == "ctrl-c":
+        assert seen[0] == (17, STEPS)
+
+
+def test_a_fit_is_not_resumed_on_other_records_or_another_model(tmp_path):
+    def progress(step, steps):
+        if step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        quick(run_dir=tmp_path / "run", progress=progress)
+    with pytest.raises(PrivacyError, match="another dataset"):
+        resume(tmp_path / "run", level, numbers(seed=3))
+    with pytest.raises(ValueError, match="does not fit"):
+        resume(tmp_path / "run", middle, numbers())
+
+
+# What is refused: one clear line each, before anything is charged.
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"data": "names"}, TypeError, "tensors or arrays"),
+        ({"data": [["a", "b"]]}, TypeError, "tensors or arrays"),
+        ({"data": torch.tensor(1.0)}, ValueError, "first dimension"),
+        ({"data": torch.zeros(0)}, ValueError, "first dimension"),
+        ({"data": (torch.zeros(3), torch.zeros(4))}, ValueError, "first dimension"),
+        ({"data": ()}, ValueError, "first dimension"),
+        ({"data": {"z": torch.zeros(5)}}, ValueError, "TypeError"),
+        ({"data": (torch.zeros(5), torch.zeros(5))}, ValueError, "TypeError"),
+        ({"model": 3}, TypeError, "model must be"),
+        ({"method": "exact"}, ValueError, "method must be one of"),
+        ({"guide": "full"}, ValueError, "guide must be one of"),
+        ({"steps": 0}, ValueError, "steps must be"),
+        ({"samples": -1}, ValueError, "samples must be"),
+        ({"local_draws": 0.5}, ValueError, "local_draws must be"),
+        ({"sample_rate": 1.5}, ValueError, "sample_rate"),
+        ({"clip_norm": 0.0}, ValueError, "clip_norm"),
+        ({"learning_rate": math.nan}, ValueError, "learning_rate must be"),
+        ({"epsilon": 1.0}, ValueError, "noise_multiplier"),
+        ({"noise_multiplier": None}, ValueError, "noise_multiplier"),
+        ({"noise_multiplier": 0.0}, ValueError, "noise_multiplier"),
+        ({"delta": 1.0}, ValueError, "delta"),
+        ({"colour": "blue"}, TypeError, "colour"),
+        ({"holdout": (torch.zeros(3), torch.zeros(3)), "panel": 3}, ValueError, "record"),
+        ({"panel": -1}, ValueError, "panel must be"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(options, kind, said, tmp_path):
+    with pytest.raises(kind) as caught:
+        quick(**{"ledger": tmp_path / "book.sqlite", **options})
+    message = str(caught.value)
+    assert said in message
+    assert "\n" not in message
+    assert not (tmp_path / "book.sqlite").exists() or charged(tmp_path / "book.sqlite") == 0

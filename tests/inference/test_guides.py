@@ -1,0 +1,325 @@
+"""Guides against torch's own distributions; what they converge to, with and without noise, against closed forms."""
+
+import copy
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Independent, LowRankMultivariateNormal, Normal
+from torch.func import jacrev
+
+from tacita.inference.fit import gaussian_of
+from tacita.inference.guides import Guide, Langevin, Variational, guide_of
+
+
+@pytest.fixture(autouse=True)
+def _double(double):
+    pass
+
+
+def a_guide(rank, size=4):
+    guide = Guide(torch.linspace(-1.0, 2.0, size), scale=0.3, rank=rank)
+    with torch.no_grad():
+        guide.log_scale += torch.linspace(-0.5, 0.7, size)
+        if rank:
+            guide.factor += torch.linspace(0.1, 0.9, size * rank).reshape(size, rank)
+    return guide
+
+
+def as_torch(guide):
+    if guide.rank:
+        return LowRankMultivariateNormal(guide.location, guide.factor, guide.scale.square())
+    return Independent(Normal(guide.location, guide.scale), 1)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_guide_is_the_gaussian_that_it_says(rank):
+    guide = a_guide(rank)
+    theirs = as_torch(guide)
+    exact = theirs.covariance_matrix if rank else torch.diag(guide.scale.square())
+    assert torch.allclose(guide.covariance(), exact, rtol=1e-12)
+    entropy = guide.entropy().item() + 2.0 * math.log(2.0 * math.pi * math.e)
+    assert entropy == pytest.approx(theirs.entropy().item(), rel=1e-12)
+    noise = torch.randn(guide.noise_size)
+    root = jacrev(guide.draw)(noise)
+    assert torch.allclose(root @ root.T, exact, rtol=1e-12)
+    assert torch.equal(guide.draw(torch.zeros(guide.noise_size)), guide.location)
+    many = torch.randn(3, 5, guide.noise_size)
+    assert torch.allclose(guide.draw(many)[2, 4], guide.draw(many[2, 4]))
+
+
+def test_guides_by_name():
+    start = torch.zeros(17)
+    assert guide_of("diagonal", start, scale=0.1, floor=1e-6).rank == 0
+    low_rank = guide_of("low-rank", start, scale=0.1, floor=1e-6)
+    assert low_rank.rank == 4
+    sizes = torch.linalg.svdvals(low_rank.factor)
+    assert sizes.min() > 0.9 * sizes.max()  # its directions start apart
+    assert low_rank.covariance().diagonal().sqrt().max() < 0.12
+    with pytest.raises(ValueError, match="guide must be one of"):
+        guide_of("full", start, scale=0.1, floor=1e-6)
+
+
+# One step's gradients.
+
+
+def quadratic(precision, centre):
+    def log_density(z):
+        away = z - centre
+        return -0.5 * away @ precision @ away
+
+    return log_density
+
+
+PRECISION = torch.tensor([[3.0, 1.0, 0.0], [1.0, 2.0, -0.5], [0.0, -0.5, 4.0]], dtype=torch.float64)
+CENTRE = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+
+
+def take(optimizer, log_likelihood, noise=0.0, rng=None):
+    """One step along the exact gradient of a likelihood at the point, scaled as a sampled sum is, plus noise."""
+    at = optimizer.point.detach().clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(-log_likelihood(at), at)
+    if noise:
+        gradient = gradient + noise * torch.from_numpy(rng.standard_normal(len(at)))
+    optimizer.point.grad = optimizer.sample_rate * gradient
+    optimizer.step()
+
+
+def prior(z):
+    return -0.5 * z @ z
+
+
+def fitting(rank=0, *, steps=400, size=3, learning_rate=0.1, seed=0, scale=0.3, floor=1e-6, log_prior=prior):
+    point = nn.Parameter(torch.zeros(size))
+    guide = Guide(torch.zeros(size), scale=scale, rank=rank, floor=floor)
+    return Variational(point, guide, log_prior, sample_rate=0.2, steps=steps, learning_rate=learning_rate, seed=seed)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_one_points_gradients_average_to_those_of_the_exact_evidence_bound(rank):
+    """For a quadratic density the bound is known: its value at the location, a trace, and the entropy."""
+    log_likelihood = quadratic(PRECISION, CENTRE)
+    optimizer = fitting(rank)
+    with torch.no_grad():
+        for (_, p), (_, made) in zip(
+            optimizer.guide.named_parameters(), a_guide(rank, 3).named_parameters(), strict=True
+        ):
+            p.copy_(made)
+    exact = copy.deepcopy(optimizer.guide)
+    covariance = torch.diag(exact.scale.square()) + (exact.factor @ exact.factor.T if rank else 0.0)
+    hessian = PRECISION + torch.eye(3)
+    bound = log_likelihood(exact.location) + prior(exact.location) - 0.5 * torch.trace(hessian @ covariance)
+    (-bound - as_torch(exact).entropy()).backward()
+    optimizer.adam.step = lambda: None  # only its gradients are wanted
+    sums = {name: torch.zeros_like(p) for name, p in exact.named_parameters()}
+    size = optimizer.guide.noise_size
+    corners = math.sqrt(size) * torch.eye(size)  # with their opposites, exact for polynomials of degree three
+    for noise in torch.cat([corners, -corners]):
+        with torch.no_grad():
+            optimizer._noise = noise
+            optimizer.point.copy_(optimizer.guide.draw(noise))
+        take(optimizer, log_likelihood)
+        for name, p in optimizer.guide.named_parameters():
+            sums[name] += p.grad / (2 * size)
+    for name, p in exact.named_parameters():
+        assert torch.allclose(sums[name], p.grad, rtol=1e-9)
+
+
+def test_the_public_part_of_the_evidence_bound_is_prior_and_entropy():
+    optimizer = fitting()
+    at, entropy = optimizer.point.detach().clone(), optimizer.guide.entropy().item()
+    take(optimizer, quadratic(PRECISION, CENTRE))
+    assert optimizer.public == pytest.approx(prior(at).item() + entropy)
+
+
+def test_a_step_without_a_gradient_is_refused():
+    with pytest.raises(ValueError, match="no gradient"):
+        fitting().step()
+
+
+# What fits converge to without noise.
+
+
+def test_independent_unknowns_converge_to_their_exact_posterior():
+    precision = torch.diag(torch.tensor([4.0, 25.0, 100.0]))
+    optimizer = fitting(steps=1500, learning_rate=0.05)
+    for _ in range(1500):
+        take(optimizer, quadratic(precision, CENTRE))
+    guide = optimizer.fitted()
+    exact = precision.diagonal() + 1.0
+    sd = exact.rsqrt()
+    assert ((guide.location - precision.diagonal() * CENTRE / exact).abs() < 0.1 * sd).all()
+    assert torch.allclose(guide.scale, sd, rtol=0.05)
+    assert optimizer.averaged == 750
+
+
+def test_a_low_rank_guide_finds_the_dependence_that_a_diagonal_one_misses():
+    direction = torch.tensor([1.0, 1.0, 0.0]) / math.sqrt(2.0)
+    covariance = 0.02 * torch.eye(3) + 0.3 * torch.outer(direction, direction)
+    log_density = quadratic(torch.linalg.inv(covariance), CENTRE)
+    fitted = {}
+    for rank in (0, 1):
+        optimizer = fitting(rank, steps=1500, learning_rate=0.05, log_prior=lambda z: 0.0 * z.sum())
+        for _ in range(1500):
+            take(optimizer, log_density)
+        fitted[rank] = optimizer.fitted()
+        assert torch.allclose(fitted[rank].location, CENTRE, atol=0.05)
+    assert torch.allclose(fitted[1].covariance(), covariance, atol=0.02)
+    assert fitted[0].scale[0] < 0.6 * covariance[0, 0].sqrt()  # mean-field is too narrow, and its note says so
+    assert fitted[0].scale[0] == pytest.approx(float(torch.linalg.inv(covariance)[0, 0].rsqrt()), rel=0.05)
+
+
+def test_a_scale_at_its_floor_can_grow_again():
+    optimizer = fitting(steps=600, scale=0.01, floor=0.1, size=1)
+    assert optimizer.guide.scale.item() == pytest.approx(0.1, rel=1e-4)
+    for _ in range(600):
+        take(optimizer, lambda z: -0.5 * 3.0 * z.square().sum())
+    assert optimizer.fitted().scale.item() == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_scale_never_goes_below_its_floor():
+    optimizer = fitting(steps=200, floor=0.1, size=1)
+    for _ in range(200):
+        take(optimizer, lambda z: -0.5 * 1e4 * z.square().sum())
+        assert optimizer.guide.scale.item() >= 0.1
+    assert optimizer.fitted().scale.item() == pytest.approx(0.1, rel=1e-3)
+
+
+def test_the_learning_rate_falls_to_a_tenth():
+    optimizer = fitting(steps=10)
+    rates = []
+    for _ in range(10):
+        take(optimizer, quadratic(PRECISION, CENTRE))
+        rates.append(optimizer.adam.param_groups[0]["lr"])
+    assert rates[0] == 0.1
+    assert all(a > b for a, b in itertools.pairwise(rates))
+    assert 0.01 < rates[-1] < 0.02
+
+
+def test_before_the_second_half_the_newest_guide_is_what_there_is():
+    optimizer = fitting(steps=10)
+    take(optimizer, quadratic(PRECISION, CENTRE))
+    assert torch.equal(optimizer.fitted().location, optimizer.guide.location)
+    assert not any(p.requires_grad for p in optimizer.fitted().parameters())
+
+
+# The correction for the noise of a private fit.
+
+
+def noisy_fit(curvature, noise, steps=500, size=200):
+    """Fit the mean of a Gaussian under noise, `size` times at once.
+
+    Returns how far off the fitted means are, the guides' own variances, and the extra variances that are predicted.
+    """
+    exact, rng = torch.linspace(-1.0, 1.0, size), np.random.default_rng(4)
+    optimizer = fitting(steps=steps, size=size, learning_rate=0.05, scale=0.1, log_prior=lambda z: 0.0 * z.sum())
+    for _ in range(steps):
+        take(optimizer, lambda z: -0.5 * curvature * (z - exact).square().sum(), noise, rng)
+    optimizer.sample_rate = 1.0  # no records were sampled here: only privacy's noise and the points' own
+    own, extra = gaussian_of(optimizer, noise)
+    return (optimizer.fitted().location - exact).numpy(), own.diagonal().numpy(), extra.diagonal().numpy()
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize(("curvature", "noise"), [(60.0, 15.0), (60.0, 40.0), (400.0, 100.0)])
+def test_noise_moves_the_mean_as_far_as_predicted_and_intervals_cover(curvature, noise):
+    """A variance of 200 draws is off by 35% less than once in a thousand times, a coverage by 5% likewise."""
+    errors, own, extra = noisy_fit(curvature, noise)
+    assert 0.65 < np.mean(errors**2) / extra.mean() < 1.35
+    assert own.mean() == pytest.approx(1.0 / curvature, rel=0.1)
+    theory = (noise**2 / curvature**2 + 1.0 / curvature) / 250  # Polyak & Juditsky at the true curvature
+    assert 0.65 < np.mean(errors**2) / theory < 1.35
+    truth = np.random.default_rng(5).standard_normal((200, len(errors))) / math.sqrt(curvature)
+    assert 0.91 < np.mean(np.abs(truth - errors) < 1.96 * np.sqrt(own + extra)) < 0.98
+
+
+@pytest.mark.stat
+def test_without_the_correction_intervals_would_be_too_narrow():
+    errors, own, extra = noisy_fit(60.0, 120.0)
+    truth = np.random.default_rng(5).standard_normal((200, len(errors))) / math.sqrt(60.0)
+    bare, corrected = (np.mean(np.abs(truth - errors) < 1.96 * np.sqrt(v)) for v in (own, own + extra))
+    print(bare, corrected)
+    assert bare < 0.84 < corrected - 0.02
+
+
+# Langevin dynamics.
+
+
+@pytest.mark.stat
+def test_langevin_dynamics_has_the_stationary_variance_of_its_step_size():
+    """On a quadratic with curvature h the discretised chain is exact: variance 1 / (h (1 - eta h / 4)).
+
+    500 independent chains, so a variance is off by 20% less than once in a thousand times.
+    """
+    curvature, noise, rng = 50.0, 10.0, np.random.default_rng(0)
+    point = nn.Parameter(torch.zeros(500))
+    chain = Langevin(point, lambda z: 0.0 * z.sum(), sample_rate=0.3, steps=200, keep=5)
+    chain.set_noise(noise)
+    assert chain.step_size == pytest.approx((2 * 0.3 / noise) ** 2)
+    for _ in range(200):
+        point.grad = 0.3 * curvature * (point.detach() - 1.0) + noise * torch.from_numpy(rng.standard_normal(500))
+        chain.step()
+    stationary = 1.0 / (curvature * (1.0 - chain.step_size * curvature / 4.0))
+    assert float(chain.kept[-1].var()) == pytest.approx(stationary, rel=0.2)
+    assert float(chain.kept[-1].mean()) == pytest.approx(1.0, abs=0.04)
+
+
+def test_langevin_keeps_evenly_spaced_points_of_the_second_half():
+    point = nn.Parameter(torch.zeros(1))
+    chain = Langevin(point, lambda z: 0.0 * z.sum(), sample_rate=1.0, steps=20, keep=5)
+    chain.set_noise(2.0)  # a step size of one: each step moves by half the gradient
+    for _ in range(20):
+        point.grad = torch.tensor([-2.0])
+        chain.step()
+    assert chain.kept.flatten().tolist() == [12.0, 14.0, 16.0, 18.0, 20.0]
+
+
+# Going on from a checkpoint.
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("stop", [3, 14])
+def test_a_resumed_fit_equals_an_uninterrupted_one_with_the_same_noise(rank, stop):
+    def run(optimizer, first, last):
+        for k in range(first, last):
+            take(optimizer, quadratic(PRECISION, CENTRE), 5.0, np.random.default_rng(k))
+
+    whole, first, second = (fitting(rank, steps=20, seed=seed) for seed in (0, 0, 7))
+    run(whole, 0, 20)
+    run(first, 0, stop)
+    saved = copy.deepcopy(first.state_dict())
+    run(first, stop, 20)  # a state that is taken does not change afterwards
+    second.load_state_dict(saved)
+    second.random = np.random.default_rng(0)
+    for _ in range(stop + 1):  # the points drawn so far
+        second._normal(second.guide.noise_size)
+    run(second, stop, 20)
+    for name, value in whole.fitted().state_dict().items():
+        assert torch.equal(second.fitted().state_dict()[name], value)
+        assert torch.equal(first.fitted().state_dict()[name], value)
+    assert torch.equal(second.point, whole.point)
+    assert (second.taken, second.averaged) == (20, 10)
+
+
+def test_a_resumed_chain_equals_an_uninterrupted_one():
+    def chain():
+        made = Langevin(nn.Parameter(torch.zeros(3)), prior, sample_rate=0.2, steps=20, keep=4)
+        made.set_noise(3.0)
+        return made
+
+    def run(optimizer, first, last):
+        for k in range(first, last):
+            take(optimizer, quadratic(PRECISION, CENTRE), 5.0, np.random.default_rng(k))
+
+    whole, first, second = chain(), chain(), chain()
+    run(whole, 0, 20)
+    run(first, 0, 14)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    with torch.no_grad():
+        second.point.copy_(first.point)  # the point is the model's parameter, and in the model's checkpoint
+    run(second, 14, 20)
+    assert torch.equal(second.kept, whole.kept)
+    assert len(whole.kept) == 4

@@ -1,0 +1,739 @@
+"""A model taken apart has the density and the per-record gradients of Pyro's own trace, or is refused with its line."""
+
+import itertools
+import math
+import traceback
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from scipy.integrate import quad
+from scipy.stats import norm, poisson
+from torch.distributions import biject_to, constraints
+
+from tacita._check import PrivacyError
+from tacita.inference.fit import Evidence, _own_loss, with_dummy
+from tacita.inference.separation import separate, start_of
+from tacita.training.records import record_loss
+from tacita.training.step import private_gradient
+
+# Models, and what is known of them without taking them apart.
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, its data, how its sites come from free numbers, and what a record's own discrete sites can be."""
+
+    model: object
+    data: object  # () -> tensors, or a dict of them
+    free: dict  # site -> (transform from free numbers, their shape)
+    own: dict = field(default_factory=dict)  # site -> values
+
+    def tensors(self):
+        made = self.data()
+        return (tuple(made.values()), tuple(made)) if isinstance(made, dict) else (made, ())
+
+    def separated(self):
+        return separate(self.model, *self.tensors())
+
+    def size(self):
+        return sum(math.prod(shape) for _, shape in self.free.values())
+
+    def values(self, flat):
+        parts = flat.split([math.prod(shape) for _, shape in self.free.values()])
+        return {
+            name: transform(part.reshape(shape))
+            for (name, (transform, shape)), part in zip(self.free.items(), parts, strict=True)
+        }
+
+    def trace(self, flat, tensors, **own):
+        """Pyro's own trace of the model at these values."""
+        names = self.tensors()[1]
+        conditioned = poutine.condition(self.model, data={**self.values(flat), **own})
+        batch = {"kwargs": dict(zip(names, tensors, strict=True))} if names else {"args": tensors}
+        trace = poutine.trace(conditioned).get_trace(*batch.get("args", ()), **batch.get("kwargs", {}))
+        trace.compute_log_prob()
+        return trace
+
+    def record(self, flat, tensors):
+        """One record's log density by Pyro's trace, its own discrete sites summed out one combination at a time."""
+        terms = []
+        for chosen in itertools.product(*self.own.values()):
+            trace = self.trace(flat, tensors, **dict(zip(self.own, chosen, strict=True)))
+            sites = [s for n, s in trace.nodes.items() if s["type"] == "sample" and "log_prob_sum" in s]
+            terms.append(sum(s["log_prob_sum"] for s in sites if s["name"] not in self.free))
+        return torch.logsumexp(torch.stack([torch.as_tensor(t) for t in terms]), 0)
+
+
+def real(part):
+    return part
+
+
+def simplex(part):
+    return biject_to(constraints.simplex)(part)
+
+
+def xy():
+    x = torch.randn(7, 2)
+    return x, x @ torch.tensor([1.0, -2.0]) + torch.randn(7)
+
+
+def linear(x, y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 3.0).to_event(1))
+    sigma = pyro.sample("sigma", dist.HalfNormal(2.0))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x @ w, sigma), obs=y)
+
+
+def looped_linear(x, y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 3.0).to_event(1))
+    sigma = pyro.sample("sigma", dist.HalfNormal(2.0))
+    for i in pyro.plate("records", len(x)):
+        pyro.sample(f"y_{i}", dist.Normal(x[i] @ w, sigma), obs=y[i])
+
+
+def logistic(x, y):
+    w = pyro.sample("w", dist.Laplace(torch.zeros(2), 1.0).to_event(1))
+    b = pyro.sample("b", dist.StudentT(4.0, 0.0, 2.0))
+    with pyro.plate("records", len(x)):
+        logits = pyro.deterministic("logits", x @ w + b)
+        pyro.sample("y", dist.Bernoulli(logits=logits), obs=y)
+
+
+def counts(x, y):
+    rates = pyro.sample("rates", dist.LogNormal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Poisson(x.abs() @ rates), obs=y)
+
+
+def schools(school, score):
+    """Groups share their effects; a record's column says which is its own."""
+    mean = pyro.sample("mean", dist.Normal(0.0, 5.0))
+    tau = pyro.sample("tau", dist.HalfCauchy(1.0))
+    with pyro.plate("schools", 3):
+        effect = pyro.sample("effect", dist.Normal(mean, tau))
+    with pyro.plate("pupils", len(score)):
+        pyro.sample("score", dist.Normal(effect[school], 1.5), obs=score)
+
+
+def kinds(kind):
+    shares = pyro.sample("shares", dist.Dirichlet(torch.tensor([1.0, 2.0, 0.5])))
+    with pyro.plate("records", len(kind)):
+        pyro.sample("kind", dist.Categorical(shares), obs=kind)
+
+
+def mixture(y):
+    """A record's own discrete site, vectorised."""
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
+    means = pyro.sample("means", dist.Normal(0.0, 3.0).expand([3]).to_event(1))
+    with pyro.plate("records", len(y)):
+        z = pyro.sample("z", dist.Categorical(weights))
+        pyro.sample("y", dist.Normal(means[z], 1.0), obs=y)
+
+
+def two_own(y):
+    """Two own discrete sites, the second built on the first."""
+    p = pyro.sample("p", dist.Beta(2.0, 2.0))
+    shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
+    with pyro.plate("records", len(y)):
+        a = pyro.sample("a", dist.Bernoulli(p))
+        b = pyro.sample("b", dist.Bernoulli(0.2 + 0.5 * a))
+        pyro.sample("y", dist.Normal(shift * a + b, 0.7), obs=y)
+
+
+def looped_mixture(y):
+    p = pyro.sample("p", dist.Beta(2.0, 2.0))
+    shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
+    for i in pyro.plate("records", len(y)):
+        a = pyro.sample(f"a_{i}", dist.Bernoulli(p))
+        pyro.sample(f"y_{i}", dist.Normal(shift * a, 0.7), obs=y[i])
+
+
+def weighted(x, y):
+    """Every record with a public weight, and those with a negative x masked out."""
+    m = pyro.sample("m", dist.Normal(0.0, 1.0))
+    with pyro.plate("records", len(x)), poutine.scale(scale=0.3), poutine.mask(mask=x[:, 0] > 0.0):
+        pyro.sample("y", dist.Normal(m, 1.0), obs=y)
+
+
+def by_factor(y):
+    m = pyro.sample("m", dist.Normal(0.0, 1.0))
+    with pyro.plate("records", len(y)):
+        pyro.factor("y", -((y - m).abs() ** 1.5))
+
+
+def two_columns(x, y):
+    """Two observed sites in one plate, one of them a vector."""
+    m = pyro.sample("m", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("x", dist.MultivariateNormal(m, torch.eye(2)), obs=x)
+        pyro.sample("y", dist.Normal(x @ m, 1.0), obs=y)
+
+
+def real_records():
+    return (torch.randn(7) + 1.0,)
+
+
+BINARY = torch.tensor([0.0, 1.0], dtype=torch.float64)
+CASES = {
+    "linear": Case(linear, xy, {"w": (real, (2,)), "sigma": (torch.exp, ())}),
+    "by name": Case(
+        linear, lambda: dict(zip("yx", xy()[::-1], strict=True)), {"w": (real, (2,)), "sigma": (torch.exp, ())}
+    ),
+    "in a loop": Case(looped_linear, xy, {"w": (real, (2,)), "sigma": (torch.exp, ())}),
+    "logistic": Case(logistic, lambda: (xy()[0], torch.ones(7).bernoulli(0.5)), {"w": (real, (2,)), "b": (real, ())}),
+    "counts": Case(counts, lambda: (xy()[0], torch.arange(7.0)), {"rates": (torch.exp, (2,))}),
+    "groups": Case(
+        schools,
+        lambda: {"school": torch.arange(7) % 3, "score": torch.randn(7)},
+        {"mean": (real, ()), "tau": (torch.exp, ()), "effect": (real, (3,))},
+    ),
+    "simplex": Case(kinds, lambda: (torch.arange(7) % 3,), {"shares": (simplex, (2,))}),
+    "weighted": Case(weighted, xy, {"m": (real, ())}),
+    "factor": Case(by_factor, real_records, {"m": (real, ())}),
+    "two columns": Case(two_columns, xy, {"m": (real, (2,))}),
+    "mixture": Case(
+        mixture, real_records, {"weights": (simplex, (2,)), "means": (real, (3,))}, {"z": torch.arange(3)[:, None]}
+    ),
+    "two own": Case(
+        two_own,
+        real_records,
+        {"p": (torch.sigmoid, ()), "shift": (real, ())},
+        {"a": BINARY[:, None], "b": BINARY[:, None]},
+    ),
+    "own in a loop": Case(
+        looped_mixture,
+        real_records,
+        {"p": (torch.sigmoid, ()), "shift": (real, ())},
+        {"a_0": BINARY},
+    ),
+}
+WITHOUT_OWN = [name for name, case in CASES.items() if not case.own]
+
+
+@pytest.fixture(params=CASES)
+def case(request, double):
+    return CASES[request.param]
+
+
+def log_volume(case, flat):
+    """The log volume change of all sites, from the matrix of derivatives; a simplex has one number too many."""
+    start, total = 0, 0.0
+    for transform, shape in case.free.values():
+        part = flat[start : start + math.prod(shape)].detach()
+        start += len(part)
+        matrix = torch.autograd.functional.jacobian(
+            lambda free, transform=transform, shape=shape: transform(free.reshape(shape)).flatten()[: len(free)], part
+        )
+        total += float(torch.linalg.slogdet(matrix)[1])
+    return total
+
+
+def points(case, count=3):
+    return torch.from_numpy(np.random.default_rng(2).normal(size=(count, case.size())))
+
+
+# Densities.
+
+
+@pytest.mark.parametrize("name", WITHOUT_OWN)
+def test_prior_and_records_add_up_to_pyros_own_density(name, double):
+    case = CASES[name]
+    (tensors, _), made = case.tensors(), case.separated()
+    for flat in points(case):
+        ours = made.log_prior(flat) + sum(made.log_likelihood(flat, record) for record in zip(*tensors, strict=True))
+        theirs = case.trace(flat, tensors).log_prob_sum() + log_volume(case, flat)
+        assert float(ours) == pytest.approx(float(theirs), rel=1e-10)
+
+
+def test_a_records_term_is_pyros_with_its_own_discrete_sites_summed_out(case):
+    (tensors, _), made = case.tensors(), case.separated()
+    for flat in points(case, 2):
+        for i, record in enumerate(zip(*tensors, strict=True)):
+            theirs = case.record(flat, tuple(t[i : i + 1] for t in tensors))
+            assert float(made.log_likelihood(flat, record)) == pytest.approx(float(theirs), rel=1e-10)
+
+
+def test_the_prior_is_the_density_of_the_shared_sites_alone(case):
+    (tensors, _), made = case.tensors(), case.separated()
+    for flat in points(case):
+        own = {
+            name: values[0].expand(len(tensors[0])) if values.dim() > 1 else values[0]
+            for name, values in case.own.items()
+        }
+        trace = case.trace(flat, tensors, **own)
+        theirs = sum(float(trace.nodes[name]["log_prob_sum"]) for name in case.free) + log_volume(case, flat)
+        assert float(made.log_prior(flat)) == pytest.approx(theirs, rel=1e-10)
+
+
+def test_values_keep_leading_dimensions(case):
+    made = case.separated()
+    flats = points(case, 4)
+    together = made.values(flats)
+    for i, flat in enumerate(flats):
+        for name, value in case.values(flat).items():
+            assert torch.allclose(together[name][i], value, rtol=1e-12)
+
+
+# Per-record gradients, through the step that training takes.
+
+
+def test_per_record_gradients_equal_a_loop_over_pyros_traces(case):
+    tensors, made = case.tensors()[0], case.separated()
+    for flat in points(case, 2):
+        loop = []
+        for i in range(len(tensors[0])):
+            at = flat.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(-case.record(at, tuple(t[i : i + 1] for t in tensors)), at)
+            loop.append(gradient)
+        evidence = Evidence(made, flat)
+        loss, records = record_loss(evidence, _own_loss), with_dummy(tensors)
+        for i, gradient in enumerate(loop):
+            only = torch.zeros(len(loop)).index_fill(0, torch.tensor([i]), 1e11)  # others are clipped to nothing
+            sums, clipped = _batch_gradient(loss, flat, records, bounds=only)
+            assert torch.allclose(sums["point"], gradient, rtol=1e-6, atol=1e-9 * float(gradient.norm()))
+            assert float(clipped.norms[i]) == pytest.approx(float(gradient.norm()), rel=1e-6)
+        sums, _ = _batch_gradient(loss, flat, records)
+        whole = torch.stack(loop).sum(0)
+        assert torch.allclose(sums["point"], whole, rtol=1e-6, atol=1e-9 * float(whole.norm()))
+
+
+def _batch_gradient(loss, flat, records, bounds=None):
+    return private_gradient(
+        loss,
+        {"point": flat},
+        records,
+        clip_norm=1e11,
+        noise_multiplier=0.0,
+        divisor=1.0,
+        rng=np.random.default_rng(0),
+        bounds=bounds,
+    )
+
+
+# A record's own continuous sites, averaged out over draws from their prior.
+
+
+def overdispersed(y):
+    """Counts whose log rate has a record's own normal part."""
+    mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+    spread = pyro.sample("spread", dist.HalfNormal(1.0))
+    with pyro.plate("records", len(y)):
+        own = pyro.sample("own", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Poisson(torch.exp(mean + spread * own)), obs=y)
+
+
+def contaminated(y):
+    """A record's own continuous site, and an own discrete one that says whether it matters."""
+    mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+    with pyro.plate("records", len(y)):
+        odd = pyro.sample("odd", dist.Bernoulli(0.3))
+        shift = pyro.sample("shift", dist.Laplace(0.0, 2.0))
+        pyro.sample("y", dist.Normal(mean + odd * shift, 1.0), obs=y)
+
+
+def overdispersed_by_quadrature(count):
+    """The log density of a count at mean 0.4 and spread exp(-0.3)."""
+    return math.log(
+        quad(lambda own: norm.pdf(own) * poisson.pmf(count, math.exp(0.4 + math.exp(-0.3) * own)), -9, 9)[0]
+    )
+
+
+def contaminated_by_quadrature(y):
+    """The log density of a record at mean 0.2."""
+    odd, _ = quad(lambda s: math.exp(-abs(s) / 2) / 4 * norm.pdf(y, 0.2 + s), -40, 40, points=[0.0, y])
+    return math.log(0.7 * norm.pdf(y, 0.2) + 0.3 * odd)
+
+
+def test_own_continuous_sites_converge_to_quadrature(double):
+    y, flat = torch.tensor([0.0, 2.0, 7.0]), torch.tensor([0.4, -0.3])
+    made = separate(overdispersed, (y,), draws=10_000)
+    assert (made.drawn, made.size) == (("own",), 2)
+    for value in y:
+        terms = torch.stack([made.log_likelihood(flat, (value,)) for _ in range(20)])
+        assert float(terms.mean()) == pytest.approx(overdispersed_by_quadrature(int(value)), abs=0.02)
+
+
+def test_few_draws_give_a_lower_bound_on_average(double):
+    value, flat = torch.tensor(7.0), torch.tensor([0.4, -0.3])
+    means = []
+    for draws in (2, 32):
+        made = separate(overdispersed, (value[None],), draws=draws)
+        means.append(float(torch.stack([made.log_likelihood(flat, (value,)) for _ in range(300)]).mean()))
+    assert means[0] < means[1] - 0.1 < means[1] < overdispersed_by_quadrature(7)
+
+
+def test_own_continuous_and_discrete_sites_together(double):
+    y, flat = torch.tensor([4.0, -0.5]), torch.tensor([0.2])
+    made = separate(contaminated, (y,), draws=10_000)
+    for value in y.tolist():
+        terms = torch.stack([made.log_likelihood(flat, (torch.tensor(value),)) for _ in range(10)])
+        assert float(terms.mean()) == pytest.approx(contaminated_by_quadrature(value), abs=0.02)
+
+
+@pytest.mark.parametrize("prior", [dist.Normal(0.0, 1.0), dist.Laplace(0.0, 1.0), dist.Exponential(2.0)])
+def test_every_record_and_every_draw_is_fresh(prior, double):
+    """Under per-record differentiation, records that are equal still get draws of their own."""
+
+    def model(y):
+        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        with pyro.plate("records", len(y)):
+            own = pyro.sample("own", prior)
+            pyro.sample("y", dist.Normal(mean + own, 1.0), obs=y)
+
+    y = torch.ones(50)
+    made = separate(model, (y,), draws=3)
+    loss, flat = record_loss(Evidence(made, torch.zeros(1)), _own_loss), torch.zeros(1)
+    _, clipped = _batch_gradient(loss, flat, with_dummy((y,)))
+    _, again = _batch_gradient(loss, flat, with_dummy((y,)))
+    assert len(set(clipped.norms.tolist())) == 50
+    assert not set(clipped.norms.tolist()) & set(again.norms.tolist())
+
+
+# Where a fit starts.
+
+
+def test_the_start_is_the_priors_means_one_after_the_other(double):
+    def model(y):
+        mean = pyro.sample("mean", dist.Normal(4.0, 1.0))
+        wide = pyro.sample("wide", dist.Cauchy(1.0, 1.0))
+        scale = pyro.sample("scale", dist.Exponential(0.5))
+        effect = pyro.sample("effect", dist.Normal(mean * torch.ones(2), scale).to_event(1))
+        with pyro.plate("records", len(y)):
+            pyro.sample("y", dist.Normal(effect.sum() + wide, scale), obs=y)
+
+    made = separate(model, (torch.randn(4),))
+    assert start_of(made).tolist() == pytest.approx([4.0, 0.0, math.log(2.0), 4.0, 4.0])
+
+
+# What is refused. SECRET stands in the data and must be in no message.
+
+SECRET = 31337.25
+
+
+def secret_records():
+    return (torch.tensor([1.5, SECRET, -2.5, 0.5, 7.0]),)
+
+
+def normal_mean():
+    return pyro.sample("mean", dist.Normal(0.0, 1.0))
+
+
+def no_plate(y):
+    pyro.sample("y", dist.Normal(normal_mean(), 1.0).expand([len(y)]).to_event(1), obs=y)
+
+
+def centred(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y - y.mean())
+
+
+def centred_with_own(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        own = pyro.sample("own", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(mean + own, 1.0), obs=y - y.mean())
+
+
+def own_of_neighbours(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        own = pyro.sample("own", dist.Normal(y.mean(), 1.0))
+        pyro.sample("y", dist.Normal(mean + own, 1.0), obs=y)
+
+
+def centred_in_a_loop(y):
+    mean = normal_mean()
+    for i in pyro.plate("records", len(y)):
+        pyro.sample(f"y_{i}", dist.Normal(mean, 1.0), obs=y[i] - y.mean())
+
+
+def scaled_down(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)), poutine.scale(scale=1.0 / len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def chained(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean + torch.cat([y[:1], y[:-1]]), 1.0), obs=y)
+
+
+def pairs(y):
+    mean = normal_mean()
+    with pyro.plate("one", len(y), dim=-1), pyro.plate("other", len(y), dim=-2):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y[:, None] - y)
+
+
+def subsampling(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y), subsample_size=1) as rows:
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y[rows])
+
+
+def with_param(y):
+    scale = pyro.param("scale", torch.tensor(1.0))
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, scale), obs=y)
+
+
+def discrete_shared(y):
+    mean, kind = normal_mean(), pyro.sample("kind", dist.Bernoulli(0.5))
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean + kind, 1.0), obs=y)
+
+
+def observed_outside(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+    pyro.sample("total", dist.Normal(mean, 1.0), obs=y.sum())
+
+
+def factor_outside(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+    pyro.factor("penalty", -(mean**2))
+
+
+def range_of_data(y):
+    top = pyro.sample("top", dist.Uniform(-1.0, y.max() + 2.0))
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(top, 1.0), obs=y)
+
+
+def range_of_equal_data(y):
+    """All records say the same, so only the stand-in shows that the range comes from them."""
+    top = pyro.sample("top", dist.Uniform(-1.0, torch.where(y[0] == 1.5, SECRET, 2.0)))
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(top, 1.0), obs=0.0 * y + 1.5)
+
+
+def prior_of_data(y):
+    mean = pyro.sample("mean", dist.Normal(y.mean(), 1.0))
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def fixed_plate(y):
+    mean = normal_mean()
+    with pyro.plate("records", 5):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def plate_of_a_value(y):
+    """The size of the plate around the observed site is a record's value."""
+    mean = normal_mean()
+    with pyro.plate("secret", int(y.abs().max())):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y[:1])
+
+
+def two_plates(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        pyro.sample("a", dist.Normal(mean, 1.0), obs=y)
+    with pyro.plate("again", len(y)):
+        pyro.sample("b", dist.Normal(mean, 1.0), obs=y)
+
+
+def failing(y):
+    normal_mean()
+    raise RuntimeError(f"bad value {y[0]}, {SECRET}")
+
+
+def failing_on_zeros(y):
+    mean = normal_mean()
+    if float(y.abs().sum()) == 0.0:
+        raise RuntimeError(f"nothing but zeros, not {SECRET}")
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def branching(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, 2.0 if y[0] > -1e9 else 3.0), obs=y)
+
+
+def in_place(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        centres = torch.zeros(len(y))
+        centres += mean * y
+        pyro.sample("y", dist.Normal(centres, 1.0), obs=y)
+
+
+def not_a_number(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, (0.0 * y - 1.0).sqrt()), obs=y)
+
+
+def prior_not_a_number(y):
+    scale = pyro.sample("scale", dist.Normal(torch.tensor(0.0), torch.tensor(-1.0)))
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(scale, 1.0), obs=y)
+
+
+def nothing_observed(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0))
+
+
+def nothing_shared(y):
+    with pyro.plate("records", len(y)):
+        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def changing_sites(y):
+    mean = normal_mean()
+    if len(y) > 2:
+        pyro.sample("extra", dist.Normal(0.0, 1.0))
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def many_values(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        kind = pyro.sample("kind", dist.Categorical(torch.ones(65)))
+        pyro.sample("y", dist.Normal(mean + kind, 1.0), obs=y)
+
+
+def values_of_data(y):
+    """How many values a record's own site takes is written in a record."""
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        hits = pyro.sample("hits", dist.Binomial(y.abs().clamp_max(9.0).floor(), 0.5))
+        pyro.sample("y", dist.Normal(mean + hits, 1.0), obs=y)
+
+
+def unbounded_own(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        kind = pyro.sample("kind", dist.Poisson(3.0))
+        pyro.sample("y", dist.Normal(mean + kind, 1.0), obs=y)
+
+
+def undrawable_own(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y)):
+        angle = pyro.sample("angle", dist.VonMises(0.0, 1.0))
+        pyro.sample("y", dist.Normal(mean + angle, 1.0), obs=y)
+
+
+REFUSED = [
+    (no_plate, PrivacyError, ["'y'", "no plate", "pyro.plate('records'", "LINE"]),
+    (centred, PrivacyError, ["'y'", "'records'", "centred", "LINE"]),
+    (centred_with_own, PrivacyError, ["'y'", "'records'", "centred", "LINE"]),
+    (own_of_neighbours, PrivacyError, ["'own'", "'records'", "LINE"]),
+    (centred_in_a_loop, PrivacyError, ["'records'", "LINE"]),
+    (scaled_down, PrivacyError, ["'y'", "'records'", "LINE"]),
+    (chained, PrivacyError, ["'y'", "'records'", "LINE"]),
+    (pairs, PrivacyError, ["'y'", "'one'", "LINE"]),
+    (subsampling, PrivacyError, ["'records'", "subsamples", "LINE"]),
+    (with_param, PrivacyError, ["'scale'", "no prior", "LINE"]),
+    (discrete_shared, ValueError, ["'kind'", "discrete", "LINE"]),
+    (observed_outside, PrivacyError, ["'total'", "plate", "LINE"]),
+    (factor_outside, PrivacyError, ["'penalty'", "plate", "LINE"]),
+    (range_of_data, ValueError, ["'top'", "range", "LINE"]),
+    (range_of_equal_data, ValueError, ["'top'", "range", "LINE"]),
+    (prior_of_data, PrivacyError, ["'mean'", "prior", "LINE"]),
+    (fixed_plate, PrivacyError, ["'y'", "'records'", "another size", "LINE"]),
+    (plate_of_a_value, PrivacyError, ["'y'", "'secret'", "LINE"]),
+    (two_plates, PrivacyError, ["'b'", "'again'", "'records'", "one plate", "LINE"]),
+    (failing, ValueError, ["RuntimeError", "after site 'mean'", "2 records", "LINE"]),
+    (failing_on_zeros, ValueError, ["RuntimeError", "'mean'", "stand-in record of zeros", "LINE"]),
+    (branching, ValueError, ["torch.where", "LINE"]),
+    (in_place, ValueError, ["in place", "LINE"]),
+    (not_a_number, ValueError, ["'y'", "not a number", "LINE"]),
+    (prior_not_a_number, ValueError, ["'scale'", "not a number", "LINE"]),
+    (nothing_observed, PrivacyError, ["obs="]),
+    (nothing_shared, PrivacyError, ["'records'", "LINE"]),
+    (changing_sites, PrivacyError, ["'extra'", "LINE"]),
+    (many_values, ValueError, ["'kind'", "'records'", "64", "LINE"]),
+    (values_of_data, ValueError, ["'hits'", "LINE"]),
+    (unbounded_own, ValueError, ["'kind'", "Poisson", "LINE"]),
+    (undrawable_own, ValueError, ["'angle'", "VonMises", "LINE"]),
+]
+
+
+@pytest.mark.parametrize(("model", "kind", "said"), REFUSED, ids=[model.__name__ for model, *_ in REFUSED])
+def test_refusals_name_the_site_the_plate_and_the_line_and_no_value(model, kind, said):
+    data = (torch.full((5,), 1.5),) if model is range_of_equal_data else secret_records()
+    with pytest.raises(kind) as caught:
+        separate(model, data)
+    message = str(caught.value)
+    first = model.__code__.co_firstlineno
+    last = max(line for _, _, line in model.__code__.co_lines() if line)
+    lines = [f"test_separation.py, line {n}" for n in range(first, last + 1)]
+    for words in said:
+        assert any(line in message for line in lines) if words == "LINE" else words in message, message
+    assert "\n" not in message
+    assert all(secret not in "".join(traceback.format_exception(caught.value)) for secret in ("31337", "7.0"))
+
+
+def test_a_model_must_be_a_function():
+    with pytest.raises(TypeError, match="Pyro model"):
+        separate(3, secret_records())
+
+
+def test_records_that_are_not_finite_are_not_what_the_model_is_tried_on():
+    y = torch.tensor([math.nan, 1.0, 2.0, math.inf, 4.0])
+    x = torch.randn(5, 2).index_fill(0, torch.tensor([1]), math.nan)
+    made = separate(linear, (x, y))
+    assert [u.name for u in made.unknowns] == ["w", "sigma"]
+
+
+def test_nothing_that_is_kept_comes_from_a_record():
+    """Two datasets without a record in common are taken apart into the same parts."""
+    one, other = (separate(mixture, (torch.randn(9) + shift,)) for shift in (0.0, 50.0))
+    assert torch.equal(one.discrete[0][1], other.discrete[0][1])
+    assert all(torch.equal(a, b) for a, b in zip(one.example, other.example, strict=True))
+    flat = torch.randn(one.size)
+    assert all(torch.equal(a, b) for a, b in zip(one.values(flat).values(), other.values(flat).values(), strict=True))
+
+
+# The session is left as it was found.
+
+
+def test_torchs_own_checks_stay_switched_off():
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        separate(linear, xy())
+        assert torch.distributions.Distribution._validate_args is False
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(True)
+
+
+@pytest.mark.parametrize("model", [linear, with_param])
+@pytest.mark.parametrize("checked", [True, False])
+def test_the_session_is_left_as_it_was_found(model, checked):
+    data = xy() if model is linear else secret_records()
+    pyro.clear_param_store()
+    pyro.param("kept", torch.tensor(2.5))
+    with pyro.validation_enabled(checked):
+        torch.manual_seed(3)
+        states = pyro.util.get_rng_state()
+        with nullcontext() if model is linear else pytest.raises(PrivacyError):
+            start_of(separate(model, data))
+        after = pyro.util.get_rng_state()
+        assert torch.equal(after["torch"], states["torch"])
+        assert after["random"] == states["random"]
+        assert after["numpy"][1].tolist() == states["numpy"][1].tolist()
+        assert {name: value.item() for name, value in pyro.get_param_store().items()} == {"kept": 2.5}
+        with pytest.raises(ValueError, match="scale") if checked else nullcontext():
+            dist.Normal(torch.tensor(0.0), torch.tensor(-1.0))
+        assert poutine.util.is_validation_enabled() is checked
+    pyro.clear_param_store()
