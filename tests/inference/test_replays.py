@@ -154,6 +154,33 @@ def test_the_figures_are_above_the_truth_and_the_papers_figure_is_far_below(run)
     assert label.worst.epsilon > brentq(lambda e: shift_delta(e, 2 / SCALE * math.sqrt(DRAWS)) - DELTA, 0.0, 1000.0)
 
 
+def test_with_every_record_left_out_the_typical_case_is_exact_and_needs_no_box(tmp_path):
+    common = {"steps": STEPS, "sample_rate": 0.5, "learning_rate": RATE, "clip_norm": CLIP, "initial_scale": SCALE}
+    free = final(delta=DELTA, samples=2, pairs="all", workers=1, rng=3, run_dir=tmp_path / "free", **common)
+    assert math.isinf(free.guarantee.epsilon)
+    (typical,) = free.label().readings.typical
+    assert typical.estimator == "every record"
+    assert "every record of the data was left out once" in " ".join(c.text for c in free.label().readings.checks)
+    assert not any("NOT A BOUND" in value for _, value in free.label().readings.facts)
+    one = kept(tmp_path / "free")
+    axis = np.linspace(-4.0, 4.0, 801)
+
+    def log_density(row):  # of two draws, on a grid
+        single = norm.logpdf(axis, row["location"][0], row["scale"][0])
+        return single[:, None] + single[None]
+
+    def mean_delta(epsilon):
+        p, deltas = log_density(one), []
+        for i in range(len(X)):
+            q = log_density(kept(tmp_path / "free", i))
+            ways = (np.maximum(np.exp(a) - math.exp(epsilon) * np.exp(b), 0.0).sum() for a, b in ((p, q), (q, p)))
+            deltas.append(max(ways) * (axis[1] - axis[0]) ** 2)
+        return np.mean(deltas)
+
+    assert 0.1 * DELTA < mean_delta(typical.epsilon) <= DELTA
+    assert label_of_run(tmp_path / "free") == free.label()
+
+
 def test_each_replayed_records_own_figure_is_above_its_truth(run):
     folder, result, _ = run
     shifts = [abs(kept(folder)["location"][0] - kept(folder, i)["location"][0]) / SCALE for i in range(len(X))]

@@ -56,6 +56,10 @@ _PAIRS = (
     "as the released fit, all other records keeping their coins; it was fixed before the data were seen and need not "
     "be secret"
 )
+_EVERY = (
+    "every record of the data was left out once, and trained without from the same randomness as the released fit, all "
+    "other records keeping their coins; it was fixed before the data were seen and need not be secret"
+)
 _ONE_STEP = (
     "UNSOUND, as in the papers: each step is charged as if the parameters before it were the same with and without "
     "the record, and steps as if they were independent; for comparison only"
@@ -86,12 +90,14 @@ def final_samples_cost(
     delta: float,
     box: Box | None = None,
     gamma: float | None = None,
+    complete: bool = False,
 ) -> FinalSamplesCost:
     """Return what releasing `samples` points of the final posterior costs, from replayed leave-one-out pairs.
 
     Each pair becomes one number at each ε, an upper bound on its own δ(ε) in the worse direction. `band` bounds their
     mean over all pairs that could have been drawn, with what is unseen charged the worst of the box, or 1 without one.
-    So without a box the figure is infinite unless delta is above the unseen mass, about ln(2/gamma)/m.
+    So without a box the figure is infinite unless delta is above the unseen mass, about ln(2/gamma)/m. If every record
+    was left out once, nothing is unseen: the mean is exact, and finite without a box.
 
     Args:
         with_record: m posteriors, each trained on all the data.
@@ -100,6 +106,7 @@ def final_samples_cost(
         delta: The total failure probability, the band's included.
         box: What the training held every parameter to.
         gamma: How often the band may be too low; part of delta. None takes a twentieth.
+        complete: Whether the pairs are all records of the dataset, each left out once.
 
     Returns:
         The worst case, the Bayesian figure, and the owner's reading.
@@ -110,7 +117,7 @@ def final_samples_cost(
 
     Guarantee:
         Over the draw of the pairs, except with probability gamma, E_x δ_x(epsilon) ≤ delta - gamma in both
-        directions, for x uniform over the dataset's records.
+        directions, for x uniform over the dataset's records. With `complete` gamma is 0 and nothing is left to chance.
 
     Examples:
         >>> with_record = Gaussians(np.full((200, 2), 0.01), np.full((200, 2), 0.2))
@@ -121,9 +128,11 @@ def final_samples_cost(
         True
         >>> final_samples_cost(with_record, without, samples=1, delta=1e-5).bayesian.epsilon
         inf
+        >>> final_samples_cost(with_record, without, samples=1, delta=1e-5, complete=True).bayesian.epsilon < 0.3
+        True
     """
     total = _check.probability("delta", delta)
-    failure = _failure(total, gamma)
+    failure = 0.0 if complete else _failure(total, gamma)
     costs = pair_costs(with_record, without, samples=samples)
     if box is not None and not (box.holds(with_record) and box.holds(without)):
         raise PrivacyError("A posterior lies outside the declared box: the training must hold every parameter to it.")
@@ -135,11 +144,15 @@ def final_samples_cost(
         values = pair_deltas(costs, epsilon=epsilon)
         return float(band_mean(values[None], worst=np.array([cap]), gamma=failure)[0])
 
-    epsilon = smallest_epsilon(bound, total - failure)
     observed = smallest_epsilon(lambda eps: float(pair_deltas(costs, epsilon=eps).mean()), total)
     return FinalSamplesCost(
         worst_case=worst,
-        bayesian=_bayesian(epsilon, worst, pairs=costs.shape[1], gamma=failure),
+        bayesian=_bayesian(
+            observed if complete else smallest_epsilon(bound, total - failure),
+            worst,
+            pairs=costs.shape[1],
+            gamma=failure,
+        ),
         observed=observed,
     )
 
@@ -273,10 +286,14 @@ def _failure(delta: float, gamma: float | None) -> float:
 
 
 def _bayesian(epsilon: float, worst: Guarantee, *, pairs: int, gamma: float) -> Guarantee:
-    unseen = (
-        f"{pairs} replayed pairs leave up to {unseen_mass(pairs, gamma=gamma):.2g} of the records unseen, which are "
-        "charged the worst case"
-    )
+    if gamma:
+        seen: tuple[str, ...] = (
+            _PAIRS,
+            f"{pairs} replayed pairs leave up to {unseen_mass(pairs, gamma=gamma):.2g} of the records unseen, which "
+            "are charged the worst case",
+        )
+    else:
+        seen = (_EVERY,)
     capped = epsilon >= worst.epsilon
     return Guarantee(
         kind="bayesian",
@@ -286,10 +303,10 @@ def _bayesian(epsilon: float, worst: Guarantee, *, pairs: int, gamma: float) -> 
         sampling="none",
         scope="reading",
         notion="weak",
-        estimator="band",
+        estimator="band" if gamma else "every record",
         composition="replayed pairs",
         model="distribution-free",
-        delta_split=(("band", gamma), ("expected", worst.delta - gamma)),
+        delta_split=(("band", gamma), ("expected", worst.delta - gamma)) if gamma else (),
         mechanism=(*worst.mechanism, ("pairs", float(pairs))),
-        assumptions=(*worst.assumptions, _DATASET, _PAIRS, unseen),
+        assumptions=(*worst.assumptions, _DATASET, *seen),
     )

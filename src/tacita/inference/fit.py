@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check, runs
+from tacita.inference.errors import errors_of
 from tacita.inference.guides import GUIDES, Guide, Langevin, Variational, guide_of
-from tacita.inference.labels import FILE, METHOD_TEXTS, NOTES, decorated, document_of, label_of_plain
+from tacita.inference.labels import (
+    FILE,
+    METHOD_TEXTS,
+    NOTES,
+    OWNER,
+    decorated,
+    document_of,
+    label_of_plain,
+)
 from tacita.inference.results import Posterior, Result, gaussian_draws
 from tacita.inference.separation import Model, Separated, separate, start_of
 from tacita.training.labels import write_label
-from tacita.training.loop import PrivateTraining, Step
+from tacita.training.loop import PrivateTraining
 from tacita.training.step import poisson_sample, private_gradient
 
 METHODS = ("noisy", "final-samples", "sgld", "plain")
@@ -112,7 +122,8 @@ def fit(
         rng: A seed; None is seeded by the operating system.
         name: The title of the label.
         panel: How many records are followed for the typical case.
-        progress: Called with (step, steps) after each step; with trainings for `final-samples`.
+        progress: Called with (step, steps) after each step; with trainings for `final-samples`. None shows a line on
+            the terminal, if there is one.
         training: Further arguments of `tacita.training.PrivateTraining`, such as `individual_every` or `groups`.
         settings: Fields of `Settings`: guide, samples, steps, sample_rate, clip_norm, learning_rate, …; for
             `final-samples` also those of `replays.Replays`: box, pairs, workers, one_step.
@@ -221,6 +232,20 @@ def resume(
     return _finished(private, separated, chosen, progress)
 
 
+def shown(progress: Progress | None, what: str) -> Progress:
+    """Return what to tell progress to: the caller's function, else a line on the terminal, if there is one."""
+    if progress is not None:
+        return progress
+    if not sys.stderr.isatty():
+        return lambda done, total: None
+
+    def line(done: int, total: int) -> None:
+        sys.stderr.write(f"\r{what}: {done} of {total}" + ("\n" if done >= total else ""))
+        sys.stderr.flush()
+
+    return line
+
+
 def tensors_of(data: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
     """Return the model's arguments as tensors, and their names if they are passed by name."""
     names: tuple[str, ...] = ()
@@ -280,58 +305,58 @@ def variational(point: nn.Parameter, separated: Separated, chosen: Settings, sta
 
 
 def _finished(private: PrivateTraining, separated: Separated, chosen: Settings, progress: Progress | None) -> Result:
-    optimizer, elbo, size = private.optimizer, [], private._facts.trained
+    optimizer, size = private.optimizer, private._facts.trained
     if isinstance(optimizer, Langevin):
         optimizer.set_noise(private.plan.noise_multiplier * private.plan.clip_norm)
-    for step in private:
-        elbo.append(_evidence_bound(step, optimizer, size))
-        if progress is not None:
-            progress(step.number, private.plan.steps)
-    posterior, notes = _posterior(private, separated, chosen)
-    document = document_of(separated, asdict(chosen), notes)
-    label = decorated(private.label(), document)
+    tell, elbo, norms = shown(progress, "Steps"), [], []
+    for step in private.steps(curve=False):
+        elbo.append(-step.loss * size + float(optimizer.public))
+        norms.append(step.norms)
+        tell(step.number, private.plan.steps)
+    posterior, notes, warning = _posterior(private, separated, chosen)
+    told = tuple(NOTES[key] for key in (chosen.method, chosen.guide) if key in NOTES)  # without what came out
+    document = document_of(separated, asdict(chosen), told[: len(notes)], warning=warning)
+    owner = {"clipped": clipped_share(norms)}
+    label = decorated(private.label(), document, owner)
     if private.run_dir is not None:
         runs.write_json(private.run_dir, FILE, document)
+        runs.write_json(private.run_dir, OWNER, owner)
         write_draws(private.run_dir, posterior)
         write_label(private.run_dir, label)
     return Result(posterior, chosen.method, label, tuple(elbo), notes, asdict(chosen), private.run_dir)
+
+
+def clipped_share(norms: Sequence[tuple[float, float, float]]) -> float | None:
+    """Return what share of the records was clipped in the last quarter of the steps: 0.9, 0.5, 0.1 or 0, at least."""
+    if not norms:
+        return None
+    late = np.nanmedian(np.array(norms[-max(1, len(norms) // 4) :]), axis=0)
+    return next((share for share, norm in zip((0.9, 0.5, 0.1), late, strict=True) if norm > 0.999), 0.0)
 
 
 def _purpose(separated: Separated, chosen: Settings) -> str:
     return f"The posterior of {separated.size} unknown numbers of a Pyro model, by {METHOD_TEXTS[chosen.method]}."
 
 
-def _evidence_bound(step: Step, optimizer: Any, size: int) -> float:
-    """Return the evidence bound at a step's point; of the log joint density alone where there is no guide."""
-    return -step.loss * size + float(optimizer.public)
-
-
-def _posterior(private: PrivateTraining, separated: Separated, chosen: Settings) -> tuple[Posterior, tuple[str, ...]]:
-    optimizer, plan = private.optimizer, private.plan
+def _posterior(
+    private: PrivateTraining, separated: Separated, chosen: Settings
+) -> tuple[Posterior, tuple[str, ...], str]:
+    """Return the posterior, what to know about its intervals, and a warning if there is cause for one."""
+    optimizer, plan, rng = private.optimizer, private.plan, private._random.sampling
     if isinstance(optimizer, Langevin):
         if len(optimizer.kept) == 0:
             raise ValueError("There are no draws yet: they are kept from the second half of the steps.")
-        return Posterior(separated, optimizer.kept), (NOTES["sgld"],)
+        return Posterior(separated, optimizer.kept), (NOTES["sgld"],), ""
     if not isinstance(optimizer, Variational):
         raise TypeError("The run is not a fit of a posterior.")
     noise = plan.noise_multiplier * plan.clip_norm / plan.sample_rate
-    own, extra = gaussian_of(optimizer, noise)
-    widened = float(((own + extra).diagonal() / own.diagonal()).sqrt().max())
-    posterior = released(separated, optimizer.fitted(), own + extra, chosen.samples, private._random.sampling)
-    wider = f"at most {math.ceil(100 * widened - 100)}%"
-    return posterior, (f"Intervals include the noise of the private fit: they are {wider} wider.", NOTES[chosen.guide])
-
-
-def gaussian_of(optimizer: Variational, noise: float) -> tuple[Tensor, Tensor]:
-    """Return the guide's covariance and that of its location's error, which comes from the noise of the steps.
-
-    With the guide's covariance S as the inverse curvature, an average over T steps along gradients with noise of
-    covariance N errs with covariance S N S / T (Polyak & Juditsky 1992), whatever the learning rates. The noise is the
-    privacy's, plus that of sampling records and points, S⁻¹ / sample rate where the model fits.
-    """
-    own = optimizer.fitted().covariance()
-    steps = max(1, optimizer.averaged)
-    return own, (noise**2 * own @ own + own / optimizer.sample_rate) / steps
+    fitted = optimizer.fitted()
+    errors = errors_of(optimizer, noise, rng)
+    covariance, own = errors.widened(fitted), fitted.covariance()
+    widest = float((covariance.diagonal() / own.diagonal()).sqrt().max())
+    posterior = released(separated, fitted, covariance, chosen.samples, rng)
+    wider = f"They are wider for it, by {math.ceil(100 * widest - 100)}% at most."
+    return posterior, (f"{NOTES['noisy']} {wider}", NOTES[chosen.guide]), errors.warning(fitted)
 
 
 def released(separated: Separated, guide: Guide, covariance: Tensor, samples: int, rng: Any) -> Posterior:
@@ -402,10 +427,12 @@ def _plain(
     progress: Progress | None,
 ) -> Result:
     rng = np.random.default_rng(seed)
-    optimizer, elbo = descend(separated, tensors, replace(chosen, clip_norm=1e12), rng, progress=progress)
-    own, extra = gaussian_of(optimizer, 0.0)
-    posterior = released(separated, optimizer.fitted(), own + extra, chosen.samples, rng)
-    notes = (NOTES[chosen.guide],)
-    title = name or title_of(separated.model)
-    label = label_of_plain(title, document_of(separated, asdict(chosen), notes), delta)
+    tell = shown(progress, "Steps")
+    optimizer, elbo = descend(separated, tensors, replace(chosen, clip_norm=1e12), rng, progress=tell)
+    fitted = optimizer.fitted()
+    errors = errors_of(optimizer, 0.0, rng)
+    posterior = released(separated, fitted, errors.widened(fitted), chosen.samples, rng)
+    notes, warning = (NOTES[chosen.guide],), errors.warning(fitted)
+    document = document_of(separated, asdict(chosen), notes, warning=warning)
+    label = label_of_plain(name or title_of(separated.model), document, delta)
     return Result(posterior, "plain", label, tuple(elbo), notes, asdict(chosen))

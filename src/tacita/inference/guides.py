@@ -135,6 +135,7 @@ class Variational(_PointOptimizer):
         seed: Any,
     ) -> None:
         self.guide, self.steps, self.learning_rate = guide, steps, learning_rate
+        self.began = guide.location.detach().clone(), float(guide.log_scale.detach().exp().max())
         self.adam = torch.optim.Adam(guide.parameters(), lr=learning_rate, betas=(0.9, 0.99))
         self.average = {name: torch.zeros_like(p) for name, p in guide.named_parameters()}
         super().__init__(point, log_prior, sample_rate=sample_rate, seed=seed)

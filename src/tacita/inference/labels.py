@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tacita.inference.separation import Separated
 
 FILE = "inference.json"
+OWNER = "owner.json"  # what was computed from the records, for the owner
 METHOD_TEXTS = {
     "noisy": "variational inference, each record's gradient clipped and noised",
     "sgld": "Langevin dynamics whose noise is the privacy's",
@@ -29,6 +30,7 @@ METHOD_TEXTS = {
     "plain": "variational inference without privacy",
 }
 NOTES = {
+    "noisy": "Intervals include the noise of the private fit.",
     "diagonal": "The guide takes unknowns to be independent: where they are not, its intervals are too narrow. Check "
     "them with tacita.inference.coverage.",
     "low-rank": "The guide is Gaussian: check its intervals with tacita.inference.coverage.",
@@ -57,8 +59,8 @@ def document_of(
     }
 
 
-def decorated(label: Label, document: Mapping[str, Any]) -> Label:
-    """Return a label with what a fit's document says."""
+def decorated(label: Label, document: Mapping[str, Any], owner: Mapping[str, Any] | None = None) -> Label:
+    """Return a label with what a fit's document says, and what its owner knows."""
     settings = document["settings"]
     unknowns = {name: math.prod(shape) for name, shape in document["unknowns"].items()}
     sites = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in unknowns.items())
@@ -67,8 +69,36 @@ def decorated(label: Label, document: Mapping[str, Any]) -> Label:
         rows.append(("Guide", f"{settings['guide']} Gaussian over the unconstrained unknowns"))
     if document["notes"]:
         rows.append(("Intervals", " ".join(document["notes"])))
-    one = holds(f"The model was run on one record of plate {document['plate']!r} at a time")
-    return replace(label, mechanism=(*rows, *label.mechanism), checks=(*label.checks, one))
+    checks = [holds(f"The model was run on one record of plate {document['plate']!r} at a time")]
+    if document.get("warning"):
+        checks.append(Check(text=document["warning"], state="warning"))
+    return replace(
+        label,
+        mechanism=(*rows, *label.mechanism),
+        checks=(*label.checks, *checks),
+        readings=_read(label.readings or Readings(), settings, owner or {}),
+    )
+
+
+def _read(readings: Readings, settings: Mapping[str, Any], owner: Mapping[str, Any]) -> Readings:
+    """Return the owner's readings with what is known of clipping and of the intervals' coverage."""
+    checks, metrics = list(readings.checks), list(readings.metrics)
+    share, found = owner.get("clipped"), owner.get("coverage")
+    if share:
+        text = (
+            f"At least {share:.0%} of the records were clipped in the last steps, to {settings['clip_norm']:g}, which "
+            "pulls the posterior away from the model's own"
+        )
+        checks.append(Check(text=text, state="warning" if share >= 0.5 else "open"))
+    if found:
+        level, held = float(found["level"]), float(found["share"])
+        metrics.append((f"{level:.0%} intervals that held the truth, by simulation", f"{held:.1%}"))
+        short = held + 2.0 * float(found["error"]) < level
+        text = f"In simulated worlds {level:.0%} intervals held the truth {held:.1%} of the time"
+        if short:
+            text += f": they are too narrow by a factor of {float(found['widen']):.2f}"
+        checks.append(Check(text=text, state="warning" if short else "holds"))
+    return replace(readings, checks=tuple(checks), metrics=tuple(metrics))
 
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
@@ -79,7 +109,8 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
 
         return label_of_final_samples(where, delta=delta)
     try:
-        return decorated(label_of_training(where, delta=delta), runs.read_json(where, FILE))
+        owner = runs.read_json(where, OWNER) if (where / OWNER).is_file() else {}
+        return decorated(label_of_training(where, delta=delta), runs.read_json(where, FILE), owner)
     except (KeyError, TypeError, AttributeError) as error:
         raise runs.RunError(f"The fit in {str(where)!r} is damaged: {error}") from error
 
@@ -124,7 +155,8 @@ def label_of_samples(
     checks = _sample_checks(box, facts)
     readings = Readings(facts=_facts(facts, box, fitted), panels=_unreplayed(document))
     if without is not None:
-        readings = _replayed(readings, fitted, without, samples, delta, box, one_step)
+        complete = document["replays"]["pairs"] == "all"
+        readings = _replayed(readings, fitted, without, samples, delta, box, one_step, complete)
     label = Label(
         title=facts.title,
         purpose=facts.purpose,
@@ -195,11 +227,12 @@ def _replayed(
     delta: float,
     box: Box | None,
     one_step: Guarantee | None,
+    complete: bool,
 ) -> Readings:
     """Add what the replays say: the typical case, each replayed record's own, and what is no bound."""
     count = len(without.means)
     every = Gaussians(np.repeat(fitted.means, count, 0), np.repeat(fitted.scales, count, 0))
-    cost = final_samples_cost(every, without, samples=samples, delta=delta, box=box)
+    cost = final_samples_cost(every, without, samples=samples, delta=delta, box=box, complete=complete)
     own = np.clip(
         pair_epsilons(pair_costs(every, without, samples=samples), delta=delta),
         SMALLEST_EPSILON,
@@ -215,11 +248,12 @@ def _replayed(
         f"epsilon {round_up_text(cost.observed)} would be the average over the replayed records alone. It is NOT A "
         "BOUND: records that were not replayed may cost any amount more"
     )
+    drawn = f"{count} records of these data were drawn with replacement, and the fit replayed without each"
     return replace(
         readings,
         typical=tuple(typical),
-        panels=f"{count} records of these data were drawn with replacement, and the fit replayed without each",
+        panels=f"The fit was replayed without each of the {count} records of these data" if complete else drawn,
         percentiles=tuple((float(p), percentile(own, p)) for p in PERCENTS),
         checks=tuple(checks),
-        facts=(*readings.facts, ("Seen in the replays", seen)),
+        facts=readings.facts if complete else (*readings.facts, ("Seen in the replays", seen)),
     )

@@ -37,7 +37,7 @@ from tacita._check import PrivacyError
 from tacita.guarantee import Guarantee, round_up_text
 from tacita.inference.divergences import Box, Gaussians, subsampled_costs
 from tacita.inference.final_samples import ONE_STEP_ORDERS, box_costs, box_guarantee, one_step_figure
-from tacita.inference.fit import Progress, Settings, _purpose, descend, tensors_of, title_of, write_draws
+from tacita.inference.fit import Progress, Settings, _purpose, descend, shown, tensors_of, title_of, write_draws
 from tacita.inference.guides import Variational
 from tacita.inference.labels import FILE, NOTES, box_of, document_of, label_of_samples
 from tacita.inference.results import Posterior, Result
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tacita._check import Floats
 
 METHOD = "final-samples"
+ALL = "all"
 SAMPLES = 10  # released unless asked otherwise; each one costs
 _FITTED = "fitted.json"
 _STREAM = 2**31  # of the seed: not one that `randomness` draws from
@@ -69,7 +70,8 @@ class Replays:
             data. Without one the worst case is infinite. One with low = high promises the most: scales that may
             differ give much away.
         pairs: How many records are drawn for the typical case; the fit is replayed once without each different one.
-            0 replays nothing.
+            "all" leaves every record out once: as many fits as there are records, but no record is unseen, so the
+            typical case is exact, and finite without a box. 0 replays nothing.
         workers: How many processes replay; two by default.
         one_step: Also compute the papers' figure, which is unsound, for comparison.
 
@@ -87,14 +89,15 @@ class Replays:
     """
 
     box: Box | None = None
-    pairs: int = 100
+    pairs: int | str = 100
     workers: int | None = None
     one_step: bool = False
 
     def __post_init__(self) -> None:
         if self.box is not None and not isinstance(self.box, Box):
             raise TypeError(f"box must be a tacita.inference.Box, got {type(self.box).__name__}.")
-        _check.count("pairs", self.pairs, low=0, high=10**7)
+        if self.pairs != ALL:
+            _check.count("pairs", self.pairs, low=0, high=10**7)
         if self.workers is not None:
             _check.count("workers", self.workers, high=1000)
         if self.one_step and not self.pairs:
@@ -154,7 +157,7 @@ class _Run:
 
     def finished(self, progress: Progress | None) -> Result:
         """Do what is left to do: fit and draw, replay, label."""
-        tell = progress or (lambda done, total: None)
+        tell = shown(progress, "Trainings")
         different = np.unique(self.picks)
         try:
             kept = self._kept() or self._release(different)
@@ -377,7 +380,7 @@ def label_of_run(folder: Path, *, delta: float | None = None) -> Label:
             if ledger.charged(name) == 0 or not (folder / _FITTED).is_file():
                 raise PrivacyError("Nothing was released yet: there is nothing to label.")
         kept = _Released.from_dict(runs.read_json(folder, _FITTED))
-        picks = _picks(int(found["seed"]), facts.trained, int(document["replays"]["pairs"]))
+        picks = _picks(int(found["seed"]), facts.trained, document["replays"]["pairs"])
         without = _gathered(_replayed(folder, np.unique(picks)), picks)
         return label_of_samples(document, facts, total, fitted=kept.fitted, without=without, one_step=kept.one_step)
     except (KeyError, TypeError, AttributeError) as error:
@@ -430,8 +433,10 @@ def _streams(seed: int) -> list[np.random.SeedSequence]:
     return np.random.SeedSequence(seed, spawn_key=(_STREAM,)).spawn(2)
 
 
-def _picks(seed: int, size: int, pairs: int) -> Any:
-    return np.random.default_rng(_streams(seed)[1]).integers(size, size=pairs)
+def _picks(seed: int, size: int, pairs: int | str) -> Any:
+    if pairs == ALL:
+        return np.arange(size)
+    return np.random.default_rng(_streams(seed)[1]).integers(size, size=int(pairs))
 
 
 def _pair_file(i: int) -> str:

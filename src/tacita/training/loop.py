@@ -196,20 +196,30 @@ class PrivateTraining:
 
     def __iter__(self) -> Iterator[Step]:
         """Take the remaining steps one by one. Interrupting leaves a run that can be resumed."""
+        return self.steps()
+
+    def steps(self, *, curve: bool = True) -> Iterator[Step]:
+        """Take the remaining steps one by one, as iterating does.
+
+        Args:
+            curve: Whether to take running figures of the typical case, for a curve on the label. They cost several
+                times what the final figure does.
+        """
         before = self._iterator() if self._iterator is not None else None
         if before is not None:
             before.close()  # one loop at a time: the earlier one pauses here
         self._refuse_failed()
-        steps = self._steps()
+        steps = self._steps(curve)
         self._iterator = weakref.ref(steps)
         return steps
 
-    def _steps(self) -> Generator[Step, None, None]:
+    def _steps(self, curve: bool) -> Generator[Step, None, None]:
         self._continue()
         with Interrupts() as interrupts:
             try:
                 while (step := self.advance()) is not None:
-                    self._read()
+                    if curve:
+                        self._read()
                     yield step
                     if interrupts.seen:
                         raise KeyboardInterrupt
