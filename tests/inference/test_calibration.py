@@ -44,6 +44,7 @@ def test_responses_are_simulated_at_the_truth_and_covariates_stay(rng):
     assert not torch.equal(fresh, _simulated(made, (x, y), truth, {"y": 1}, 8)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.stat
 def test_a_fit_whose_intervals_are_right_is_found_so_and_narrow_ones_are_told():
     x, y = records()

@@ -235,6 +235,7 @@ def test_a_record_thirty_times_out_of_range_is_refused_or_clipped_never_small():
 # From the pairs drawn to all pairs.
 
 
+@pytest.mark.slow
 @pytest.mark.stat
 def test_the_band_is_too_low_at_most_gamma_of_the_time_and_the_mean_alone_is_not_enough(rng):
     """One record in fifty moves the posterior to the edge of the box: with 60 pairs it is often not drawn."""

@@ -228,24 +228,21 @@ def covered(errors, variance, curvature):
     return np.mean(np.abs(truth - errors) < 1.96 * np.sqrt(variance.diagonal().numpy()))
 
 
-FINE = [(60.0, 15.0), (60.0, 80.0), (400.0, 100.0), (400.0, 400.0), (4000.0, 1300.0)]
-ROUGH = [(60.0, 150.0), (12.0, 60.0)]
+QUICK = [(400.0, 400.0, 0.92), (12.0, 60.0, 0.86)]  # curvature, noise, least coverage
+OTHERS = [(60.0, 15.0, 0.92), (60.0, 80.0, 0.92), (400.0, 100.0, 0.92), (4000.0, 1300.0, 0.92), (60.0, 150.0, 0.86)]
 
 
 @pytest.mark.stat
-@pytest.mark.parametrize(("curvature", "noise"), FINE + ROUGH)
-def test_intervals_include_the_noise_and_cover_unless_there_is_a_warning(curvature, noise):
+@pytest.mark.parametrize(
+    ("curvature", "noise", "least"), [*QUICK, *(pytest.param(*some, marks=pytest.mark.slow) for some in OTHERS)]
+)
+def test_intervals_include_the_noise_and_cover_unless_there_is_a_warning(curvature, noise, least):
     errors, guide, found = noisy_fit(curvature, noise)
     bare, widened = (covered(errors, v, curvature) for v in (guide.covariance(), found.widened(guide)))
-    assert widened > bare
-    assert widened > (0.92 if (curvature, noise) in FINE else 0.86)
+    assert widened > max(bare, least)
     assert widened > 0.92 or "1.3 times too narrow" in found.warning(guide)
-
-
-@pytest.mark.stat
-def test_bare_intervals_would_not_cover():
-    errors, guide, _ = noisy_fit(400.0, 400.0)
-    assert covered(errors, guide.covariance(), 400.0) < 0.84
+    if (curvature, noise, least) in QUICK:
+        assert bare < 0.84  # what would be stated without it
 
 
 def test_little_noise_is_no_cause_for_a_warning_and_a_fit_that_stopped_halfway_is():
