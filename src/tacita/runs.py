@@ -69,6 +69,7 @@ def write_once(folder: Path, name: str, document: Mapping[str, Any]) -> bool:
         return False
     finally:
         kept.unlink()
+    _sync_folder(folder)
     return True
 
 
@@ -222,3 +223,11 @@ def _replace(path: Path, payload: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def _sync_folder(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -10,7 +10,7 @@ import torch
 
 from tacita import runs
 from tacita.inference import coverage, fit
-from tacita.inference.calibration import Coverage, _responses, _simulated
+from tacita.inference.calibration import Coverage, _held, _responses, _simulated
 from tacita.inference.labels import OWNER, label_of_run
 from tacita.inference.separation import separate
 
@@ -102,3 +102,19 @@ def test_what_cannot_be_simulated_is_refused():
     with pytest.raises(ValueError, match="level must be"):
         coverage(result, data, level=1.5)
     assert math.isinf(result.guarantee.epsilon)
+
+
+def test_numbers_that_cannot_vary_and_derived_ones_count_for_nothing():
+    def model(x):
+        root = pyro.sample("root", dist.LKJCholesky(2, 1.0))
+        pyro.deterministic("twice", 2 * root)
+        with pyro.plate("records", len(x)):
+            pyro.sample("x", dist.MultivariateNormal(torch.zeros(2), scale_tril=root), obs=x)
+
+    x = torch.randn(60, 2)
+    result = fit(model, x, noise_multiplier=0.1, panel=0, **{**FIT, "steps": 20})
+    far = {"root": torch.tensor([[1.0, 0.0], [0.9999, math.sqrt(1 - 0.9999**2)]])}
+    held, _ = _held(result, far, 0.95)
+    assert held.isnan().sum() == 2
+    assert held.nansum() == 0
+    assert 0.0 <= coverage(result, x, worlds=2, rng=1).share <= 1.0

@@ -31,7 +31,7 @@ def a_guide(rank, size=4):
 
 def as_torch(guide):
     if guide.rank:
-        return LowRankMultivariateNormal(guide.location, guide.factor, guide.scale.square())
+        return LowRankMultivariateNormal(guide.location, guide.scale[:, None] * guide.factor, guide.scale.square())
     return Independent(Normal(guide.location, guide.scale), 1)
 
 
@@ -43,11 +43,12 @@ def test_a_guide_is_the_gaussian_that_it_says(rank):
     assert torch.allclose(guide.covariance(), exact, rtol=1e-12)
     entropy = guide.entropy().item() + 2.0 * math.log(2.0 * math.pi * math.e)
     assert entropy == pytest.approx(theirs.entropy().item(), rel=1e-12)
-    noise = torch.randn(guide.noise_size)
+    noise = torch.randn(guide.noise_shape)
     root = jacrev(guide.draw)(noise)
     assert torch.allclose(root @ root.T, exact, rtol=1e-12)
-    assert torch.equal(guide.draw(torch.zeros(guide.noise_size)), guide.location)
-    many = torch.randn(3, 5, guide.noise_size)
+    assert torch.equal(guide.draw(torch.zeros(guide.noise_shape)), guide.location)
+    assert torch.allclose(guide.variances(), exact.diagonal(), rtol=1e-12)
+    many = torch.randn(3, 5, *guide.noise_shape)
     assert torch.allclose(guide.draw(many)[2, 4], guide.draw(many[2, 4]))
 
 
@@ -109,13 +110,14 @@ def test_one_points_gradients_average_to_those_of_the_exact_evidence_bound(rank)
         ):
             p.copy_(made)
     exact = copy.deepcopy(optimizer.guide)
-    covariance = torch.diag(exact.scale.square()) + (exact.factor @ exact.factor.T if rank else 0.0)
+    root = exact.scale[:, None] * torch.cat([torch.eye(3), *([exact.factor] if rank else [])], 1)
+    covariance = root @ root.T
     hessian = PRECISION + torch.eye(3)
     bound = log_likelihood(exact.location) + prior(exact.location) - 0.5 * torch.trace(hessian @ covariance)
     (-bound - as_torch(exact).entropy()).backward()
     optimizer.adam.step = lambda: None  # only its gradients are wanted
     sums = {name: torch.zeros_like(p) for name, p in exact.named_parameters()}
-    size = optimizer.guide.noise_size
+    (size,) = optimizer.guide.noise_shape
     corners = math.sqrt(size) * torch.eye(size)  # with their opposites, exact for polynomials of degree three
     for noise in torch.cat([corners, -corners]):
         with torch.no_grad():
@@ -162,12 +164,12 @@ def test_a_low_rank_guide_finds_the_dependence_that_a_diagonal_one_misses():
     log_density = quadratic(torch.linalg.inv(covariance), CENTRE)
     fitted = {}
     for rank in (0, 1):
-        optimizer = fitting(rank, steps=1500, learning_rate=0.05, log_prior=lambda z: 0.0 * z.sum())
+        optimizer = fitting(rank, steps=1500, learning_rate=0.1, log_prior=lambda z: 0.0 * z.sum())
         for _ in range(1500):
             take(optimizer, log_density)
         fitted[rank] = optimizer.fitted()
         assert torch.allclose(fitted[rank].location, CENTRE, atol=0.05)
-    assert torch.allclose(fitted[1].covariance(), covariance, atol=0.02)
+    assert torch.allclose(fitted[1].covariance(), covariance, atol=0.03)
     assert fitted[0].scale[0] < 0.6 * covariance[0, 0].sqrt()  # mean-field is too narrow, and its note says so
     assert fitted[0].scale[0] == pytest.approx(float(torch.linalg.inv(covariance)[0, 0].rsqrt()), rel=0.05)
 
@@ -253,13 +255,23 @@ def test_little_noise_is_no_cause_for_a_warning_and_a_fit_that_stopped_halfway_i
     assert "had not settled" in found.warning(guide)
 
 
-def test_a_guide_with_directions_is_widened_by_the_formula():
-    optimizer = fitting(2, steps=10)
-    for _ in range(10):
-        take(optimizer, quadratic(PRECISION, CENTRE))
-    own = optimizer.fitted().covariance()
-    wider = errors_of(optimizer, 3.0, np.random.default_rng(0)).widened(optimizer.fitted())
-    assert torch.allclose(wider, own + (9.0 * own @ own + 5.0 * own) / 5)
+@pytest.mark.stat
+def test_a_guide_with_directions_is_widened_by_what_such_fits_err():
+    """With little noise the error is what averaging theory says: S N S / T (Polyak & Juditsky 1992)."""
+    direction = torch.tensor([1.0, 1.0, 0.0]) / math.sqrt(2.0)
+    covariance = 0.02 * torch.eye(3) + 0.1 * torch.outer(direction, direction)
+    optimizer, rng = (
+        fitting(1, steps=400, learning_rate=0.05, log_prior=lambda z: 0.0 * z.sum()),
+        np.random.default_rng(0),
+    )
+    for _ in range(400):
+        take(optimizer, quadratic(torch.linalg.inv(covariance), CENTRE), 10.0, rng)
+    optimizer.sample_rate = 1.0
+    guide = optimizer.fitted()
+    found = errors_of(optimizer, 10.0, rng)
+    theory = (100.0 * guide.covariance() @ guide.covariance() + guide.covariance()) / optimizer.averaged
+    assert ((found.square.diagonal() / theory.diagonal()).log().abs() < math.log(1.7)).all()
+    assert (found.widened(guide).diagonal() > guide.variances()).all()
 
 
 # Langevin dynamics.
@@ -312,7 +324,7 @@ def test_a_resumed_fit_equals_an_uninterrupted_one_with_the_same_noise(rank, sto
     second.load_state_dict(saved)
     second.random = np.random.default_rng(0)
     for _ in range(stop + 1):  # the points drawn so far
-        second._normal(second.guide.noise_size)
+        second._normal(second.guide.noise_shape)
     run(second, stop, 20)
     for name, value in whole.fitted().state_dict().items():
         assert torch.equal(second.fitted().state_dict()[name], value)

@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import os
 import secrets
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +22,6 @@ from typer.main import get_command
 from tacita import PrivacyError, runs
 from tacita.cli import app
 from tacita.inference import Box, fit, replays, resume
-from tacita.inference.divergences import Gaussians
 from tacita.inference.fit import Settings, descend
 from tacita.inference.labels import label_of_run
 from tacita.inference.separation import separate
@@ -103,18 +103,28 @@ def test_the_fit_and_every_replay_are_what_the_mechanism_says(run):
         assert kept(folder, i)["scale"] == [SCALE]
 
 
-def test_equal_randomness_gives_equal_fits_even_where_a_record_has_its_own_unknowns(tmp_path):
-    def rough(x):
-        m = pyro.sample("m", dist.Normal(0.0, 10.0))
-        with pyro.plate("records", len(x)):
-            own = pyro.sample("own", dist.Normal(m, 1.0))
-            pyro.sample("x", dist.Normal(own, 0.5), obs=x)
+def rough(x):
+    m = pyro.sample("m", dist.Normal(0.0, 10.0))
+    with pyro.plate("records", len(x)):
+        own = pyro.sample("own", dist.Normal(m, 1.0))
+        pyro.sample("x", dist.Normal(own, 0.5), obs=x)
 
+
+def test_equal_randomness_gives_equal_fits_even_where_a_record_has_its_own_unknowns(tmp_path):
     for name in ("one", "two"):
         torch.manual_seed(len(name))
         final(model=rough, run_dir=tmp_path / name, **SMALL, local_draws=4)
     documents = [(tmp_path / name / "fitted.json").read_bytes() for name in ("one", "two")]
     assert documents[0] == documents[1]
+
+
+def test_leaving_out_a_record_without_a_gradient_changes_nothing_even_where_records_have_their_own_unknowns(tmp_path):
+    data = torch.cat([torch.tensor([math.nan]), X])  # the first, so that all others stand behind it
+    common = {**SMALL, "pairs": "all", "local_draws": 4}
+    final(data, rough, run_dir=tmp_path / "run", **common)
+    whole = {name: kept(tmp_path / "run")[name] for name in ("location", "scale")}
+    assert kept(tmp_path / "run", 0) == whole
+    assert kept(tmp_path / "run", 1) != whole
 
 
 def test_the_kept_seed_repeats_the_training_and_not_the_draws(tmp_path, monkeypatch):
@@ -267,15 +277,87 @@ def test_everything_that_is_compared_or_drawn_lies_in_the_box(tmp_path):
 
 def test_a_box_moves_what_is_outside_and_nothing_else():
     box = Box(bound=[1.0, 2.0], low=0.1, high=[0.2, 0.3], dimension=2)
-    inside = Gaussians(np.array([[0.5, -1.5]]), np.array([[0.15, 0.25]]))
-    assert (box.project(inside).means == inside.means).all()
-    moved = box.project(Gaussians(np.array([[-7.0, 7.0]]), np.array([[0.01, 9.0]])))
+    assert box.project(np.array([[0.5, -1.5]]), np.array([[0.15, 0.25]])).means.tolist() == [[0.5, -1.5]]
+    lost = box.project(np.array([[math.nan, math.inf]]), np.array([[math.inf, math.nan]]))
+    assert (lost.means.tolist(), lost.scales.tolist()) == ([[0.0, 0.0]], [[0.1, 0.1]])
+    moved = box.project(np.array([[-7.0, 7.0]]), np.array([[0.01, 9.0]]))
     assert moved.means.tolist() == [[-1.0, 2.0]]
     assert moved.scales.tolist() == [[0.1, 0.3]]
     assert box.holds(moved)
     again = Box(**json.loads(json.dumps(box.to_dict())))
     assert again.to_dict() == box.to_dict()
     assert str(again) == "means within 2 of zero, standard deviations from 0.1 to 0.3, and for some unknowns less"
+
+
+def positive(x):
+    m = pyro.sample("m", dist.LogNormal(0.0, 1.0))
+    with pyro.plate("records", len(x)):
+        pyro.sample("x", dist.Normal(m, 1.0), obs=x)
+
+
+WILD = {"samples": 2, "steps": 60, "learning_rate": 5.0, "rng": 0, "workers": 1}  # diverges, with a record or without
+
+
+@pytest.mark.parametrize("one_step", [False, True])
+def test_a_fit_that_diverges_is_held_to_the_box_too(one_step, tmp_path):
+    final(torch.full((3,), 1e6), positive, box=PINNED, run_dir=tmp_path / "run", pairs="all", one_step=one_step, **WILD)
+    found = [kept(tmp_path / "run"), *(kept(tmp_path / "run", i) for i in range(3))]
+    assert ([0.0], [SCALE]) in [(row["location"], row["scale"]) for row in found]
+    with pytest.raises(ValueError, match="a training diverged"):
+        final(torch.full((3,), 1e6), positive, pairs=0, **WILD)
+
+
+@pytest.mark.parametrize("one_step", [False, True])
+def test_a_fit_whose_matrices_fail_is_held_to_the_box_too(one_step, tmp_path):
+    def matrices(x):
+        m = pyro.sample("m", dist.LogNormal(0.0, 1.0))
+        spread = torch.eye(2) * (1e4 - m)  # no covariance where the records pull it to
+        pyro.sample("w", dist.MultivariateNormal(torch.zeros(2), spread))
+        with pyro.plate("records", len(x)):
+            pyro.sample("x", dist.Normal(m, 1.0), obs=x)
+
+    box = Box(bound=1.0, low=SCALE, high=SCALE, dimension=3)
+    data = torch.full((3,), 1e6)
+    final(data, matrices, box=box, run_dir=tmp_path / "run", pairs=2 * one_step, one_step=one_step, **WILD)
+    assert kept(tmp_path / "run")["location"] == [0.0] * 3
+    assert (kept(tmp_path / "run")["one_step"] is not None) == one_step
+
+
+def test_a_record_that_makes_the_fit_fail_is_not_looked_at_where_it_is_left_out():
+    def matrices(x):
+        m = pyro.sample("m", dist.Normal(0.0, 10.0))
+        with pyro.plate("records", len(x)):
+            spread = torch.eye(1) * (1e4 - x)[:, None, None]  # no covariance for one record
+            pyro.sample("x", dist.MultivariateNormal(m * torch.ones(1), spread), obs=x[:, None])
+
+    separated, data = separate(matrices, (X,)), torch.cat([torch.tensor([1e6]), X])
+
+    def fitted(leave_out):
+        chosen = Settings(steps=3, sample_rate=1.0)
+        return descend(separated, (data,), chosen, np.random.default_rng(1), leave_out=leave_out)[0].fitted()
+
+    for left_out in (None, 1):
+        with pytest.raises(torch.linalg.LinAlgError):
+            fitted(left_out)
+    assert fitted(0).location.isfinite().all()
+
+
+def test_without_a_box_a_replay_that_diverges_costs_infinity_and_the_draws_stay(tmp_path, monkeypatch):
+    def without_the_third(*details, leave_out=None, **more):
+        optimizer, elbo = descend(*details, leave_out=leave_out, **more)
+        if leave_out == 2:
+            optimizer.average["location"] += math.nan
+        return optimizer, elbo
+
+    monkeypatch.setattr(replays, "descend", without_the_third)
+    result = final(run_dir=tmp_path / "run", **{**SMALL, "pairs": "all"})
+    assert kept(tmp_path / "run", 2) == {"location": [None], "scale": [None]}
+    assert len(result.posterior.sample()["m"]) == 2
+    assert math.isinf(result.label().readings.typical[0].epsilon)  # a tenth of all records is more than delta
+    own = own_epsilons(result)
+    assert math.isinf(own[-1])
+    assert math.isfinite(own[0])
+    assert label_of_run(tmp_path / "run") == result.label()
 
 
 # The release.
@@ -413,7 +495,60 @@ def test_a_run_that_was_charged_and_not_drawn_is_drawn_without_a_second_charge(t
     assert again.posterior.sample()["m"].tolist() == result.posterior.sample()["m"].tolist()
 
 
-def test_of_two_processes_that_draw_only_one_releases(tmp_path):
+@pytest.mark.parametrize("copied", [False, True])
+def test_one_charge_pays_for_one_set_of_draws(copied, tmp_path):
+    common = {**SMALL, "pairs": 0, "box": PINNED, "ledger": tmp_path / "ledger.sqlite"}
+    final(run_dir=tmp_path / "run", **common)
+    folder = tmp_path / "run"
+    if copied:
+        folder = tmp_path / "copy"
+        shutil.copytree(tmp_path / "run", folder, ignore=shutil.ignore_patterns("fitted.json", "posterior.npz"))
+    else:
+        (folder / "fitted.json").unlink()
+    with pytest.raises(PrivacyError, match=r"were made, and they are gone.*start a new fit"):
+        resume(folder, mean, X)
+    assert not (folder / "fitted.json").exists()
+
+
+def test_draws_that_a_crash_lost_are_not_made_again(tmp_path, monkeypatch):
+    def killed(*details):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "write_once", killed)
+        with pytest.raises(KeyboardInterrupt):
+            final(run_dir=tmp_path / "run", box=PINNED, **SMALL)
+    with pytest.raises(PrivacyError, match="they are gone"):
+        resume(tmp_path / "run", mean, X)
+
+
+def test_of_two_copies_that_are_fitted_at_once_only_one_draws(tmp_path, monkeypatch):
+    def while_it_fits(*details, **more):
+        monkeypatch.setattr(replays, "descend", descend)
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        resume(tmp_path / "copy", mean, X)
+        return descend(*details, **more)
+
+    monkeypatch.setattr(replays, "descend", while_it_fits)
+    with pytest.raises(PrivacyError, match="Another process makes this run's draws"):
+        final(run_dir=tmp_path / "run", ledger=tmp_path / "ledger.sqlite", box=PINNED, **{**SMALL, "pairs": 0})
+    assert (tmp_path / "copy" / "fitted.json").exists()
+    assert not (tmp_path / "run" / "fitted.json").exists()
+
+
+def test_a_ledger_from_before_the_draws_is_refused(tmp_path, monkeypatch):
+    def keeps_a_copy(*details, **more):
+        for path in tmp_path.glob("ledger.sqlite*"):
+            shutil.copy(path, tmp_path / path.name.replace("ledger", "older"))
+        return descend(*details, **more)
+
+    monkeypatch.setattr(replays, "descend", keeps_a_copy)
+    final(run_dir=tmp_path / "run", ledger=tmp_path / "ledger.sqlite", box=PINNED, **{**SMALL, "pairs": 0})
+    with pytest.raises(PrivacyError, match="it was rolled back"):
+        resume(tmp_path / "run", mean, X, ledger=tmp_path / "older.sqlite")
+
+
+def test_a_document_is_written_once(tmp_path):
     assert runs.write_once(tmp_path, "fitted.json", {"draws": [1]})
     assert not runs.write_once(tmp_path, "fitted.json", {"draws": [2]})
     assert runs.read_json(tmp_path, "fitted.json") == {"draws": [1]}
@@ -439,6 +574,26 @@ def test_another_model_other_data_or_another_ledger_are_refused(tmp_path):
         tmp_path / "run", "inference.json", {**document, "replays": {**document["replays"], "box": PINNED.to_dict()}}
     )
     with pytest.raises(PrivacyError, match="another mechanism"):
+        resume(tmp_path / "run", mean, X)
+    with pytest.raises(PrivacyError, match="not those that its ledger froze"):
+        label_of_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("part", "changed"),
+    [
+        ("settings", {"learning_rate": 0.5}),
+        ("settings", {"steps": 9}),
+        ("settings", {"clip_norm": 2.0}),
+        ("replays", {"pairs": 6}),
+    ],
+)
+def test_settings_that_were_changed_since_are_refused(part, changed, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        final(run_dir=tmp_path / "run", progress=interrupted_at(2), **SMALL)
+    document = runs.read_json(tmp_path / "run", "inference.json")
+    runs.write_json(tmp_path / "run", "inference.json", {**document, part: {**document[part], **changed}})
+    with pytest.raises(PrivacyError, match=r"another mechanism \(settings differ\)"):
         resume(tmp_path / "run", mean, X)
     with pytest.raises(PrivacyError, match="not those that its ledger froze"):
         label_of_run(tmp_path / "run")
@@ -490,6 +645,9 @@ def test_an_epsilon_that_the_box_does_not_keep_is_refused_before_anything_is_com
         ({"pairs": 0, "one_step": True}, "needs pairs"),
         ({"workers": 0}, "workers must be"),
         ({"clip_norm": 0.0}, "clip_norm must be"),
+        ({"epsilon": math.nan, "box": PINNED}, "^epsilon must be"),
+        ({"epsilon": -1.0, "box": PINNED}, "^epsilon must be"),
+        ({"epsilon": "a", "box": PINNED}, "^epsilon must be"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given, message):

@@ -133,6 +133,8 @@ def _responses(separated: Separated, tensors: tuple[Tensor, ...]) -> dict[str, i
     found = {}
     for name in trace.observation_nodes:
         value = trace.nodes[name]["value"]
+        if trace.nodes[name]["infer"].get("_deterministic"):
+            continue
         same = [i for i, t in enumerate(few) if value.shape == t.shape and value.data_ptr() == t.data_ptr()]
         if not same:
             raise ValueError(
@@ -166,27 +168,30 @@ def _simulated(
 
 
 def _held(result: Result, truth: Mapping[str, Tensor], level: float) -> tuple[Tensor, Tensor]:
-    """Return, for every number of the posterior, whether its interval holds the truth and how far it would have to."""
+    """Return, for every number of the posterior, whether its interval holds the truth and how far it would have to.
+
+    Numbers that never vary, such as those of a Cholesky factor that are 0 or 1, count for nothing.
+    """
     held, needed = [], []
     for name, values in result.draws().items():
         table, target = values.reshape(len(values), -1).double(), truth[name].reshape(-1).double()
         low, high = (torch.quantile(table, q, dim=0) for q in ((1 - level) / 2, (1 + level) / 2))
         middle, half = (low + high) / 2, (high - low) / 2
-        held.append((low <= target) & (target <= high))
-        needed.append((target - middle).abs() / half.clamp_min(1e-300))
+        held.append(torch.where(half > 0.0, ((low <= target) & (target <= high)).double(), torch.nan))
+        needed.append(torch.where(half > 0.0, (target - middle).abs() / half, torch.nan))
     return torch.cat(held), torch.cat(needed)
 
 
 def _counted(separated: Separated, inside: Tensor, needed: Tensor, level: float) -> Coverage:
-    by_world = inside.double().mean(1)
+    by_world = inside.nanmean(1)
     sizes = [int(np.prod(u.shape)) for u in separated.unknowns]
-    parts = torch.split(inside.double(), sizes, dim=1)
+    parts = torch.split(inside, sizes, dim=1)
     return Coverage(
         level=level,
         share=float(by_world.mean()),
         error=float(by_world.std() / len(by_world) ** 0.5),
-        widen=float(torch.quantile(needed.flatten(), level)),
-        sites=tuple((u.name, float(part.mean())) for u, part in zip(separated.unknowns, parts, strict=True)),
+        widen=float(torch.nanquantile(needed.flatten(), level)),
+        sites=tuple((u.name, float(part.nanmean())) for u, part in zip(separated.unknowns, parts, strict=True)),
         worlds=len(inside),
     )
 

@@ -30,6 +30,10 @@ _NEAR = 0.1  # below this |s_1/s_2 - 1| or |λx|, h comes from its series
 _TERMS = 1.0 / np.arange(3, 25, 2)  # of the series of h; the first left out is below 1e-25
 
 
+class DivergedError(ValueError):
+    """Parameters that are no numbers any more."""
+
+
 @dataclass(frozen=True, eq=False)
 class Gaussians:
     """One Gaussian with diagonal covariance for each row.
@@ -39,7 +43,8 @@ class Gaussians:
         scales: Shape (m, d), standard deviations.
 
     Raises:
-        ValueError: If the shapes differ, or a number is not finite, or a scale is not positive.
+        ValueError: If the shapes differ, or a scale is not positive.
+        DivergedError: If a number is not finite.
     """
 
     means: Floats
@@ -53,7 +58,7 @@ class Gaussians:
                 f"means and scales must have one shape (m, d), got {self.means.shape} and {self.scales.shape}."
             )
         if not (np.isfinite(self.means) & np.isfinite(self.scales)).all():
-            raise ValueError("means and scales must be finite, got NaN or infinity: a training diverged.")
+            raise DivergedError("means and scales must be finite, got NaN or infinity: a training diverged.")
         if not (self.scales > 0.0).all():
             raise ValueError("scales must be positive.")
 
@@ -99,9 +104,14 @@ class Box:
         inside = (np.abs(means) <= top.means) & (bottom.scales <= scales) & (scales <= top.scales)
         return bool(inside.all())
 
-    def project(self, points: Gaussians) -> Gaussians:
-        """Return the Gaussians with every mean and scale moved into the box, no further than needed."""
-        return Gaussians(np.clip(points.means, -self.bound, self.bound), np.clip(points.scales, self.low, self.high))
+    def project(self, means: Floats, scales: Floats) -> Gaussians:
+        """Return the Gaussians with every mean and scale moved into the box, no further than needed.
+
+        What is not finite becomes a mean of zero and the lowest scale: a training that diverged lies in the box too,
+        since whether it diverges may hang on one record.
+        """
+        middle, narrow = np.where(np.isfinite(means), means, 0.0), np.where(np.isfinite(scales), scales, self.low)
+        return Gaussians(np.clip(middle, -self.bound, self.bound), np.clip(narrow, self.low, self.high))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; `Box(**data)` takes it back."""

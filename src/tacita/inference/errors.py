@@ -32,9 +32,9 @@ class Errors:
     """What repeated fits of a known Gaussian came to.
 
     Attributes:
-        square: The mean square error of the location, for each unknown; a covariance for a guide with directions.
+        square: The mean of the location's error times itself, a matrix.
         bias: The mean error of the location.
-        stretch: The true variance over the fitted one, on average; at least 1.
+        stretch: The true variance over the fitted one, on average, for each unknown; at least 1.
     """
 
     square: Tensor
@@ -43,10 +43,8 @@ class Errors:
 
     def widened(self, guide: Guide) -> Tensor:
         """Return the covariance of a fitted guide with the error of its own fit; never less than the guide's own."""
-        own = guide.covariance()
-        if self.square.dim() == 2:
-            return own + self.square
-        return own * self.stretch.diag() + self.square.diag()
+        root = self.stretch.sqrt()
+        return root[:, None] * guide.covariance() * root + self.square
 
     def unsettled(self, guide: Guide) -> bool:
         """Whether fits like this one stop short of where they should by half of the standard deviation they state."""
@@ -65,10 +63,9 @@ class Errors:
 def errors_of(optimizer: Variational, noise: float, rng: np.random.Generator) -> Errors:
     """Return the errors of fits like the one that an optimiser has made.
 
-    Independent unknowns are repeated many times at once: their updates do not touch each other. For a guide with
-    directions there is a formula instead: with its covariance S as the inverse curvature, an average over T steps along
-    gradients with noise of covariance N errs with covariance S N S / T, whatever the learning rates (Polyak & Juditsky
-    1992). The noise is the privacy's, plus that of sampling records, S⁻¹ / sample rate where the model fits.
+    The made-up gradients are those of the fitted Gaussian, so what the guide does not see, such as dependence between
+    unknowns that it takes to be independent, is not in the errors either. Their noise is the privacy's, plus that of
+    sampling records, whose covariance is the curvature over the sample rate where the model fits.
 
     Args:
         optimizer: After its last step.
@@ -76,31 +73,28 @@ def errors_of(optimizer: Variational, noise: float, rng: np.random.Generator) ->
         rng: For the made-up gradients.
     """
     guide, rate = optimizer.fitted(), optimizer.sample_rate
-    if guide.rank:
-        own = guide.covariance()
-        square = (noise**2 * own @ own + own / rate) / max(1, optimizer.averaged)
-        return Errors(square, torch.zeros(len(own)), torch.ones(len(own)))
-    location, scale = (t.detach().double().repeat(REPEATS) for t in (guide.location, guide.scale))
-    again = _again(optimizer, location, scale, rng)
-    spread = torch.sqrt(noise**2 + 1.0 / (rate * scale.square()))
+    location, covariance = guide.location.detach().double(), guide.covariance()
+    curvature = torch.linalg.inv(covariance)
+    again = _again(optimizer, location, curvature, rng)
+    spread = torch.linalg.cholesky(curvature / rate + noise**2 * torch.eye(len(location)))
     for _ in range(optimizer.taken):
-        made_up = spread * torch.from_numpy(rng.standard_normal(len(spread)))
-        again.point.grad = rate * made_up
+        again.point.grad = rate * torch.from_numpy(rng.standard_normal((REPEATS, len(location)))) @ spread.T
         again.step()
     fitted = again.fitted()
-    error = (fitted.location.detach() - location).reshape(REPEATS, -1)
-    stretch = (scale / fitted.scale.detach()).square().reshape(REPEATS, -1).mean(0)
-    return Errors(error.square().mean(0), error.mean(0), stretch.clamp_min(1.0))
+    error = fitted.location.detach() - location
+    stretch = (guide.variances() / fitted.variances()).mean(0)
+    return Errors(error.T @ error / REPEATS, error.mean(0), stretch.clamp_min(1.0))
 
 
-def _again(optimizer: Variational, location: Tensor, scale: Tensor, rng: np.random.Generator) -> Variational:
-    """Return the optimiser at its start, for many copies of the unknowns whose density is a known Gaussian."""
+def _again(optimizer: Variational, location: Tensor, curvature: Tensor, rng: np.random.Generator) -> Variational:
+    """Return the optimiser at its start, many times over, for a density that is a known Gaussian."""
     start, first = optimizer.began
-    guide = Guide(start.double().repeat(REPEATS), scale=first, floor=optimizer.guide.floor)
+    rank, floor = optimizer.guide.rank, optimizer.guide.floor
+    guide = Guide(start.double().repeat(REPEATS, 1), scale=first, rank=rank, floor=floor)
     return Variational(
         nn.Parameter(guide.location.detach().clone()),
         guide,
-        lambda z: -0.5 * ((z - location) / scale).square().sum(),
+        lambda z: -0.5 * ((z - location) @ curvature * (z - location)).sum(),
         sample_rate=optimizer.sample_rate,
         steps=optimizer.steps,
         learning_rate=optimizer.learning_rate,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import math
+import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check, runs
+from tacita._check import PrivacyError
 from tacita.inference.errors import errors_of
 from tacita.inference.guides import GUIDES, Guide, Langevin, Variational, guide_of
 from tacita.inference.labels import (
@@ -31,6 +36,7 @@ from tacita.training.labels import write_label
 from tacita.training.loop import PrivateTraining
 from tacita.training.step import poisson_sample, private_gradient
 
+_FITS_OWN = ("optimizer", "sample_rate", "steps", "clip_norm", "target", "batch_size", "purpose", "model", "dataset")
 METHODS = ("noisy", "final-samples", "sgld", "plain")
 Progress = Callable[[int, int], None]
 
@@ -151,6 +157,7 @@ def fit(
     from tacita.inference import replays
 
     own = {key: settings.pop(key) for key in replays.FIELDS if key in settings}
+    _require_arguments(epsilon, rng, name, progress, settings, training or {})
     if method == replays.METHOD:
         replays.refuse(noise_multiplier=noise_multiplier, holdout=holdout, training=training)
         common = {"ledger": ledger, "run_dir": run_dir, "rng": rng, "name": name, "progress": progress}
@@ -158,15 +165,20 @@ def fit(
     if own:
         raise ValueError(f"{', '.join(own)}: for method={replays.METHOD!r} only, got method={method!r}.")
     chosen = Settings(method=method, **settings)
+    if chosen.method == "plain":
+        given = {"epsilon": epsilon, "noise_multiplier": noise_multiplier, "ledger": ledger, "run_dir": run_dir}
+        for key, value in {**given, "holdout": holdout, "training": training}.items():
+            if value is not None:
+                raise ValueError(f"{key} does not go with method='plain', which has no privacy to keep or account for.")
     tensors, names = tensors_of(data)
     separated = separate(model, tensors, names, draws=chosen.local_draws)
     if chosen.method == "plain":
         return _plain(separated, tensors, chosen, rng, name, delta, progress)
+    if (epsilon is None) == (noise_multiplier is None):
+        raise ValueError("Pass either noise_multiplier or epsilon, which finds it, and not both.")
     target = None if epsilon is None else (epsilon, delta)
     evidence, optimizer = _parts(separated, chosen, rng)
-    with torch.random.fork_rng(enabled=rng is not None):
-        if rng is not None:
-            torch.manual_seed(rng)  # a record's own unknowns are drawn by torch's generator
+    with own_draws(rng):
         private = PrivateTraining(
             evidence,
             _own_loss,
@@ -190,7 +202,7 @@ def fit(
         )
         if private.run_dir is not None:
             runs.write_json(private.run_dir, FILE, document_of(separated, asdict(chosen)))
-        return _finished(private, separated, chosen, progress)
+        return _finished(private, separated, chosen, progress, rng)
 
 
 def resume(
@@ -219,17 +231,50 @@ def resume(
         return replays.resume(Path(run_dir), model, data, ledger=ledger, progress=progress)
     tensors, names = tensors_of(data)
     separated = separate(model, tensors, names, draws=chosen.local_draws)
+    told = runs.read_json(Path(run_dir), FILE)
+    if (told["unknowns"], told["plate"]) != ({u.name: list(u.shape) for u in separated.unknowns}, separated.plate):
+        raise PrivacyError("This is not the model that the run was begun with: its unknowns or its plate differ.")
     evidence, optimizer = _parts(separated, chosen, None)
-    private = PrivateTraining.resume(
-        run_dir,
-        evidence,
-        _own_loss,
-        with_dummy(tensors),
-        optimizer=optimizer,
-        holdout=None if holdout is None else with_dummy(tensors_of(holdout)[0]),
-        ledger=ledger,
-    )
-    return _finished(private, separated, chosen, progress)
+    with own_draws(None):
+        private = PrivateTraining.resume(
+            run_dir,
+            evidence,
+            _own_loss,
+            with_dummy(tensors),
+            optimizer=optimizer,
+            holdout=None if holdout is None else with_dummy(tensors_of(holdout)[0]),
+            ledger=ledger,
+        )
+        return _finished(private, separated, chosen, progress, None)
+
+
+def _require_arguments(
+    epsilon: Any, rng: Any, name: Any, progress: Any, settings: Mapping[str, Any], training: Mapping[str, Any]
+) -> None:
+    """Refuse, before anything is charged, what would fail later or elsewhere under another name."""
+    if epsilon is not None:
+        _check.in_range("epsilon", epsilon, 1e-9, 1e9)
+    if rng is not None:
+        _check.count("rng", rng, low=0, high=2**63)
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name must be a text, got {type(name).__name__}.")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function of (step, steps), got {type(progress).__name__}.")
+    known = [field.name for field in fields(Settings) if field.name != "method"]
+    for key in settings:
+        if key not in known:
+            raise TypeError(f"fit() got an unknown setting {key!r}; there are {', '.join(known)}.")
+    for key in training:
+        if key in (*_FITS_OWN, *inspect.signature(fit).parameters):
+            raise ValueError(f"training may not hold {key!r}, which fit decides or takes as its own argument.")
+
+
+@contextlib.contextmanager
+def own_draws(seed: int | None) -> Iterator[None]:
+    """Give torch's generator, which draws records' own unknowns, a seed that nobody knows unless one was chosen."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(secrets.randbits(63) if seed is None else seed)
+        yield
 
 
 def shown(progress: Progress | None, what: str) -> Progress:
@@ -253,9 +298,11 @@ def tensors_of(data: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
         names, data = tuple(map(str, data)), tuple(data.values())
     parts = data if isinstance(data, tuple | list) else (data,)
     try:
-        tensors = tuple(torch.as_tensor(part) for part in parts)
+        tensors = tuple(torch.as_tensor(part).detach() for part in parts)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError("data must be tensors or arrays of numbers: one, a tuple of them, or a dict.") from error
+    if any(t.is_complex() or t.layout != torch.strided for t in tensors):
+        raise TypeError("data must be dense arrays of real numbers, not complex or sparse ones.")
     lengths = {len(t) if t.dim() else 0 for t in tensors}
     if len(lengths) != 1 or 0 in lengths:
         raise ValueError(f"data must hold records along the first dimension, as many in each; got {sorted(lengths)}.")
@@ -304,8 +351,12 @@ def variational(point: nn.Parameter, separated: Separated, chosen: Settings, sta
     )
 
 
-def _finished(private: PrivateTraining, separated: Separated, chosen: Settings, progress: Progress | None) -> Result:
+def _finished(
+    private: PrivateTraining, separated: Separated, chosen: Settings, progress: Progress | None, seed: int | None
+) -> Result:
     optimizer, size = private.optimizer, private._facts.trained
+    optimizer.steps = private.plan.steps  # fewer than asked for where a budget says so
+    chosen = replace(chosen, steps=private.plan.steps)
     if isinstance(optimizer, Langevin):
         optimizer.set_noise(private.plan.noise_multiplier * private.plan.clip_norm)
     tell, elbo, norms = shown(progress, "Steps"), [], []
@@ -313,10 +364,12 @@ def _finished(private: PrivateTraining, separated: Separated, chosen: Settings, 
         elbo.append(-step.loss * size + float(optimizer.public))
         norms.append(step.norms)
         tell(step.number, private.plan.steps)
-    posterior, notes, warning = _posterior(private, separated, chosen)
+    rng = np.random.default_rng(None if seed is None else [seed, 2**31 + 1])  # not the stream of the secret coins
+    posterior, notes, warning = _posterior(private, separated, chosen, rng)
     told = tuple(NOTES[key] for key in (chosen.method, chosen.guide) if key in NOTES)  # without what came out
     document = document_of(separated, asdict(chosen), told[: len(notes)], warning=warning)
-    owner = {"clipped": clipped_share(norms)}
+    known = runs.read_json(private.run_dir, OWNER) if private.run_dir and (private.run_dir / OWNER).is_file() else {}
+    owner = {**known, **({"clipped": clipped_share(norms)} if norms else {})}
     label = decorated(private.label(), document, owner)
     if private.run_dir is not None:
         runs.write_json(private.run_dir, FILE, document)
@@ -326,10 +379,8 @@ def _finished(private: PrivateTraining, separated: Separated, chosen: Settings, 
     return Result(posterior, chosen.method, label, tuple(elbo), notes, asdict(chosen), private.run_dir)
 
 
-def clipped_share(norms: Sequence[tuple[float, float, float]]) -> float | None:
+def clipped_share(norms: Sequence[tuple[float, float, float]]) -> float:
     """Return what share of the records was clipped in the last quarter of the steps: 0.9, 0.5, 0.1 or 0, at least."""
-    if not norms:
-        return None
     late = np.nanmedian(np.array(norms[-max(1, len(norms) // 4) :]), axis=0)
     return next((share for share, norm in zip((0.9, 0.5, 0.1), late, strict=True) if norm > 0.999), 0.0)
 
@@ -339,14 +390,13 @@ def _purpose(separated: Separated, chosen: Settings) -> str:
 
 
 def _posterior(
-    private: PrivateTraining, separated: Separated, chosen: Settings
+    private: PrivateTraining, separated: Separated, chosen: Settings, rng: np.random.Generator
 ) -> tuple[Posterior, tuple[str, ...], str]:
     """Return the posterior, what to know about its intervals, and a warning if there is cause for one."""
-    optimizer, plan, rng = private.optimizer, private.plan, private._random.sampling
+    optimizer, plan = private.optimizer, private.plan
     if isinstance(optimizer, Langevin):
-        if len(optimizer.kept) == 0:
-            raise ValueError("There are no draws yet: they are kept from the second half of the steps.")
-        return Posterior(separated, optimizer.kept), (NOTES["sgld"],), ""
+        kept = optimizer.kept if len(optimizer.kept) else optimizer.point.detach()[None].clone()
+        return Posterior(separated, kept), (NOTES["sgld"],), ""
     if not isinstance(optimizer, Variational):
         raise TypeError("The run is not a fit of a posterior.")
     noise = plan.noise_multiplier * plan.clip_norm / plan.sample_rate
@@ -367,8 +417,10 @@ def released(separated: Separated, guide: Guide, covariance: Tensor, samples: in
 
 def write_draws(folder: Path, posterior: Posterior) -> None:
     """Write the released draws: posterior.npz, one array for each site."""
-    with open(folder / "posterior.npz", "wb") as file:
-        np.savez(file, **{name: values.numpy() for name, values in posterior.sample().items()})  # type: ignore[arg-type]
+    with zipfile.ZipFile(folder / "posterior.npz", "w") as archive:  # np.savez knows no array called "file"
+        for name, values in posterior.sample().items():
+            with archive.open(f"{name}.npy", "w") as entry:
+                np.lib.format.write_array(entry, values.numpy(), allow_pickle=False)
 
 
 def descend(
@@ -383,9 +435,14 @@ def descend(
 ) -> tuple[Variational, list[float]]:
     """Fit a guide without noise, each record's gradient clipped; optionally without one record.
 
-    The coins and points of every step are drawn for all records, so two calls with equal generators differ by the
+    The coins, the points and the draws of records' own unknowns are those of all records, and in the left-out record's
+    place another one stands, whose gradient there is not counted; so two calls with equal generators differ by the
     left-out record alone. `watch` is called before each step, with the gradient in place and the sampled records.
     """
+    if leave_out is not None:
+        tensors = tuple(t.clone() for t in tensors)
+        for t in tensors:
+            t[leave_out] = t[leave_out - 1]
     size, start = len(tensors[0]), start_of(separated)
     point = nn.Parameter(start.clone())
     optimizer = variational(point, separated, chosen, start, rng.integers(2**63))
@@ -396,7 +453,7 @@ def descend(
 
     for number in range(1, chosen.steps + 1):
         sample = poisson_sample(size, chosen.sample_rate, rng=rng)
-        sample = sample[sample != leave_out] if leave_out is not None else sample
+        counted = torch.from_numpy(sample != leave_out)
         records = tuple(t[sample] for t in tensors) if len(sample) else None
         gradient, clipped = private_gradient(
             loss,
@@ -406,12 +463,13 @@ def descend(
             noise_multiplier=0.0,
             divisor=1.0,
             rng=rng,
+            bounds=chosen.clip_norm * counted.double(),
         )
         point.grad = gradient["point"]
         if watch is not None:
             watch(optimizer, sample)
         optimizer.step()
-        elbo.append(-float(clipped.losses.mean()) * size + optimizer.public if len(sample) else math.nan)
+        elbo.append(-float(clipped.losses[counted].mean()) * size + optimizer.public if counted.any() else math.nan)
         if progress is not None:
             progress(number, chosen.steps)
     return optimizer, elbo

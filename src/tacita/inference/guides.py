@@ -25,11 +25,14 @@ GUIDES = ("diagonal", "low-rank")
 class Guide(nn.Module):
     """A Gaussian over the unconstrained unknowns: independent, or with a few directions of dependence.
 
+    Directions are in units of the scales, so that noise moves both alike, by a share of what they are. Several guides
+    can be held at once, along the first dimension of their locations.
+
     Args:
-        location: Where it starts.
+        location: Where it starts; unknowns along the last dimension.
         scale: The standard deviation that every unknown starts with.
         rank: The number of directions; 0 for independent unknowns.
-        floor: The smallest standard deviation of an unknown.
+        floor: The smallest standard deviation of an unknown, apart from the directions.
     """
 
     def __init__(self, location: Tensor, *, scale: float = 0.1, rank: int = 0, floor: float = 1e-6) -> None:
@@ -39,14 +42,15 @@ class Guide(nn.Module):
         self.log_scale = nn.Parameter(torch.full_like(location, math.log(scale)))
         self.hold()
         if rank:
-            place, which = torch.arange(1, location.numel() + 1).to(location), torch.arange(1, rank + 1).to(location)
-            waves = torch.sin(torch.outer(place, which) * math.pi / (location.numel() + 1))  # at right angles
-            self.factor = nn.Parameter(0.1 * scale * waves)
+            size = location.shape[-1]
+            place, which = torch.arange(1, size + 1).to(location), torch.arange(1, rank + 1).to(location)
+            waves = torch.sin(torch.outer(place, which) * math.pi / (size + 1))  # at right angles
+            self.factor = nn.Parameter(0.1 * waves.repeat(*location.shape[:-1], 1, 1))
 
     @property
-    def noise_size(self) -> int:
-        """How many standard normal numbers one draw takes."""
-        return self.location.numel() + self.rank
+    def noise_shape(self) -> tuple[int, ...]:
+        """The shape of the standard normal numbers that one draw takes."""
+        return (*self.location.shape[:-1], self.location.shape[-1] + self.rank)
 
     @property
     def scale(self) -> Tensor:
@@ -60,22 +64,30 @@ class Guide(nn.Module):
 
     def draw(self, noise: Tensor) -> Tensor:
         """Return the points that standard normal noise, along the last dimension, stands for."""
-        size = self.location.numel()
-        moved = self.location + self.scale * noise[..., :size]
-        return moved + noise[..., size:] @ self.factor.T if self.rank else moved
+        size = self.location.shape[-1]
+        moved = noise[..., :size]
+        if self.rank:
+            moved = moved + (self.factor @ noise[..., size:, None]).squeeze(-1)
+        return self.location + self.scale * moved
 
     def entropy(self) -> Tensor:
         """Return the entropy, up to a constant."""
         logs = self.scale.log().sum()
         if not self.rank:
             return logs
-        thin = self.factor / self.scale[:, None]
-        return logs + 0.5 * torch.logdet(torch.eye(self.rank).to(thin) + thin.T @ thin)
+        return logs + 0.5 * torch.logdet(torch.eye(self.rank).to(logs) + self.factor.mT @ self.factor).sum()
+
+    def variances(self) -> Tensor:
+        """Return the variance of each unknown, in double precision."""
+        own = self.scale.detach().double().square()
+        return own * (1.0 + self.factor.detach().double().square().sum(-1)) if self.rank else own
 
     def covariance(self) -> Tensor:
         """Return the covariance matrix, in double precision."""
-        own = torch.diag(self.scale.detach().double().square())
-        return own + self.factor.detach().double() @ self.factor.detach().double().T if self.rank else own
+        root = torch.diag_embed(self.scale.detach().double())
+        if self.rank:
+            root = torch.cat([root, root @ self.factor.detach().double()], dim=-1)
+        return root @ root.mT
 
 
 def guide_of(kind: str, start: Tensor, *, scale: float, floor: float) -> Guide:
@@ -106,8 +118,8 @@ class _PointOptimizer(torch.optim.Optimizer):
         self.public = float(density)
         return self.point.grad / self.sample_rate - prior
 
-    def _normal(self, size: int) -> Tensor:
-        return torch.from_numpy(self.random.standard_normal(size)).to(self.point)
+    def _normal(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.from_numpy(self.random.standard_normal(shape)).to(self.point)
 
 
 class Variational(_PointOptimizer):
@@ -159,7 +171,7 @@ class Variational(_PointOptimizer):
         self.adam.zero_grad()
         with torch.enable_grad():
             entropy = self.guide.entropy()
-            (self.guide.draw(self._noise) @ gradient - entropy).backward()  # type: ignore[no-untyped-call]
+            ((self.guide.draw(self._noise) * gradient).sum() - entropy).backward()  # type: ignore[no-untyped-call]
         self.public += float(entropy)
         self.adam.param_groups[0]["lr"] = self.rate
         self.adam.step()
@@ -178,7 +190,7 @@ class Variational(_PointOptimizer):
 
     @torch.no_grad()
     def _move(self) -> None:
-        self._noise = self._normal(self.guide.noise_size)
+        self._noise = self._normal(self.guide.noise_shape)
         self.point.copy_(self.guide.draw(self._noise))
 
     def state_dict(self) -> dict[str, Any]:

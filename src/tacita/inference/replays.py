@@ -6,13 +6,18 @@
     pairs/           the posterior without one record, a file for each
     posterior.npz    the released draws, by site
 
-One randomness, fixed by a seed before the data are looked at, drives the released fit and every replay: coins belong
-to records, so leaving one out changes nothing for the others, and two trainings differ by one record alone. It need
-not be secret: what protects is the randomness of the draws, and that is not kept.
+One randomness, fixed by a seed before the data are looked at, drives the released fit and every replay: coins, and the
+draws of a record's own unknowns, belong to records, so leaving one out changes nothing for the others, and two
+trainings differ by one record alone. It need not be secret: what protects is the randomness of the draws, and that is
+not kept.
+
+One charge pays for one set of draws. The ledger is told just before they are made; if they are lost after that, be it
+in a crash, they are not made again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import multiprocessing
@@ -22,7 +27,7 @@ import secrets
 import signal
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +40,7 @@ from torch.func import grad, vmap
 from tacita import __version__, _check, runs
 from tacita._check import PrivacyError
 from tacita.guarantee import Guarantee, round_up_text
-from tacita.inference.divergences import Box, Gaussians, subsampled_costs
+from tacita.inference.divergences import Box, DivergedError, Gaussians, subsampled_costs
 from tacita.inference.final_samples import ONE_STEP_ORDERS, box_costs, box_guarantee, one_step_figure
 from tacita.inference.fit import Progress, Settings, _purpose, descend, shown, tensors_of, title_of, write_draws
 from tacita.inference.guides import Variational
@@ -59,6 +64,12 @@ ALL = "all"
 SAMPLES = 10  # released unless asked otherwise; each one costs
 _FITTED = "fitted.json"
 _STREAM = 2**31  # of the seed: not one that `randomness` draws from
+_DRAWN = "drawn"  # the ledger's row that says that a run's draws are being made
+_FAR = 1e300  # a mean whose divergence from any other overflows, which makes it infinite
+_GONE = (
+    "The draws of this run were made, and they are gone. What was drawn may have been seen, so nothing is drawn again: "
+    "start a new fit, which is charged."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,17 +166,17 @@ class _Run:
     ledger_file: str | None = None
     head: str = ""
 
-    def finished(self, progress: Progress | None) -> Result:
-        """Do what is left to do: fit and draw, replay, label."""
+    def finished(self, ledger: Ledger | str | Path, progress: Progress | None) -> Result:
+        """Do what is left to do: charge, fit and draw, replay, label."""
         tell = shown(progress, "Trainings")
         different = np.unique(self.picks)
-        try:
-            kept = self._kept() or self._release(different)
+        with nullcontext(ledger) if isinstance(ledger, Ledger) else ledger_at(ledger) as book:
+            self._charge(book)
+            with self._noting_interruption():
+                kept = self._kept() or self._release(different, book)
+        with self._noting_interruption():
             self._write_draws(kept)
             without = self._replay(different, tell)
-        except BaseException:
-            self._note("interrupted")
-            raise
         self._note("done")
         label = label_of_samples(
             self.document, self.facts, self.delta, fitted=kept.fitted, without=without, one_step=kept.one_step
@@ -187,45 +198,63 @@ class _Run:
         return _picks(self.seed, len(self.tensors[0]), self.asked.pairs)
 
     def train(self, leave_out: int | None = None, watch: Any = None) -> tuple[Gaussians, tuple[float, ...]]:
-        """Fit, optionally without one record, and hold what is fitted to the box. Equal calls give equal results."""
+        """Fit, optionally without one record, and hold what is fitted to the box. Equal calls give equal results.
+
+        Raises:
+            DivergedError: If there are no numbers to return and no box to hold them to.
+        """
+        means = scales = np.full((1, self.separated.size), np.nan)
+        elbo: list[float] = []
         rng = np.random.default_rng(_streams(self.seed)[0])
         with _one_thread(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(2**63)))  # a record's own unknowns are drawn by torch's generator
-            optimizer, elbo = descend(self.separated, self.tensors, self.chosen, rng, leave_out=leave_out, watch=watch)
-        guide = optimizer.fitted()
-        found = Gaussians(guide.location.double().numpy()[None], guide.scale.double().numpy()[None])
-        return (found if self.asked.box is None else self.asked.box.project(found)), tuple(elbo)
+            with suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # of a matrix out of all bounds
+                optimizer, elbo = descend(
+                    self.separated, self.tensors, self.chosen, rng, leave_out=leave_out, watch=watch
+                )
+                guide = optimizer.fitted()
+                means, scales = (t.double().numpy()[None] for t in (guide.location, guide.scale))
+        box = self.asked.box
+        return (Gaussians(means, scales) if box is None else box.project(means, scales)), tuple(elbo)
 
-    def charge(self, ledger: Ledger | str | Path) -> None:
-        """Charge the draws, once: a release that was charged and not made is made at no further cost."""
-        with nullcontext(ledger) if isinstance(ledger, Ledger) else ledger_at(ledger) as book:
-            if self.head and not book.contains(self.head):
-                raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
-            mark, seeded = self.random.fingerprint, self.random.seeded
-            book.open_run(self.identity, mechanism=_mechanism(self.document), seed_fingerprint=mark, seeded=seeded)
-            if not self.head:
-                self.head = book.head
-                own = self.folder is not None and book.path == self.folder / "ledger.sqlite"
-                self.ledger_file = None if own else str(book.path.resolve())
-                self.facts = self.facts.with_ledger(book, shared=not own)
-                self._write()
-            if book.charged(self.identity):
-                return
-            if self._kept() is not None:
-                raise PrivacyError("The draws were released, and this ledger does not know of it: it was rolled back.")
+    def _charge(self, book: Ledger) -> None:
+        """Charge the draws, once: a release that was charged and not begun is made at no further cost."""
+        if self.head and not book.contains(self.head):
+            raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
+        mark, seeded = self.random.fingerprint, self.random.seeded
+        book.open_run(self.identity, mechanism=_mechanism(self.document), seed_fingerprint=mark, seeded=seeded)
+        if not self.head:
+            self.head = book.head
+            own = self.folder is not None and book.path == self.folder / "ledger.sqlite"
+            self.ledger_file = None if own else str(book.path.resolve())
+            self.facts = self.facts.with_ledger(book, shared=not own)
+            self._write()
+        drawn, kept = self._drawn(book), self._kept()
+        if kept is not None and not drawn:
+            raise PrivacyError("The draws were released, and this ledger does not know of it: it was rolled back.")
+        if drawn and kept is None:
+            raise PrivacyError(_GONE)
+        if not book.charged(self.identity):
             costs = box_costs(self.asked.box, samples=self.chosen.samples, orders=DECLARED)
             book.charge(self.identity, first=0, steps=1, costs=costs)
 
-    def _release(self, different: Any) -> _Released:
-        """Fit and draw; what is returned is on disk, and no other process can have released anything else."""
+    def _drawn(self, book: Ledger) -> list[str]:
+        """Return the rows that say that this run's draws are being made; only the first is entitled to make them."""
+        return [row.hash for row in book.events(self.identity) if row.body["event"] == _DRAWN]
+
+    def _release(self, different: Any, book: Ledger) -> _Released:
+        """Fit and draw; what is returned is on disk, and neither this run nor a copy of it can draw again."""
         watch = _OneStep(self.separated, self.tensors, self.chosen, different) if self.asked.one_step else None
         fitted, elbo = self.train(watch=watch)
-        noise = self.random.noise.standard_normal((self.chosen.samples, self.separated.size))
         figure = None if watch is None else watch.figure(np.searchsorted(different, self.picks), self.delta)
+        mark = book.event(self.identity, _DRAWN)
+        if self._drawn(book)[0] != mark:
+            raise PrivacyError("Another process makes this run's draws; resume the run when that has ended.")
+        noise = self.random.noise.standard_normal((self.chosen.samples, self.separated.size))
         made = _Released(fitted, fitted.means + fitted.scales * noise, elbo, figure)
-        if self.folder is None or runs.write_once(self.folder, _FITTED, made.to_dict()):
-            return made
-        return _Released.from_dict(runs.read_json(self.folder, _FITTED))
+        if self.folder is not None and not runs.write_once(self.folder, _FITTED, made.to_dict()):
+            raise PrivacyError(f"There is a {_FITTED} already, of another run: nothing was released.")
+        return made
 
     def _kept(self) -> _Released | None:
         if self.folder is None or not (self.folder / _FITTED).is_file():
@@ -248,7 +277,19 @@ class _Run:
         return _gathered(found, self.picks)
 
     def _without(self, i: int) -> dict[str, Any]:
-        return _plain(self.train(i)[0])
+        """Return the posterior without a record; nothing in each place if it diverged and there is no box."""
+        try:
+            return _plain(self.train(i)[0])
+        except DivergedError:
+            return dict.fromkeys(("location", "scale"), [None] * self.separated.size)
+
+    @contextmanager
+    def _noting_interruption(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._note("interrupted")
+            raise
 
     def _posterior(self, kept: _Released) -> Posterior:
         return Posterior(self.separated, torch.from_numpy(kept.draws).to(torch.get_default_dtype()))
@@ -340,12 +381,15 @@ def release(
         folder=folder,
     )
     own = ":memory:" if folder is None else folder / "ledger.sqlite"
-    run.charge(own if ledger is None else ledger)
-    return run.finished(progress)
+    return run.finished(own if ledger is None else ledger, progress)
 
 
 def resume(folder: Path, model: Model, data: Any, *, ledger: Any = None, progress: Progress | None = None) -> Result:
-    """Go on with a release that was interrupted. What was released is not drawn again, and nothing is charged twice."""
+    """Go on with a release that was interrupted. Nothing is drawn twice or charged twice.
+
+    Raises:
+        PrivacyError: If draws were made and are gone, or model, data, settings or ledger are not those of the run.
+    """
     found, document = runs.read_json(folder, "run.json"), runs.read_json(folder, FILE)
     try:
         chosen = Settings(**document["settings"])
@@ -362,8 +406,7 @@ def resume(folder: Path, model: Model, data: Any, *, ledger: Any = None, progres
     run = _Run(separated, tensors, chosen, asked, facts, random=randomness(None), folder=folder, **kept)
     if any(run.document[key] != document[key] for key in ("unknowns", "plate")):
         raise PrivacyError("This is not the model that the run was started with: it has other unknowns.")
-    run.charge(_ledger_file(folder, found) if ledger is None else ledger)
-    return run.finished(progress)
+    return run.finished(_ledger_file(folder, found) if ledger is None else ledger, progress)
 
 
 def label_of_run(folder: Path, *, delta: float | None = None) -> Label:
@@ -376,7 +419,7 @@ def label_of_run(folder: Path, *, delta: float | None = None) -> Label:
             if not ledger.contains(str(found["head"])):
                 raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
             if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != _mechanism(document):
-                raise PrivacyError("The run's box or draws are not those that its ledger froze before the release.")
+                raise PrivacyError("The run's settings are not those that its ledger froze before the release.")
             if ledger.charged(name) == 0 or not (folder / _FITTED).is_file():
                 raise PrivacyError("Nothing was released yet: there is nothing to label.")
         kept = _Released.from_dict(runs.read_json(folder, _FITTED))
@@ -416,9 +459,16 @@ def _require_within(epsilon: float | None, delta: float, samples: int, box: Box 
 
 
 def _mechanism(document: Mapping[str, Any]) -> dict[str, int | str]:
-    """Return all that the cost depends on, as it is frozen in the ledger."""
+    """Return all that the cost depends on, and a hash of all that the draws depend on, as the ledger freezes it."""
     box = json.dumps(document["replays"]["box"], sort_keys=True)
-    return {"steps": 1, "release": "final samples", "samples": int(document["settings"]["samples"]), "box": box}
+    rest = json.dumps([document["settings"], document["replays"]["pairs"]], sort_keys=True, default=float)
+    return {
+        "steps": 1,
+        "release": "final samples",
+        "samples": int(document["settings"]["samples"]),
+        "box": box,
+        "settings": hashlib.sha256(rest.encode()).hexdigest(),
+    }
 
 
 def _ledger_file(folder: Path, found: Mapping[str, Any]) -> Path:
@@ -449,11 +499,12 @@ def _replayed(folder: Path, different: Any) -> dict[int, dict[str, Any]]:
 
 
 def _gathered(found: Mapping[int, Mapping[str, Any]], picks: Any) -> Gaussians | None:
-    """Return one posterior for each pair; None unless all are there."""
+    """Return one posterior for each pair, infinitely far from all others if it diverged; None unless all are there."""
     if len(picks) == 0 or not set(picks.tolist()) <= found.keys():
         return None
     rows = [found[i] for i in picks.tolist()]
-    return Gaussians(np.array([row["location"] for row in rows]), np.array([row["scale"] for row in rows]))
+    means, scales = (np.array([row[key] for row in rows], dtype=np.float64) for key in ("location", "scale"))
+    return Gaussians(np.where(np.isnan(means), _FAR, means), np.where(np.isnan(scales), 1.0, scales))
 
 
 def _plain(one: Gaussians) -> dict[str, Any]:
@@ -544,15 +595,20 @@ class _OneStep:
         self.records = tuple(t[different] for t in tensors)
         self.gradients = vmap(grad(separated.log_likelihood), in_dims=(None, 0), randomness="different")
         self.costs: list[Floats] = []
+        self.infinite: Floats = np.full((len(ONE_STEP_ORDERS), len(different)), np.inf)
 
     def __call__(self, optimizer: Variational, sample: Any) -> None:
         """Note what the coming step costs each record, by itself."""
-        with_record, without = (self.after(optimizer, g) for g in self.alternatives(optimizer, sample))
-        self.costs.append(subsampled_costs(ONE_STEP_ORDERS, with_record, without, sample_rate=self.chosen.sample_rate))
+        try:
+            pair = [self.after(optimizer, g) for g in self.alternatives(optimizer, sample)]
+            self.costs.append(subsampled_costs(ONE_STEP_ORDERS, *pair, sample_rate=self.chosen.sample_rate))
+        except DivergedError:
+            self.costs.append(self.infinite)
 
     def figure(self, rows: Any, delta: float) -> Guarantee:
         """Return the papers' figure for pairs of these rows of the records."""
-        costs = [step[:, rows] for step in self.costs]
+        untaken = [self.infinite] * (self.chosen.steps - len(self.costs))  # by a fit that diverged before
+        costs = [step[:, rows] for step in (*self.costs, *untaken)]
         return one_step_figure(costs, delta=delta, sample_rate=self.chosen.sample_rate)
 
     def alternatives(self, optimizer: Variational, sample: Any) -> tuple[Tensor, Tensor]:
