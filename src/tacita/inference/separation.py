@@ -1,13 +1,18 @@
 """A Pyro model taken apart: a prior over what all records share, and one likelihood term for each record.
 
-The model is run on one record at a time, so a record's term cannot depend on another record, whatever the model
-does: privacy never rests on what is read here. That the terms add up to the model's own density is checked on a few
-records before anything is charged, and a model for which they do not is refused with the site and its line.
+A fit runs the model on one record at a time, so a record's term cannot depend on another record unless the model keeps
+something from call to call. Before a fit, and before anything is charged, the model is checked. It is called with
+public stand-ins first, of one, two and three rows, so that what it takes from its first calls is public; then with
+three records, together and one at a time, to see that their terms add up to its own density; then with the stand-ins
+again, which must have the density they had. A model that fails is refused with the site and its line. The check
+compares what it sees: a model that is written to start keeping records later on is not found out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import math
 import sys
 import warnings
@@ -23,7 +28,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita import _check
 from tacita._check import PrivacyError
@@ -215,6 +220,7 @@ class _Look(Messenger):  # type: ignore[misc]
         super().__init__()
         self.sites: dict[str, _Site] = {}
         self.plates: dict[str, tuple[int, str]] = {}  # size, which a record may decide, and line
+        self.rows = 0  # how many records the model was called with
         self.last = ""
 
     def _pyro_sample(self, msg: Any) -> None:
@@ -259,14 +265,183 @@ def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] =
     if not callable(model):
         raise TypeError(f"model must be a Pyro model, a function of the records, got {type(model).__name__}.")
     _check.count("draws", draws, high=10_000)
-    few = _probes(tensors)
+    tensors = tuple(t.detach() for t in tensors)
+    _require_arguments(model, names, tensors)
+    _require_not_held(model, tensors)
     with session_left_as_found():
-        looks = [_look(model, names, tree_map(lambda t, k=k: t[:k], few)) for k in (2, 3)]
-        plate = _plate(looks)
-        made = _described(model, names, few, looks, plate, draws)
-        _require_separable(made, looks[1], few)
+        public = _StandIns(model, names, tensors)
+        few = _probes(tensors)
+        looks = [
+            _look(model, names, tuple(t[rows] for t in few))
+            for rows in ([*range(_PROBES)], *([i] for i in range(_PROBES)))
+        ]
+        public.require_unchanged()
+        plate = _plate([*public.looks, *looks])
+        made = _described(model, names, public.example, [*public.looks, *looks], plate, draws)
+        _require_separable(made, looks[0], few)
         _require_differentiable(made, few)
+        public.require_unchanged()
     return made
+
+
+def _require_arguments(model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
+    try:
+        signature = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+    except (TypeError, ValueError):  # written in another language
+        return
+    try:
+        called(signature.bind, names, tensors)
+    except TypeError:
+        has = ", ".join(map(repr, names)) if names else f"{len(tensors)} tensor{'s' * (len(tensors) > 1)}"
+        takes = ", ".join(signature.parameters) or "none"
+        raise ValueError(
+            f"The model's arguments do not match the data: the model takes {takes}, and data has {has}."
+        ) from None
+
+
+def _require_not_held(model: Model, tensors: tuple[Tensor, ...]) -> None:
+    """Refuse a model that refers to the records beside its arguments, as far as can be seen from outside."""
+    for name, held in _references(model).items():
+        if any(_is(leaf, t) for leaf in tree_leaves(held) for t in tensors):
+            raise PrivacyError(
+                f"The model holds the records themselves, as {name!r}, so every record's term may depend on all of "
+                "them: pass them as arguments only."
+            )
+
+
+def _references(model: Model) -> dict[str, Any]:
+    """Return what a model refers to beside its arguments: attributes, defaults, and names from around it."""
+    found: dict[str, Any] = {}
+    if isinstance(model, torch.nn.Module):
+        found = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+        model = model.forward
+    found.update(getattr(getattr(model, "__self__", model), "__dict__", {}))
+    with contextlib.suppress(TypeError, ValueError):
+        found.update({p.name: p.default for p in inspect.signature(model).parameters.values()})
+    with contextlib.suppress(TypeError, ValueError):
+        around = inspect.getclosurevars(inspect.unwrap(model.func if isinstance(model, functools.partial) else model))
+        found.update({**around.nonlocals, **around.globals})
+    return found
+
+
+def _is(held: Any, records: Tensor) -> bool:
+    """Return whether this is the records' own memory, or a copy of them, perhaps in another precision."""
+    compared = records.numel() > _PROBES  # a few numbers may be equal by chance
+    if isinstance(held, Tensor) and held.layout == torch.strided:
+        return held.untyped_storage().data_ptr() == records.untyped_storage().data_ptr() != 0 or (
+            compared and held.shape == records.shape and torch.equal(held.to(records), records)
+        )
+    if isinstance(held, np.ndarray) and held.dtype.kind in "biuf":
+        own = records.numpy()
+        return np.may_share_memory(held, own) or (
+            compared and held.shape == own.shape and np.array_equal(held.astype(own.dtype), own)
+        )
+    return False
+
+
+@dataclass(frozen=True)
+class _StandIn:
+    """A public batch, values for all that the model samples, and what it made of both before it saw a record."""
+
+    batch: tuple[Tensor, ...]
+    values: dict[str, Tensor]
+    look: _Look
+    densities: dict[str, float]
+
+
+class _StandIns:
+    """Public stand-ins for one, two and three records, which the model is called with before it sees a record.
+
+    They are zeros, which it must run on, and fractions, on which a kept factor shows, if it runs on those.
+    """
+
+    def __init__(self, model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
+        self.model, self.names, self.made = model, names, list[_StandIn]()
+        zeros = [tuple(t.new_zeros((rows, *t.shape[1:])) for t in tensors) for rows in range(1, _PROBES + 1)]
+        self._add(zeros)
+        self.example = tuple(t[0] for t in zeros[0])
+        self.looks = [one.look for one in self.made]
+        try:
+            self._add([tuple(map(_fractions, zeros[-1]))])
+        except PrivacyError:
+            raise
+        except ValueError:
+            pass
+
+    def _add(self, batches: list[tuple[Tensor, ...]]) -> None:
+        tracked = tree_map(lambda t: t.clone().requires_grad_(torch.is_floating_point(t)), batches)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tracked tensors that become numbers
+            first = [_look(self.model, self.names, tree_map(torch.clone, batch), public=True) for batch in tracked]
+        _plate(first)
+        for batch, look in zip(batches, first, strict=True):
+            values = {name: site.value.detach() for name, site in look.sites.items() if not site.observed}
+            again, densities = self._again(batch, values)
+            self._require_untouched(again, densities, tracked)
+            known = {name: float(density.detach()) for name, density in densities.items()}
+            self.made.append(_StandIn(batch, values, again, known))
+
+    def _again(self, batch: tuple[Tensor, ...], values: dict[str, Tensor]) -> tuple[_Look, dict[str, Tensor]]:
+        """Return the sites and their densities at these values."""
+        run = _Run(values, set(values), "", ())
+        look = _look(self.model, self.names, tree_map(torch.clone, batch), run, public=True)
+        return look, run.priors
+
+    def _require_untouched(self, look: _Look, densities: dict[str, Tensor], tracked: Any) -> None:
+        """Refuse if a density follows from what an earlier call was given."""
+        inputs = {id(t) for t in tree_leaves(tracked)}
+        for name, density in densities.items():
+            if any(id(getattr(node, "variable", None)) in inputs for node in _nodes(density)):
+                raise PrivacyError(
+                    f"The model keeps something from call to call: site {name!r} ({look.sites[name].line}) uses what "
+                    "an earlier call was given, as when the first records' mean is kept to centre all. Use public "
+                    "constants."
+                )
+
+    def require_unchanged(self) -> None:
+        """Refuse if a stand-in no longer has the densities that it had before any record was passed."""
+        for one in self.made:
+            try:
+                with torch.no_grad():
+                    look, after = self._again(one.batch, one.values)
+            except ValueError as error:
+                raise PrivacyError(
+                    "The model keeps something from call to call: it ran on public stand-ins before it was called "
+                    f"with records, and no longer does. {error}"
+                ) from None
+            for name in {**one.densities, **after}:
+                both = name in one.densities and name in after
+                if not both or not _unchanged(one.densities[name], float(after[name])):
+                    line = (look if name in look.sites else one.look).sites[name].line
+                    raise PrivacyError(
+                        f"The model keeps something from call to call: site {name!r} ({line}) has another density on "
+                        "the same public stand-ins after other calls than before, or draws random numbers outside "
+                        "pyro.sample. Use public constants."
+                    )
+
+
+def _fractions(zeros: Tensor) -> Tensor:
+    """Return numbers between 0 and 1, all different, in place of zeros that are not whole numbers."""
+    if not torch.is_floating_point(zeros):
+        return zeros
+    return torch.linspace(0.0, 1.0, zeros.numel() + 2)[1:-1].reshape(zeros.shape).to(zeros)
+
+
+def _nodes(made: Tensor) -> set[Any]:
+    """Return the steps by which a tensor was computed from tracked ones."""
+    seen, left = set(), [made.grad_fn]
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            left.extend(before for before, _ in node.next_functions)
+    return seen
+
+
+def _unchanged(before: float, after: float) -> bool:
+    if math.isfinite(before) and math.isfinite(after):
+        return abs(before - after) <= 1e-6 * (1.0 + abs(before))
+    return before == after or (math.isnan(before) and math.isnan(after))
 
 
 def _probes(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -277,23 +452,32 @@ def _probes(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(t[chosen] for t in tensors)
 
 
-def _look(model: Model, names: tuple[str, ...], batch: tuple[Tensor, ...], what: str = "") -> _Look:
+def _look(
+    model: Model,
+    names: tuple[str, ...],
+    batch: tuple[Tensor, ...],
+    run: _Run | None = None,
+    *,
+    public: bool = False,
+) -> _Look:
+    """Call the model and return the sites it has; `public` if the batch is a stand-in."""
     look = _Look()
-    with _refusals(look, len(batch[0]), what), without_validation(), look:
+    look.rows = len(batch[0])
+    with _refusals(look, look.rows, public=public), without_validation(), look, run or contextlib.nullcontext():
         called(model, names, batch)
     return look
 
 
 def _plate(looks: list[_Look]) -> str:
     """Return the plate over the records: the one whose size follows their number, with all observed sites inside."""
-    first, second = looks
-    observed = {name: site for name, site in second.sites.items() if site.observed}
+    lines = {name: line for look in looks for name, (_, line) in look.plates.items()}
+    observed = [(name, site) for look in looks for name, site in look.sites.items() if site.observed]
     if not observed:
         raise PrivacyError("The model observes nothing: pass the records to a site, as obs=….")
-    right = {name for name, (size, _) in first.plates.items() if (size, second.plates.get(name, (0,))[0]) == (2, 3)}
+    right = {name for name in lines if all(look.plates.get(name, (0,))[0] == look.rows for look in looks)}
     common = right
-    for name, site in observed.items():
-        around = ", ".join(f"{p!r} ({second.plates[p][1]})" for p in site.frames)
+    for name, site in observed:
+        around = ", ".join(f"{p!r} ({lines[p]})" for p in site.frames)
         if not right.intersection(site.frames):
             found = f"plate {around} has another size" if around else "there is no plate around it"
             raise PrivacyError(
@@ -303,23 +487,22 @@ def _plate(looks: list[_Look]) -> str:
         if not common.intersection(site.frames):
             raise PrivacyError(
                 f"Site {name!r} ({site.line}) observes records in plate {around}, and other sites do in plate "
-                f"{min(common)!r} ({second.plates[min(common)][1]}). Observe all of a record in one plate."
+                f"{min(common)!r} ({lines[min(common)]}). Observe all of a record in one plate."
             )
         common = common.intersection(site.frames)
     return min(common)
 
 
 def _described(
-    model: Model, names: tuple[str, ...], few: tuple[Tensor, ...], looks: list[_Look], plate: str, draws: int
+    model: Model, names: tuple[str, ...], example: tuple[Tensor, ...], looks: list[_Look], plate: str, draws: int
 ) -> Separated:
-    """Return the model's parts as a stand-in record shows them; they must look the same on real ones."""
-    example = tuple(torch.zeros_like(t[0]) for t in few)
-    stand_in = _look(model, names, tuple(t.unsqueeze(0) for t in example), "a stand-in record of zeros")
-    singles = [_look(model, names, tree_map(lambda t, i=i: t[i : i + 1], few)) for i in range(_PROBES)]
+    """Return the model's parts as a stand-in record shows them; they must look the same in all other looks."""
+    stand_in = looks[0]
+    singles = [look for look in looks if look.rows == 1]
     shared, own = _latents(stand_in, plate)
-    for look in (*looks, *singles):
+    for look in looks:
         others = _latents(look, plate)
-        if set(others[0]) != set(shared) or (look in singles and set(others[1]) != set(own)):
+        if set(others[0]) != set(shared) or (look.rows == 1 and set(others[1]) != set(own)):
             odd = min(set(others[0]) ^ set(shared) or set(others[1]) ^ set(own))
             line = (look if odd in look.sites else stand_in).sites[odd].line
             raise PrivacyError(
@@ -333,7 +516,7 @@ def _described(
         )
     unknowns, start = [], 0
     for name, site in shared.items():
-        unknowns.append(_unknown(name, site, [look.sites[name] for look in (*looks, *singles)], start))
+        unknowns.append(_unknown(name, site, [look.sites[name] for look in looks], start))
         start = unknowns[-1].place.stop
     discrete = tuple(
         (n, _support(n, s, [look.sites[n] for look in singles])) for n, s in own.items() if s.fn.support.is_discrete
@@ -377,6 +560,8 @@ def _unknown(name: str, site: _Site, others: list[_Site], start: int) -> Unknown
         )
     if not torch.is_floating_point(site.value):
         raise ValueError(f"Site {name!r} ({site.line}) is not real valued.")
+    if site.value.numel() == 0:
+        raise ValueError(f"Site {name!r} ({site.line}) has no numbers: its shape is {tuple(site.value.shape)}.")
     transform = biject_to(site.fn.support)
     free = transform.inv(site.value)
     trial = torch.linspace(-1.0, 1.0, max(1, free.numel())).reshape(free.shape).to(free)
@@ -393,9 +578,16 @@ def _unknown(name: str, site: _Site, others: list[_Site], start: int) -> Unknown
 
 
 def _support(name: str, site: _Site, others: list[_Site]) -> Tensor:
+    vector = isinstance(site.fn, dist.Independent) and site.fn.reinterpreted_batch_ndims > 0
+    if vector or math.prod(site.fn.batch_shape) > 1:
+        plates = ", ".join(map(repr, site.frames))
+        raise ValueError(
+            f"Site {name!r} ({site.line}) is a vector of a record's own discrete unknowns (plates: {plates}), which "
+            "cannot be summed out. Sum it out in the model, or give each its own site."
+        )
     if not site.fn.has_enumerate_support:
         raise ValueError(
-            f"Site {name!r} ({site.line}) is a record's own discrete unknown with infinitely many values "
+            f"Site {name!r} ({site.line}) is a record's own discrete unknown whose values cannot be listed "
             f"({_kind(site.fn)}). Sum it out in the model."
         )
     values = site.fn.enumerate_support(expand=False)
@@ -523,7 +715,7 @@ def _line() -> str:
 
 
 @contextlib.contextmanager
-def _refusals(look: _Look, count: int, what: str = "") -> Iterator[None]:
+def _refusals(look: _Look, count: int, *, public: bool = False) -> Iterator[None]:
     """Turn an error of the model into one line that says where, without its message, which may hold values."""
     try:
         yield
@@ -537,10 +729,12 @@ def _refusals(look: _Look, count: int, what: str = "") -> Iterator[None]:
                 where = f" at {Path(code.co_filename).name}, line {trace.tb_lineno}"
             trace = trace.tb_next
         last = f", after {look.last}" if look.last else ""
+        plural = "s" * (count > 1)
+        what = f"{count if plural else 'a'} stand-in record{plural} of zeros" if public else f"{count} record{plural}"
+        too = ", and on zeros of the same shapes, so that its first calls are public" if public else ""
         raise ValueError(
-            f"The Pyro model raised {type(error).__name__}{where}{last}, when called with "
-            f"{what or f'{count} record' + 's' * (count > 1)}.{_hint(look, count, str(error))} It must run on any "
-            "number of records, one included."
+            f"The Pyro model raised {type(error).__name__}{where}{last}, when called with {what}."
+            f"{_hint(look, count, str(error))} It must run on any number of records, one included{too}."
         ) from None
 
 
@@ -549,5 +743,7 @@ def _hint(look: _Look, count: int, message: str) -> str:
         return " A record's value decides what is run: write it with torch.where instead of if."
     if any(words in message for words in ("inplace", "in-place", "the broadcast shape")):
         return " It changes a tensor in place, which has no per-record form: write it out of place."
+    if any(words in message for words in ("can't be cast to the desired", "bool tensor")):
+        return " Its distributions need real numbers: pass whole numbers and truth values as floats."
     fixed = [f"{name!r} ({line})" for name, (size, line) in look.plates.items() if size != count]
     return f" Plates that do not follow the number of records: {', '.join(fixed)}." if fixed else ""
