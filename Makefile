@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-flower lint browser docs bench bench-federated audit-experiment posterior-experiment federated-experiment synthesis-experiment experiments clean
+.PHONY: demo test test-all test-flower lint browser docs bench bench-federated audit-experiment posterior-experiment federated-experiment synthesis-experiment inference-experiment experiments clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tacita needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
@@ -66,6 +66,10 @@ federated-experiment: $(READY)   ## the tables and the figure of docs/examples/f
 synthesis-experiment: $(READY)   ## the tables of docs/examples/synthesis.md; needs MNIST, Fashion-MNIST and Adult, about four hours on one core
 	$(BIN)/python experiments/synthesis/run.py all
 	$(BIN)/python experiments/synthesis/run.py table
+
+inference-experiment: $(READY)   ## the table and the figure of docs/examples/inference.md; needs Abalone and Adult, half an hour on one core
+	$(BIN)/python experiments/variational_inference/run.py all
+	$(BIN)/python experiments/variational_inference/run.py table
 
 experiments: $(READY)   ## the MNIST table of the documentation; needs MNIST, about half an hour
 	for name in cnn linear-0.75 filter linear-2; do $(BIN)/python experiments/mnist_dpsgd/run.py $$name || exit 1; done

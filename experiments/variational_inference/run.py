@@ -169,6 +169,7 @@ def draw_figure() -> None:
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "tacita"
     import matplotlib.pyplot as plt
 
     groups = grouped()
