@@ -556,3 +556,14 @@ def test_resuming_a_finished_fit_keeps_what_the_owner_knows(tmp_path):
     before = runs.read_json(tmp_path / "run", "owner.json")
     assert resume(tmp_path / "run", average, x).label() == label_of_run(tmp_path / "run")
     assert runs.read_json(tmp_path / "run", "owner.json") == before
+
+
+def test_an_audit_attacks_the_steps_and_leaves_the_label_its_own(tmp_path):
+    fit(average, torch.rand(50), steps=5, run_dir=tmp_path / "run", **FEW)
+    public = (tmp_path / "run" / "label.html").read_bytes()
+    done = CliRunner().invoke(get_command(app), ["audit", str(tmp_path / "run"), "--only", "canaries", "--seed", "1"])
+    assert done.exit_code == 0, done.output
+    owner = (tmp_path / "run" / "label-owner.html").read_text()
+    assert "Unknowns" in owner
+    assert "A record made to be found" in owner
+    assert (tmp_path / "run" / "label.html").read_bytes() == public

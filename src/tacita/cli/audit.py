@@ -45,6 +45,11 @@ def audit(
     except KeyboardInterrupt:
         print(f"tacita: interrupted; attacks that had ended are kept in {run / 'audit.json'}", file=sys.stderr)
         raise typer.Exit(130) from None
+    if (run / "inference.json").is_file():  # its label says more than that of the training in it
+        from tacita.inference.labels import label_of_run
+        from tacita.training.labels import write_label
+
+        write_label(run, label_of_run(run))
     if as_json:
         print_json({"run": str(run), **made.to_dict()})
     else:
