@@ -1,5 +1,6 @@
 """Every Python example in the documentation runs, and every `tacita` command shown works."""
 
+import os
 import re
 import shlex
 import sys
@@ -24,6 +25,19 @@ def test_python_examples_run(page, tmp_path, monkeypatch):
     names = {}
     for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.slow
+def test_the_tutorial_on_adult_runs(tmp_path, monkeypatch, capsys):
+    if not os.path.isdir(os.path.join(os.environ.get("TACITA_DATA", ""), "adult")):
+        pytest.skip("adult is not at hand: set TACITA_DATA to a folder that holds it")
+    monkeypatch.chdir(tmp_path)
+    page, names = ROOT / "docs" / "examples" / "inference.md", {}
+    for _, _, _, text in FENCE.findall(page.read_text()):
+        exec(compile(text.replace("worlds=12", "worlds=2"), str(page), "exec"), names)
+    assert names["result"].guarantee.epsilon <= 0.5
+    assert abs(float(names["result"].posterior.sample()["weights"].mean(0)[1]) - 2.86) < 0.5
+    assert "simulated worlds" in capsys.readouterr().out
 
 
 def commands(page):
