@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from tacita.report.page import label_html
 from tacita.report.text import findings_text
 from tacita.training.loop import PrivateTraining
 from tacita.training.records import record_loss
+from tacita.training.step import one_thread
 
 ATTACKS = ("canaries", "leak", "typical", "membership", "inversion")
 SCHEMA = 1
@@ -194,7 +194,7 @@ class _Made:
     def _canaries(self) -> None:
         subject, plan = self.subject, self.subject.plan
         replay = Replay(plan, subject.shapes, steps=subject.steps, rng=self._seed(1))
-        with _one_thread():
+        with one_thread():
             audit = canaries(
                 replay,
                 sample_rate=plan.sample_rate,
@@ -309,17 +309,6 @@ class _Made:
             rng=self._coins(9),
         )
         self.results["inversion"], self.findings["inversion"] = found.to_dict(), found.finding()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """A replay's tensors are small: more threads only cost more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _plain(

@@ -54,7 +54,7 @@ from tacita.training.charges import ledger_at
 from tacita.training.labels import RunFacts, write_label
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.records import Records
-from tacita.training.step import check_clip_norm
+from tacita.training.step import check_clip_norm, one_thread
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -206,7 +206,7 @@ class _Run:
         means = scales = np.full((1, self.separated.size), np.nan)
         elbo: list[float] = []
         rng = np.random.default_rng(_streams(self.seed)[0])
-        with _one_thread(), torch.random.fork_rng(devices=[]):
+        with one_thread(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(2**63)))  # a record's own unknowns are drawn by torch's generator
             with suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # of a matrix out of all bounds
                 optimizer, elbo = descend(
@@ -516,17 +516,6 @@ def _gaussian(row: Mapping[str, Any]) -> Gaussians:
 
 
 # Processes.
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread, as every training of a run does: so equal trainings give equal numbers."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 Work = Callable[[int], dict[str, Any]]

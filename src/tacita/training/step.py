@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,17 @@ import torch
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.training.gradients import Clipped, Loss, Parameters, clipped_sum, length
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: equal steps then give equal numbers, and for small tensors more threads only cost more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def noisy_mean(
