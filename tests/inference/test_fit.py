@@ -508,7 +508,7 @@ def test_arguments_are_refused_by_their_own_names(given, said):
         fit(average, torch.rand(30), **{"steps": 5, **given})
 
 
-@pytest.mark.parametrize("x", [torch.rand(9) + 1j, torch.eye(4).to_sparse(), "abc", []], ids=str)
+@pytest.mark.parametrize("x", [torch.ones(9) + 1j, torch.eye(4).to_sparse(), "abc", []], ids=range(4))
 def test_data_that_are_no_numbers_are_refused(x):
     with pytest.raises((ValueError, TypeError), match=r"^data must"):
         fit(average, x, steps=5, **FEW)
