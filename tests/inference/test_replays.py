@@ -24,7 +24,9 @@ from tacita.cli import app
 from tacita.inference import Box, fit, replays, resume
 from tacita.inference.fit import Settings, descend
 from tacita.inference.labels import label_of_run
+from tacita.inference.one_step import OneStep
 from tacita.inference.separation import separate
+from tacita.inference.workers import spread
 from tacita.ledger import DECLARED, Ledger
 from tacita.ledger.ledger import BudgetExceeded
 
@@ -200,7 +202,7 @@ def test_each_replayed_records_own_figure_is_above_its_truth(run):
 
 def test_one_step_of_adam_for_all_records_at_once_is_what_the_optimiser_does():
     chosen = Settings(method="final-samples", steps=5, sample_rate=0.5, clip_norm=0.7)
-    watch = replays._OneStep(separate(mean, (X,)), (X,), chosen, np.arange(len(X)))
+    watch = OneStep(separate(mean, (X,)), (X,), chosen, np.arange(len(X)))
     checked = []
 
     def compare(optimizer, sample):
@@ -610,13 +612,11 @@ def test_a_process_that_dies_or_fails_is_told():
         raise ValueError(f"record {i}")
 
     with pytest.raises(RuntimeError, match="before its work was done"):
-        list(replays._spread(dies, [1, 2, 3], 2))
+        list(spread(dies, [1, 2, 3], 2))
     with pytest.raises(ValueError, match="A replay without one record failed"):
-        list(replays._spread(fails, [1, 2, 3], 2))
+        list(spread(fails, [1, 2, 3], 2))
     assert multiprocessing.active_children() == []
-    assert sorted(replays._spread(lambda i: {"location": [i]}, [1, 2, 3], 2)) == [
-        (i, {"location": [i]}) for i in (1, 2, 3)
-    ]
+    assert sorted(spread(lambda i: {"location": [i]}, [1, 2, 3], 2)) == [(i, {"location": [i]}) for i in (1, 2, 3)]
 
 
 # What makes no sense.

@@ -19,7 +19,7 @@ from tacita import _check, runs
 from tacita.inference.fit import Progress, fit, shown, tensors_of
 from tacita.inference.labels import OWNER, label_of_run
 from tacita.inference.results import Result
-from tacita.inference.separation import Separated, called, without_validation
+from tacita.inference.terms import Separated, called, without_validation
 from tacita.posterior.pyro_model import session_left_as_found
 from tacita.training.labels import write_label
 

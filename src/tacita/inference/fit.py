@@ -31,7 +31,8 @@ from tacita.inference.labels import (
     label_of_plain,
 )
 from tacita.inference.results import Posterior, Result, gaussian_draws
-from tacita.inference.separation import Model, Separated, separate, start_of
+from tacita.inference.separation import separate, start_of
+from tacita.inference.terms import Model, Separated
 from tacita.training.labels import write_label
 from tacita.training.loop import PrivateTraining
 from tacita.training.step import poisson_sample, private_gradient
@@ -381,8 +382,12 @@ def _finished(
 
 def clipped_share(norms: Sequence[tuple[float, float, float]]) -> float:
     """Return what share of the records was clipped in the last quarter of the steps: 0.9, 0.5, 0.1 or 0, at least."""
-    late = np.nanmedian(np.array(norms[-max(1, len(norms) // 4) :]), axis=0)
-    return next((share for share, norm in zip((0.9, 0.5, 0.1), late, strict=True) if norm > 0.999), 0.0)
+    late = [row for row in norms[-max(1, len(norms) // 4) :] if not math.isnan(row[0])]  # NaN: nobody was sampled
+    if not late:
+        return 0.0
+    return next(
+        (share for share, norm in zip((0.9, 0.5, 0.1), np.median(late, axis=0), strict=True) if norm > 0.999), 0.0
+    )
 
 
 def _purpose(separated: Separated, chosen: Settings) -> str:

@@ -19,7 +19,7 @@ from tacita.training.labels import PERCENTS, RunFacts, holds, ledger_row, noise_
 from tacita.training.labels import label_of_run as label_of_training
 
 if TYPE_CHECKING:
-    from tacita.inference.separation import Separated
+    from tacita.inference.terms import Separated
 
 FILE = "inference.json"
 OWNER = "owner.json"  # what was computed from the records, for the owner

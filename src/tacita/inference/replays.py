@@ -20,13 +20,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import multiprocessing
-import multiprocessing.connection
 import os
 import secrets
-import signal
-import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -35,18 +31,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
 
 from tacita import __version__, _check, runs
 from tacita._check import PrivacyError
 from tacita.guarantee import Guarantee, round_up_text
-from tacita.inference.divergences import Box, DivergedError, Gaussians, subsampled_costs
-from tacita.inference.final_samples import ONE_STEP_ORDERS, box_costs, box_guarantee, one_step_figure
+from tacita.inference.divergences import Box, DivergedError, Gaussians
+from tacita.inference.final_samples import box_costs, box_guarantee
 from tacita.inference.fit import Progress, Settings, _purpose, descend, shown, tensors_of, title_of, write_draws
-from tacita.inference.guides import Variational
 from tacita.inference.labels import FILE, NOTES, box_of, document_of, label_of_samples
+from tacita.inference.one_step import OneStep
 from tacita.inference.results import Posterior, Result
-from tacita.inference.separation import Model, Separated, separate
+from tacita.inference.separation import separate
+from tacita.inference.terms import Model, Separated
+from tacita.inference.workers import spread
 from tacita.ledger import DECLARED, Ledger
 from tacita.report.label import Label
 from tacita.report.page import page_template
@@ -244,7 +241,7 @@ class _Run:
 
     def _release(self, different: Any, book: Ledger) -> _Released:
         """Fit and draw; what is returned is on disk, and neither this run nor a copy of it can draw again."""
-        watch = _OneStep(self.separated, self.tensors, self.chosen, different) if self.asked.one_step else None
+        watch = OneStep(self.separated, self.tensors, self.chosen, different) if self.asked.one_step else None
         fitted, elbo = self.train(watch=watch)
         figure = None if watch is None else watch.figure(np.searchsorted(different, self.picks), self.delta)
         mark = book.event(self.identity, _DRAWN)
@@ -268,7 +265,7 @@ class _Run:
         tell(1 + len(found), total)
         missing = [int(i) for i in different if i not in found]
         workers = self.asked.workers or min(2, os.cpu_count() or 1)
-        with closing(_spread(self._without, missing, workers)) as made:
+        with closing(spread(self._without, missing, workers)) as made:
             for i, row in made:
                 found[i] = row
                 if self.folder is not None:
@@ -513,127 +510,3 @@ def _plain(one: Gaussians) -> dict[str, Any]:
 
 def _gaussian(row: Mapping[str, Any]) -> Gaussians:
     return Gaussians(np.array([row["location"]]), np.array([row["scale"]]))
-
-
-# Processes.
-
-
-Work = Callable[[int], dict[str, Any]]
-
-
-def _spread(work: Work, items: list[int], workers: int) -> Generator[tuple[int, dict[str, Any]], None, None]:
-    """Yield (item, result) as they are done, by forked processes, which are ended when this is closed."""
-    count = min(workers, len(items))
-    if count <= 1 or "fork" not in multiprocessing.get_all_start_methods():
-        yield from ((item, work(item)) for item in items)
-        return
-    context = multiprocessing.get_context("fork")
-    running: dict[Any, Any] = {}
-    try:
-        for k in range(count):
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_serve, args=(work, items[k::count], sender, [*running, receiver]))
-            with warnings.catch_warnings():  # newer Pythons warn of threads, of which the child uses none
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            running[receiver] = process
-            sender.close()
-        waiting: list[Any] = list(running)
-        while waiting:
-            ready: Any
-            for ready in multiprocessing.connection.wait(waiting):
-                try:
-                    item, result = json.loads(ready.recv_bytes())
-                except EOFError:
-                    waiting.remove(ready)
-                    running[ready].join()
-                    if running[ready].exitcode:
-                        raise RuntimeError("A process that replayed fits ended before its work was done.") from None
-                    continue
-                if isinstance(result, str):
-                    raise ValueError(f"A replay without one record failed: {result}")
-                yield item, result
-    finally:
-        for receiver, process in running.items():
-            receiver.close()
-            process.terminate()
-            process.join()
-
-
-def _serve(work: Work, items: list[int], sender: Any, inherited: list[Any]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process is interrupted, and ends this one
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for end in inherited:
-        end.close()  # so that this process cannot outlive the first
-    for item in items:
-        try:
-            result: Any = work(item)
-        except Exception as error:
-            result = f"{type(error).__name__}: {error}"
-        sender.send_bytes(json.dumps([item, result]).encode())
-
-
-# The papers' figure.
-
-
-class _OneStep:
-    """Follow a fit as the papers account for it: at each step, the guide after it with and without each record."""
-
-    def __init__(self, separated: Separated, tensors: tuple[Tensor, ...], chosen: Settings, different: Any) -> None:
-        self.chosen, self.indices = chosen, different
-        self.records = tuple(t[different] for t in tensors)
-        self.gradients = vmap(grad(separated.log_likelihood), in_dims=(None, 0), randomness="different")
-        self.costs: list[Floats] = []
-        self.infinite: Floats = np.full((len(ONE_STEP_ORDERS), len(different)), np.inf)
-
-    def __call__(self, optimizer: Variational, sample: Any) -> None:
-        """Note what the coming step costs each record, by itself."""
-        try:
-            pair = [self.after(optimizer, g) for g in self.alternatives(optimizer, sample)]
-            self.costs.append(subsampled_costs(ONE_STEP_ORDERS, *pair, sample_rate=self.chosen.sample_rate))
-        except DivergedError:
-            self.costs.append(self.infinite)
-
-    def figure(self, rows: Any, delta: float) -> Guarantee:
-        """Return the papers' figure for pairs of these rows of the records."""
-        untaken = [self.infinite] * (self.chosen.steps - len(self.costs))  # by a fit that diverged before
-        costs = [step[:, rows] for step in (*self.costs, *untaken)]
-        return one_step_figure(costs, delta=delta, sample_rate=self.chosen.sample_rate)
-
-    def alternatives(self, optimizer: Variational, sample: Any) -> tuple[Tensor, Tensor]:
-        """Return the sum of the sampled records' clipped gradients with each record among them, and without it."""
-        point, total = optimizer.point.detach(), optimizer.point.grad
-        if total is None:
-            raise ValueError("There is no gradient to step along.")
-        with torch.random.fork_rng(devices=[]):  # the fit's own draws stay what they are
-            own = -self.gradients(point, self.records).double()
-        norms = own.norm(dim=1, keepdim=True)
-        factors = (self.chosen.clip_norm / norms.clamp_min(1e-300)).clamp_max(1.0)
-        own = torch.where(norms.isfinite(), own * factors, 0.0)
-        inside = torch.from_numpy(np.isin(self.indices, sample))[:, None]
-        without = total.double() - torch.where(inside, own, 0.0)
-        return without + own, without
-
-    @staticmethod
-    @torch.no_grad()
-    def after(optimizer: Variational, sums: Tensor) -> Gaussians:
-        """Return the guide that one step of Adam would give, for each sum of gradients."""
-        guide, noise = optimizer.guide, optimizer._noise.double()
-        total = optimizer.point.grad
-        if total is None:
-            raise ValueError("There is no gradient to step along.")
-        joint = optimizer._gradient().double() + (sums - total.double()) / optimizer.sample_rate
-        free = (guide.log_scale.exp() > guide.floor).double()
-        moved = {}
-        for name, gradient in (
-            ("location", joint),
-            ("log_scale", free * (joint * guide.scale.double() * noise - 1.0)),
-        ):
-            parameter = getattr(guide, name)
-            state, group = optimizer.adam.state.get(parameter, {}), optimizer.adam.param_groups[0]
-            taken, (first, second) = float(state.get("step", 0)) + 1.0, group["betas"]
-            mean = first * state.get("exp_avg", torch.zeros(())).double() + (1 - first) * gradient
-            square = second * state.get("exp_avg_sq", torch.zeros(())).double() + (1 - second) * gradient**2
-            size = (square / (1 - second**taken)).sqrt() + group["eps"]
-            moved[name] = parameter.double() - optimizer.rate * mean / (1 - first**taken) / size
-        return Gaussians(moved["location"].numpy(), moved["log_scale"].exp().clamp_min(guide.floor).numpy())

@@ -15,7 +15,7 @@ from torch import Tensor
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.guarantee import Guarantee
-from tacita.inference.separation import Separated
+from tacita.inference.terms import Separated
 from tacita.report.label import Label
 
 _MANY = 4000  # draws that a summary is read from, where draws are free

@@ -16,9 +16,8 @@ import inspect
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,179 +26,26 @@ import torch
 from torch import Tensor
 from torch.distributions import biject_to
 from torch.func import grad, vmap
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita.inference import terms
+from tacita.inference.terms import FreshDraws, Model, Run, Separated, Unknown, called, without_validation
 from tacita.posterior.pyro_model import session_left_as_found
 
 try:
     import pyro
     import pyro.distributions as dist
-    from pyro.distributions.util import scale_and_mask
     from pyro.poutine.messenger import Messenger
     from pyro.poutine.util import site_is_subsample
 except ImportError as error:
     raise ImportError("Inference needs Pyro and PyTorch: pip install 'tacita[bayes]'") from error
 
-Model = Callable[..., Any]
 TOLERANCE = 1e-4  # relative: models compute in single precision
 _PROBES = 3  # records that the model is tried on
 _COMBINATIONS = 64  # of values of a record's discrete unknowns
-_LIBRARIES = (*(str(Path(str(m.__file__)).parent) for m in (pyro, torch)), contextlib.__file__, __file__, "<frozen")
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """One site that all records share, and its place among the flat, unconstrained unknowns."""
-
-    name: str
-    shape: tuple[int, ...]
-    place: slice
-    free_shape: tuple[int, ...]  # of its unconstrained value
-    transform: Any
-    line: str
-
-
-@dataclass(frozen=True)
-class Separated:
-    """A model as its prior and its records' terms.
-
-    Attributes:
-        model: The Pyro model.
-        unknowns: The sites that all records share, in the order of the flat vector.
-        names: The model's argument of each tensor of a record, or () for arguments by place.
-        plate: The name of the plate over the records.
-        discrete: A record's own discrete sites, and their values; summed out exactly.
-        drawn: A record's own continuous sites; averaged out over draws from their prior.
-        draws: How many draws.
-        example: A public stand-in for a record: zeros of the same shapes.
-    """
-
-    model: Model
-    unknowns: tuple[Unknown, ...]
-    names: tuple[str, ...]
-    plate: str
-    discrete: tuple[tuple[str, Tensor], ...]
-    drawn: tuple[str, ...]
-    draws: int
-    example: tuple[Tensor, ...]
-
-    @property
-    def size(self) -> int:
-        """How many numbers the unknowns take, unconstrained."""
-        return int(self.unknowns[-1].place.stop)
-
-    def values(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the value of every site from the flat, unconstrained vector; leading dimensions are kept."""
-        lead = flat.shape[:-1]
-        return {u.name: u.transform(flat[..., u.place].reshape((*lead, *u.free_shape))) for u in self.unknowns}
-
-    def log_prior(self, flat: Tensor) -> Tensor:
-        """Return the log density of the unknowns, unconstrained, at one flat vector. Looks at no record."""
-        run = self._run(self.values(flat), self.example, terms=False)
-        total = torch.stack(list(run.priors.values())).sum()
-        for u in self.unknowns:
-            free = flat[u.place].reshape(u.free_shape)
-            total = total + u.transform.log_abs_det_jacobian(free, u.transform(free)).sum()
-        return total
-
-    def log_likelihood(self, flat: Tensor, record: tuple[Tensor, ...]) -> Tensor:
-        """Return one record's term: its log density given the unknowns, its own sites summed or averaged out.
-
-        Draws of a record's own continuous sites make it a lower bound on average, tighter with more draws.
-        """
-        values = self.values(flat)
-        if not self.drawn:
-            return self._summed(values, record)
-        terms = vmap(lambda _: self._summed(values, record), randomness="different")(flat.new_zeros(self.draws))
-        return torch.logsumexp(terms, 0) - math.log(self.draws)
-
-    def _summed(self, values: Mapping[str, Tensor], record: tuple[Tensor, ...]) -> Tensor:
-        terms = [
-            self._run({**values, **chosen}, record, priors=False).term
-            for chosen in (
-                dict(zip((name for name, _ in self.discrete), combination, strict=True))
-                for combination in product(*(support for _, support in self.discrete))
-            )
-        ]
-        return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), 0)
-
-    def _run(self, values: Mapping[str, Tensor], record: tuple[Tensor, ...], **only: bool) -> _Run:
-        run = _Run(values, {u.name for u in self.unknowns}, self.plate, self.drawn, **only)
-        with without_validation(), _FreshDraws() if self.drawn else contextlib.nullcontext(), run:
-            called(self.model, self.names, tuple(t.unsqueeze(0) for t in record))
-        return run
-
-
-def called(model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> Any:
-    """Call a model with a batch of records."""
-    return model(**dict(zip(names, tensors, strict=True))) if names else model(*tensors)
-
-
-@contextlib.contextmanager
-def without_validation() -> Iterator[None]:
-    """Leave out Pyro's checks of values, which have no per-record form and print what they find."""
-    before = torch.distributions.Distribution._validate_args  # PyTorch's own setting, which Pyro would not put back
-    try:
-        with pyro.validation_enabled(False):
-            yield
-    finally:
-        torch.distributions.Distribution.set_default_validate_args(before)
-
-
-class _Run(Messenger):  # type: ignore[misc]
-    """Fix the shared sites, and add up the prior's and the record's terms, or only one of the two."""
-
-    def __init__(
-        self,
-        values: Mapping[str, Tensor],
-        shared: set[str],
-        plate: str,
-        drawn: tuple[str, ...],
-        *,
-        priors: bool = True,
-        terms: bool = True,
-    ) -> None:
-        super().__init__()
-        self.values, self.shared, self.plate, self.drawn = values, shared, plate, drawn
-        self.wanted = {False: priors, True: terms}
-        self.priors: dict[str, Tensor] = {}
-        self.terms: dict[str, Tensor] = {}
-
-    @property
-    def term(self) -> Tensor:
-        """The record's log density."""
-        return torch.stack(list(self.terms.values())).sum()
-
-    def _pyro_sample(self, msg: Any) -> None:
-        if msg["name"] in self.values:
-            value = self.values[msg["name"]]
-            msg["value"] = value if msg["name"] in self.shared else value.expand(msg["fn"].shape())
-            msg["done"] = True
-
-    def _pyro_post_sample(self, msg: Any) -> None:
-        if site_is_subsample(msg) or msg["infer"].get("_deterministic") or msg["name"] in self.drawn:
-            return
-        own = any(frame.name == self.plate for frame in msg["cond_indep_stack"])
-        if self.wanted[own]:
-            density = scale_and_mask(msg["fn"].log_prob(msg["value"]), msg["scale"], msg["mask"]).sum()
-            (self.terms if own else self.priors)[msg["name"]] = density
-
-
-class _FreshDraws(TorchFunctionMode):
-    """Make in-place draws out of place: distributions use them, and they have no per-record form."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.normal_ and len(args) == 1 and not kwargs:
-            return torch.randn(args[0].shape, dtype=args[0].dtype, device=args[0].device)
-        if func is Tensor.exponential_ and len(args) == 1 and not kwargs:
-            return -torch.log1p(-torch.rand(args[0].shape, dtype=args[0].dtype, device=args[0].device))
-        if func is Tensor.uniform_ and len(args) == 3 and not kwargs:
-            low, high = args[1:]
-            return low + (high - low) * torch.rand(args[0].shape, dtype=args[0].dtype, device=args[0].device)
-        return func(*args, **(kwargs or {}))
+_LIBRARIES = (*(str(Path(str(m.__file__)).parent) for m in (pyro, torch, terms)), contextlib.__file__, "<frozen")
 
 
 @dataclass
@@ -383,7 +229,7 @@ class _StandIns:
 
     def _again(self, batch: tuple[Tensor, ...], values: dict[str, Tensor]) -> tuple[_Look, dict[str, Tensor]]:
         """Return the sites and their densities at these values."""
-        run = _Run(values, set(values), "", ())
+        run = Run(values, set(values), "", ())
         look = _look(self.model, self.names, tree_map(torch.clone, batch), run, public=True)
         return look, run.priors
 
@@ -456,7 +302,7 @@ def _look(
     model: Model,
     names: tuple[str, ...],
     batch: tuple[Tensor, ...],
-    run: _Run | None = None,
+    run: Run | None = None,
     *,
     public: bool = False,
 ) -> _Look:
@@ -543,7 +389,7 @@ def _latents(look: _Look, plate: str) -> tuple[dict[str, _Site], dict[str, _Site
 
 def _require_drawable(name: str, site: _Site) -> None:
     try:
-        with _FreshDraws(), _no_performance_warning():
+        with FreshDraws(), _no_performance_warning():
             vmap(lambda _: site.fn.rsample(), randomness="different")(torch.zeros(2))
     except (RuntimeError, NotImplementedError):
         raise ValueError(
@@ -631,7 +477,7 @@ def _drawn(made: Separated, look: _Look, rows: Sequence[int]) -> dict[str, Tenso
     return values
 
 
-def _require_sum(made: Separated, look: _Look, singles: list[_Run], together: _Run) -> None:
+def _require_sum(made: Separated, look: _Look, singles: list[Run], together: Run) -> None:
     same = all(single.terms.keys() == together.terms.keys() for single in singles)  # not so in a loop over a plate
     for name, density in together.terms.items():
         _require_number(name, density, look)
@@ -653,8 +499,8 @@ def _require_number(name: str, density: Tensor, look: _Look) -> None:
         raise ValueError(f"The density of site {name!r} ({look.sites[name].line}) is not a number.")
 
 
-def _one(made: Separated, values: Mapping[str, Tensor], batch: tuple[Tensor, ...]) -> _Run:
-    run = _Run(values, {u.name for u in made.unknowns}, made.plate, ())
+def _one(made: Separated, values: Mapping[str, Tensor], batch: tuple[Tensor, ...]) -> Run:
+    run = Run(values, {u.name for u in made.unknowns}, made.plate, ())
     with _refusals(_Look(), len(batch[0])), without_validation(), torch.no_grad(), run:
         called(made.model, made.names, batch)
     return run
@@ -682,7 +528,7 @@ def start_of(made: Separated) -> Tensor:
     look = _Look()
     with session_left_as_found(), without_validation(), torch.no_grad():
         for u in made.unknowns:  # one after the other, as a prior may be built on those before it
-            with look, _Run(made.values(flat), {x.name for x in made.unknowns}, made.plate, made.drawn):
+            with look, Run(made.values(flat), {x.name for x in made.unknowns}, made.plate, made.drawn):
                 called(made.model, made.names, tuple(t.unsqueeze(0) for t in made.example))
             try:
                 free = u.transform.inv(look.sites[u.name].fn.mean.expand(u.shape)).reshape(-1)
