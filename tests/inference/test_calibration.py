@@ -59,8 +59,8 @@ def test_a_fit_whose_intervals_are_right_is_found_so_and_narrow_ones_are_told():
 
 
 def test_what_was_found_is_on_the_owners_label_and_not_on_the_public_page(tmp_path):
-    x, y = records()
-    result = fit(line, (x, y), noise_multiplier=3.0, panel=0, run_dir=tmp_path / "run", **FIT)
+    x, y = records(60)
+    result = fit(line, (x, y), noise_multiplier=3.0, panel=0, run_dir=tmp_path / "run", **{**FIT, "steps": 10})
     before = (tmp_path / "run" / "label.html").read_text()
     found = coverage(result, (x, y), worlds=2, rng=3)
     kept = runs.read_json(tmp_path / "run", OWNER)["coverage"]
@@ -77,7 +77,8 @@ def test_what_was_found_is_on_the_owners_label_and_not_on_the_public_page(tmp_pa
 
 @pytest.mark.parametrize(("clip", "least"), [(0.05, 0.9), (1e3, 0.0)])
 def test_the_owner_is_told_how_many_records_were_clipped(clip, least, tmp_path):
-    result = fit(line, records(), noise_multiplier=1.0, panel=0, run_dir=tmp_path / "run", **{**FIT, "clip_norm": clip})
+    few = {**FIT, "steps": 12, "clip_norm": clip}
+    result = fit(line, records(60), noise_multiplier=1.0, panel=0, run_dir=tmp_path / "run", **few)
     assert runs.read_json(tmp_path / "run", OWNER)["clipped"] >= least
     told = [check for check in result.label().readings.checks if "were clipped" in check.text]
     assert [check.state for check in told] == ["warning"] * (least > 0)

@@ -56,7 +56,7 @@ def test_both_directions_equal_quadrature(alpha, second):
         assert value == pytest.approx(by_quadrature(alpha, *one_way), rel=1e-9)
 
 
-@pytest.mark.parametrize("room", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("room", [1e-2, 1e-4, pytest.param(1e-6, marks=pytest.mark.slow)])
 def test_next_to_the_border_of_existence(room):
     """At α = 3 the border is s1²/s2² = 3/2; `room` is what is left of 1 - 2x."""
     first, second = (0.3, math.sqrt(1.0 + (1.0 - room) / 2.0)), (0.0, 1.0)

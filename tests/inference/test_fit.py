@@ -161,6 +161,7 @@ def test_what_the_folder_says_of_a_fit_holds_nothing_of_the_records(tmp_path):
     assert said[0] == said[1]
 
 
+@pytest.mark.slow
 def test_the_posterior_is_near_the_exact_one():
     data = numbers(2000)
     result = quick(middle, data, steps=300, noise_multiplier=3.0, samples=10, initial_scale=0.03)
@@ -529,12 +530,12 @@ def test_records_own_unknowns_are_not_drawn_from_a_generator_that_the_user_seeds
 
 
 def test_a_fit_that_a_budget_cuts_short_is_averaged_over_its_own_second_half(monkeypatch):
-    cut = {"steps": 500, "training": {"budget": (6.0, 1e-5)}, **FEW}
+    cut = {"steps": 60, "training": {"budget": (3.0, 1e-5)}, **FEW}
     chain = fit(average, torch.rand(200), method="sgld", **cut)
     assert len(chain.posterior.released) > 0
     result = fit(average, torch.rand(200), **cut)
     taken = int(dict(result.guarantee.mechanism)["steps"])
-    assert taken < 250
+    assert 2 <= taken < 30
     assert result.settings["steps"] == taken
 
 

@@ -158,6 +158,7 @@ def test_independent_unknowns_converge_to_their_exact_posterior():
     assert optimizer.averaged == 750
 
 
+@pytest.mark.slow
 def test_a_low_rank_guide_finds_the_dependence_that_a_diagonal_one_misses():
     direction = torch.tensor([1.0, 1.0, 0.0]) / math.sqrt(2.0)
     covariance = 0.02 * torch.eye(3) + 0.3 * torch.outer(direction, direction)
