@@ -1,7 +1,7 @@
 """Synthetic sets and their students: tables 3.1, 3.2, 4.1, 4.2 and 7.1 of the thesis beside ours.
 
     python run.py ROW [--seed N] [--threads N]   one row, appended to results.jsonl
-    python run.py all [--seeds 3]                every row
+    python run.py all [--seeds 3]                every row that is not there yet
     python run.py table                          the tables of docs/examples/synthesis.md
 
 A row fits a generator to the training set with the library's default settings, draws the released set, trains the
@@ -181,9 +181,12 @@ def main() -> None:
 
         print(tables([json.loads(line) for line in RESULTS.read_text().splitlines()]))
     elif asked.row == "all":
+        rows = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+        done = {(row["row"], row["seed"]) for row in rows}
         for seed in range(1, asked.seeds + 1):
             for name in everything:
-                one(name, seed)
+                if (name, seed) not in done:
+                    one(name, seed)
     elif asked.row in everything:
         one(asked.row, asked.seed)
     else:
