@@ -156,6 +156,7 @@ def true_epsilon(delta, steps):
     return float(grid[np.flatnonzero(curves.delta(grid).mean(axis=1) <= delta)[0] - 1])
 
 
+@pytest.mark.slow
 @pytest.mark.stat
 def test_band_certifies_at_least_the_populations_own_epsilon(rng):
     """At gamma = 1e-6 a miss in 40 draws would be a 4e-5 event."""
@@ -181,6 +182,7 @@ def test_band_is_tight_on_the_standard_example(m, expected, rng):
     assert g.epsilon <= by_moments.epsilon
 
 
+@pytest.mark.slow
 def test_moving_norms_by_pld_are_tighter_than_by_moments(rng):
     accountant = BayesianAccountant(**MECHANISM)
     base = log_normal(400, rng)

@@ -313,7 +313,7 @@ def check_random_runs(rng, contour_delta, repeats):
 
 
 def test_random_runs_equal_the_contour_integral_from_above(rng, contour_delta):
-    check_random_runs(rng, contour_delta, 15)
+    check_random_runs(rng, contour_delta, 5)
 
 
 @pytest.mark.slow

@@ -282,6 +282,7 @@ def test_a_client_that_fails_costs_its_round_and_nothing_else(monkeypatch):
     assert federation.label().worst.epsilon == federation.plan.client_worst(3, 1e-5).epsilon
 
 
+@pytest.mark.slow
 def test_more_clients_than_one_exchange_takes_are_asked_in_groups(monkeypatch):
     monkeypatch.setattr("tacita.federated.server.MOST_CLIENTS", 4)
     declared = {"record_clip_norm": 1.0, "record_rate": 0.5, "local_batch": 5, "record_noise_multiplier": 2.0}

@@ -190,7 +190,9 @@ def test_demo_data_that_cannot_be_had_give_one_line(tmp_path, tacita, monkeypatc
 
 
 @pytest.mark.skipif(not os.environ.get("TACITA_DATA"), reason="needs TACITA_DATA, a folder with the datasets")
-@pytest.mark.parametrize("name", ["adult", "abalone", "mnist"])
+@pytest.mark.parametrize(
+    "name", ["adult", *(pytest.param(name, marks=pytest.mark.slow) for name in ("abalone", "mnist"))]
+)
 def test_the_other_demos_run(tmp_path, name, tacita):
     document = json.loads(tacita(tmp_path, "demo", "--dataset", name, "--steps", "3", "--json").out)
     assert document["label"]["worst"]["epsilon"] <= DEMOS[name].epsilon
