@@ -530,6 +530,8 @@ def test_records_own_unknowns_are_not_drawn_from_a_generator_that_the_user_seeds
 
 
 def test_a_fit_that_a_budget_cuts_short_is_averaged_over_its_own_second_half(monkeypatch):
+    seen, before = [], Variational.fitted
+    monkeypatch.setattr(Variational, "fitted", lambda self: (seen.append(self), before(self))[1])
     cut = {"steps": 60, "training": {"budget": (3.0, 1e-5)}, **FEW}
     chain = fit(average, torch.rand(200), method="sgld", **cut)
     assert len(chain.posterior.released) > 0
@@ -537,6 +539,7 @@ def test_a_fit_that_a_budget_cuts_short_is_averaged_over_its_own_second_half(mon
     taken = int(dict(result.guarantee.mechanism)["steps"])
     assert 2 <= taken < 30
     assert result.settings["steps"] == taken
+    assert seen[0].averaged == taken - taken // 2
 
 
 def test_a_site_may_be_called_file(tmp_path):
