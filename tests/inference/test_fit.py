@@ -571,3 +571,19 @@ def test_an_audit_attacks_the_steps_and_leaves_the_label_its_own(tmp_path):
     assert "Unknowns" in owner
     assert "A record made to be found" in owner
     assert (tmp_path / "run" / "label.html").read_bytes() == public
+
+
+def test_a_warning_is_for_the_owner_and_in_the_summary_and_changes_nothing_on_the_public_page(tmp_path):
+    for name, far in (("near", 0.0), ("far", 900.0)):
+        few = {"steps": 20, "initial_scale": 0.01, "noise_multiplier": 0.01, "panel": 0, "rng": 3, "name": "x"}
+        told = fit(level_of_many, torch.rand(50) + far, run_dir=tmp_path / name, **few)
+    assert any("had not settled" in check.text for check in told.label().readings.checks)
+    assert "Warning: The fit had not settled" in str(told.summary())
+    near, far = ((tmp_path / name / "label.html").read_bytes() for name in ("near", "far"))
+    assert near == far
+
+
+def level_of_many(x):
+    m = pyro.sample("m", dist.Normal(0.0, 1000.0))
+    with pyro.plate("records", len(x)):
+        pyro.sample("x", dist.Normal(m, 100.0), obs=x)

@@ -105,7 +105,8 @@ def coverage(
     stretch: list[Tensor] = []
     truths = result.draws(rng=int(seeds.integers(2**62)))
     for number in range(count):
-        truth = {name: values[int(seeds.integers(len(values)))] for name, values in truths.items()}
+        drawn = int(seeds.integers(2**62))
+        truth = {name: values[drawn % len(values)] for name, values in truths.items()}  # one draw of all sites
         made = _simulated(separated, tensors, truth, responses, int(seeds.integers(2**62)))
         again = fit(
             separated.model,

@@ -368,16 +368,23 @@ def _finished(
     rng = np.random.default_rng(None if seed is None else [seed, 2**31 + 1])  # not the stream of the secret coins
     posterior, notes, warning = _posterior(private, separated, chosen, rng)
     told = tuple(NOTES[key] for key in (chosen.method, chosen.guide) if key in NOTES)  # without what came out
-    document = document_of(separated, asdict(chosen), told[: len(notes)], warning=warning)
+    document = document_of(separated, asdict(chosen), told)
     known = runs.read_json(private.run_dir, OWNER) if private.run_dir and (private.run_dir / OWNER).is_file() else {}
-    owner = {**known, **({"clipped": clipped_share(norms)} if norms else {})}
+    owner = {**known, "warning": warning, **({"clipped": clipped_share(norms)} if norms else {})}
     label = decorated(private.label(), document, owner)
     if private.run_dir is not None:
         runs.write_json(private.run_dir, FILE, document)
         runs.write_json(private.run_dir, OWNER, owner)
         write_draws(private.run_dir, posterior)
         write_label(private.run_dir, label)
-    return Result(posterior, chosen.method, label, tuple(elbo), notes, asdict(chosen), private.run_dir)
+    return Result(
+        posterior, chosen.method, label, tuple(elbo), with_warning(notes, warning), asdict(chosen), private.run_dir
+    )
+
+
+def with_warning(notes: tuple[str, ...], warning: str) -> tuple[str, ...]:
+    """Return what a reader of the intervals is told, with a warning at its end if there is one."""
+    return (*notes, f"Warning: {warning}.") if warning else notes
 
 
 def clipped_share(norms: Sequence[tuple[float, float, float]]) -> float:
@@ -496,6 +503,6 @@ def _plain(
     errors = errors_of(optimizer, 0.0, rng)
     posterior = released(separated, fitted, errors.widened(fitted), chosen.samples, rng)
     notes, warning = (NOTES[chosen.guide],), errors.warning(fitted)
-    document = document_of(separated, asdict(chosen), notes, warning=warning)
-    label = label_of_plain(name or title_of(separated.model), document, delta)
-    return Result(posterior, "plain", label, tuple(elbo), notes, asdict(chosen))
+    document, owner = document_of(separated, asdict(chosen), notes), {"warning": warning}
+    label = label_of_plain(name or title_of(separated.model), document, delta, owner)
+    return Result(posterior, "plain", label, tuple(elbo), with_warning(notes, warning), asdict(chosen))

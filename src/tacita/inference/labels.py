@@ -71,8 +71,6 @@ def decorated(label: Label, document: Mapping[str, Any], owner: Mapping[str, Any
     if document["notes"]:
         rows.append(("Intervals", " ".join(document["notes"])))
     checks = [holds(f"The model was fitted to one record of plate {document['plate']!r} at a time"), _KEEPS_NOTHING]
-    if document.get("warning"):
-        checks.append(Check(text=document["warning"], state="warning"))
     return replace(
         label,
         mechanism=(*rows, *label.mechanism),
@@ -85,6 +83,8 @@ def _read(readings: Readings, settings: Mapping[str, Any], owner: Mapping[str, A
     """Return the owner's readings with what is known of clipping and of the intervals' coverage."""
     checks, metrics = list(readings.checks), list(readings.metrics)
     share, found = owner.get("clipped"), owner.get("coverage")
+    if owner.get("warning"):  # computed from the private outcome; the public page holds nothing that is
+        checks.append(Check(text=owner["warning"], state="warning"))
     if share:
         text = (
             f"At least {share:.0%} of the records were clipped in the last steps, to {settings['clip_norm']:g}, which "
@@ -116,7 +116,7 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
         raise runs.RunError(f"The fit in {str(where)!r} is damaged: {error}") from error
 
 
-def label_of_plain(title: str, document: Mapping[str, Any], delta: float) -> Label:
+def label_of_plain(title: str, document: Mapping[str, Any], delta: float, owner: Mapping[str, Any]) -> Label:
     """Return the label of a fit without privacy."""
     worst = Guarantee(
         kind="worst_case", epsilon=math.inf, delta=delta, method="none", sampling="none", publishable=True
@@ -129,7 +129,7 @@ def label_of_plain(title: str, document: Mapping[str, Any], delta: float) -> Lab
         checks=(Check(text="Nothing limits what one record can do to the posterior", state="warning"),),
         readings=Readings(panels="Nobody was followed: there is no noise to account for."),
     )
-    return decorated(label, document)
+    return decorated(label, document, owner)
 
 
 def label_of_samples(
