@@ -558,7 +558,10 @@ def test_resuming_a_finished_fit_keeps_what_the_owner_knows(tmp_path):
     result = fit(average, x, steps=5, run_dir=tmp_path / "run", **FEW)
     coverage(result, x, worlds=2, rng=1)
     before = runs.read_json(tmp_path / "run", "owner.json")
-    assert resume(tmp_path / "run", average, x).label() == label_of_run(tmp_path / "run")
+    again = resume(tmp_path / "run", average, x)
+    assert again.label() == label_of_run(tmp_path / "run")
+    assert torch.equal(again.posterior.covariance, result.posterior.covariance)
+    assert again.notes == result.notes
     assert runs.read_json(tmp_path / "run", "owner.json") == before
 
 

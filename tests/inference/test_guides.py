@@ -222,7 +222,7 @@ def noisy_fit(curvature, noise, steps=500, size=200, learning_rate=0.05):
         sampling = math.sqrt(curvature)  # that records are sampled, all of them here, once more than needed
         take(optimizer, lambda z: -0.5 * curvature * (z - exact).square().sum(), math.hypot(noise, sampling), rng)
     optimizer.sample_rate = 1.0
-    return (optimizer.fitted().location - exact).numpy(), optimizer.fitted(), errors_of(optimizer, noise, rng)
+    return (optimizer.fitted().location - exact).numpy(), optimizer.fitted(), errors_of(optimizer, noise)
 
 
 def covered(errors, variance, curvature):
@@ -269,7 +269,7 @@ def test_a_guide_with_directions_is_widened_by_what_such_fits_err():
         take(optimizer, quadratic(torch.linalg.inv(covariance), CENTRE), 10.0, rng)
     optimizer.sample_rate = 1.0
     guide = optimizer.fitted()
-    found = errors_of(optimizer, 10.0, rng)
+    found = errors_of(optimizer, 10.0)
     theory = (100.0 * guide.covariance() @ guide.covariance() + guide.covariance()) / optimizer.averaged
     assert ((found.square.diagonal() / theory.diagonal()).log().abs() < math.log(1.7)).all()
     assert (found.widened(guide).diagonal() > guide.variances()).all()

@@ -413,7 +413,7 @@ def _posterior(
         raise TypeError("The run is not a fit of a posterior.")
     noise = plan.noise_multiplier * plan.clip_norm / plan.sample_rate
     fitted = optimizer.fitted()
-    errors = errors_of(optimizer, noise, rng)
+    errors = errors_of(optimizer, noise)
     covariance, own = errors.widened(fitted), fitted.covariance()
     widest = float((covariance.diagonal() / own.diagonal()).sqrt().max())
     posterior = released(separated, fitted, covariance, chosen.samples, rng)
@@ -500,7 +500,7 @@ def _plain(
     tell = shown(progress, "Steps")
     optimizer, elbo = descend(separated, tensors, replace(chosen, clip_norm=1e12), rng, progress=tell)
     fitted = optimizer.fitted()
-    errors = errors_of(optimizer, 0.0, rng)
+    errors = errors_of(optimizer, 0.0)
     posterior = released(separated, fitted, errors.widened(fitted), chosen.samples, rng)
     notes, warning = (NOTES[chosen.guide],), errors.warning(fitted)
     document, owner = document_of(separated, asdict(chosen), notes), {"warning": warning}
