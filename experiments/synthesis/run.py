@@ -15,6 +15,7 @@ import argparse
 import json
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def federated_row(name: str, seed: int) -> dict[str, Any]:
     """Train one federated generator without noise, as in the thesis, and judge it."""
     from tacita.synthesis.fedgp import federate_generator, ready
 
-    recipe = federations()[name]
+    recipe = replace(federations()[name], seed=seed)
     dataset = load(recipe.data)
     started = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
