@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-flower lint browser docs bench bench-federated audit-experiment posterior-experiment federated-experiment synthesis-experiment inference-experiment experiments clean
+.PHONY: demo test coverage test-all test-flower lint browser docs bench bench-federated audit-experiment posterior-experiment federated-experiment synthesis-experiment inference-experiment experiments clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tacita needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
@@ -29,8 +29,11 @@ browser:
 	  echo "no Chromium, and no root to install it: browser tests are skipped"
 
 test: $(READY) lint browser   ## everything CI runs; under ten minutes on two cores
-	$(PYTEST) -m "not slow and not flower" --cov --cov-report=term
+	$(PYTEST) -m "not slow and not flower"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
+
+coverage: $(READY) browser   ## the same tests, with branch coverage of at least 95%: tracing nearly doubles their time
+	$(PYTEST) -m "not slow and not flower" --cov --cov-report=term
 
 test-all: $(READY) lint browser   ## also the long counts (about half an hour)
 	HYPOTHESIS_PROFILE=thorough $(PYTEST)
