@@ -11,6 +11,7 @@ from hypothesis import given
 from scipy.special import ndtr
 
 from tacita.accounting import LEVELS, level_of, record_curves, worst_curve
+from tacita.accounting.curves import _log_mgf, _log_mgf_roundoff
 from tacita.accounting.levels import TOP
 from tacita.accounting.losses import LOST_PER_STEP, step_losses
 
@@ -125,6 +126,19 @@ def test_one_steps_grid_equals_dp_accounting(rate):
         for epsilon in (0.0, 0.003, 0.0105, 0.3, 2.0):
             mine = np.sum(ours.probabilities * np.maximum(0.0, -np.expm1(epsilon - grid)))
             assert mine == pytest.approx(dense.get_delta_for_epsilon(epsilon), rel=1e-7, abs=1e-12)
+
+
+@pytest.mark.parametrize(("rate", "ratio", "interval"), [(0.05, 1.3, 0.02), (1e-3, 2.0, 0.02), (0.2, 6.0, 0.1)])
+def test_log_moments_of_a_gridded_loss_equal_those_in_forty_digits(rate, ratio, interval):
+    theta = np.array([-4000.0, -60.0, -0.1, 0.01, 3.0, 60.0, 4000.0])
+    for loss in step_losses(rate, ratio, interval):
+        with mp.workdps(40):
+            cells = [(mp.mpf(interval) * (loss.first + i), mp.mpf(float(p))) for i, p in enumerate(loss.probabilities)]
+            exact = [mp.log(mp.fsum(p * mp.exp(float(t) * x) for x, p in cells)) for t in theta]
+            found = _log_mgf(loss, interval, theta)
+            errors = np.array([abs(float(mp.mpf(float(f)) - e)) for f, e in zip(found, exact, strict=True)])
+        assert (errors < _log_mgf_roundoff(loss, interval, theta)).all()
+        assert (errors < 1e-10 * (1.0 + np.abs(theta))).all()
 
 
 def test_heavy_tails_and_few_steps_stay_finite_and_tight():

@@ -174,6 +174,7 @@ class _Composed:
         self.counts, self.interval, self.theta = counts, interval, theta
         self.steps = counts.sum(axis=1)
         self.log_moments = counts @ _log_mgfs(losses, interval, theta)
+        self.moments_roundoff = np.max([_log_mgf_roundoff(loss, interval, theta) for loss in losses], axis=0)
         upper, self.bottom, self.top = _window(self.log_moments, counts @ _log_mgfs(losses, interval, -theta), theta)
         first, last = math.floor(self.bottom / interval), math.ceil(self.top / interval)
         self.size = 2 * next_fast_len((last - first + 2) // 2, real=True)
@@ -209,11 +210,11 @@ class _Composed:
     def _by_moments(self, epsilons: Floats) -> Floats:
         """Return δ from the gridded losses' moments: looser, but it has no round-off floor.
 
-        Its own round-off, a few units in each step's mean loss and log moment, goes into the exponent.
+        Its own round-off goes into the exponent.
         """
         lam = self.theta
         moments = self.log_moments - np.log1p(lam) - lam * np.log1p(1.0 / lam)
-        moments += 4.0 * _UNIT * self.steps[:, None] * (1.0 + lam)
+        moments += self.steps[:, None] * self.moments_roundoff
         bounds = np.zeros((len(self.counts), len(epsilons)))
         by_size = np.argsort(self.log_moments[:, len(lam) // 2])
         for guide in {by_size[0], by_size[len(by_size) // 2], by_size[-1]}:  # alike, so their best orders serve all
@@ -293,6 +294,12 @@ def _log_mgf(loss: StepLoss, interval: float, theta: Floats) -> Floats:
     exponent = np.outer(theta, points) + np.log(loss.probabilities[keep])
     peak = exponent.max(axis=1)
     return np.asarray(peak + np.log(np.exp(exponent - peak[:, None]).sum(axis=1)))
+
+
+def _log_mgf_roundoff(loss: StepLoss, interval: float, theta: Floats) -> Floats:
+    """Return a bound on the round-off of `_log_mgf`: it grows with the exponents, and so with the largest loss."""
+    largest = interval * max(-loss.first, loss.first + len(loss.probabilities))
+    return np.asarray(_UNIT * (64.0 + 4.0 * largest) * (1.0 + np.abs(theta)))
 
 
 def _frequencies_needed(counts: Floats, magnitude: Floats) -> tuple[int, Floats]:
