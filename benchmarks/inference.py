@@ -8,7 +8,6 @@ is an AutoDiagonalNormal guide, Trace_ELBO and Adam on a minibatch that the mode
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 import warnings
@@ -21,6 +20,7 @@ import torch
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoDiagonalNormal
 from torch import Tensor
+from turns import median_seconds
 
 from tacita.inference.fit import Settings, _own_loss, _parts, with_dummy
 from tacita.inference.separation import separate
@@ -93,14 +93,7 @@ def main() -> None:
         where = Path(folder)
         steps = {"Pyro SVI": svi(checked=True), "Pyro SVI, unchecked": svi(checked=False)}
         steps |= {"ours": ours(where, 0), "ours, 256 followed": ours(where, 256)}
-        times: dict[str, list[float]] = {name: [] for name in steps}
-        for round_number in range(ROUNDS + WARM_UP):
-            for name, step in steps.items():
-                began = time.process_time()
-                step()
-                if round_number >= WARM_UP:
-                    times[name].append(time.process_time() - began)
-    medians = {name: statistics.median(values) for name, values in times.items()}
+        medians = median_seconds(steps, time.process_time, rounds=ROUNDS, warm_up=WARM_UP)
     for name, value in medians.items():
         print(f"{name:20} {1e3 * value:7.2f} ms   {value / medians['Pyro SVI']:5.2f} of Pyro SVI")
 

@@ -6,16 +6,17 @@ clipping, noise, optimiser, ledger on disk; without followed records (their grad
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import nn
+from turns import median_seconds
 
 from tacita.training import PrivateTraining
 from tacita.training.recipes import default_model
@@ -23,7 +24,7 @@ from tacita.training.recipes import default_model
 ROUNDS, WARM_UP, BATCH = 60, 6, 256
 
 
-def plain() -> object:
+def plain() -> Callable[[], object]:
     """Return a step of ordinary SGD."""
     model = default_model((1, 28, 28), 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -37,7 +38,7 @@ def plain() -> object:
     return step
 
 
-def opacus() -> object:
+def opacus() -> Callable[[], object]:
     """Return a step of Opacus in hooks mode."""
     model = GradSampleModule(default_model((1, 28, 28), 10))
     optimizer = DPOptimizer(
@@ -53,7 +54,7 @@ def opacus() -> object:
     return step
 
 
-def ours(folder: Path, panel: int) -> object:
+def ours(folder: Path, panel: int) -> Callable[[], object]:
     """Return a step of the shipped loop, whose batches vary around 256."""
     model = default_model((1, 28, 28), 10)
     data = torch.randn(60_000, 1, 28, 28), torch.randint(0, 10, (60_000,))
@@ -79,14 +80,7 @@ def main() -> None:
         where = Path(folder)
         steps = {"plain SGD": plain(), "Opacus hooks": opacus()}
         steps |= {"ours": ours(where, 0), "ours, 64 followed": ours(where, 64)}
-        times: dict[str, list[float]] = {name: [] for name in steps}
-        for round_number in range(ROUNDS + WARM_UP):
-            for name, step in steps.items():
-                began = time.perf_counter()
-                step()  # type: ignore[operator]
-                if round_number >= WARM_UP:
-                    times[name].append(time.perf_counter() - began)
-    medians = {name: statistics.median(values) for name, values in times.items()}
+        medians = median_seconds(steps, time.perf_counter, rounds=ROUNDS, warm_up=WARM_UP)
     for name, value in medians.items():
         print(
             f"{name:20} {1e3 * value:7.1f} ms   {value / medians['plain SGD']:5.2f} of plain SGD   "
