@@ -590,3 +590,87 @@ def level_of_many(x):
     m = pyro.sample("m", dist.Normal(0.0, 1000.0))
     with pyro.plate("records", len(x)):
         pyro.sample("x", dist.Normal(m, 100.0), obs=x)
+
+
+# What one record, or a careless caller, can do to it.
+
+
+def kinds(k):
+    shares = pyro.sample("shares", dist.Dirichlet(torch.ones(3)))
+    with pyro.plate("people", len(k)):
+        pyro.sample("k", dist.Categorical(shares), obs=k)
+
+
+@pytest.mark.parametrize("method", ["noisy", "sgld", "final-samples"])
+@pytest.mark.parametrize("place", [0, 7])
+def test_f3_a_record_that_the_model_cannot_take_stops_nothing(method, place, tmp_path):
+    """A missing answer, coded as -1: the fit ends as it does without that record's answer."""
+    data = torch.arange(60) % 3
+    odd = data.index_fill(0, torch.tensor([place]), -1)
+    more = {"pairs": 2, "workers": 1, "noise_multiplier": None} if method == "final-samples" else {}
+    for number, records in enumerate((data, odd)):
+        result = quick(kinds, records, method=method, sample_rate=1.0, run_dir=tmp_path / str(number), **more)
+        assert result.posterior.sample()["shares"].isfinite().all()
+    pages = {(tmp_path / number / "label.html").read_bytes() for number in "01"}
+    assert len(pages) == 1
+
+
+def test_held_out_records_are_taken_by_name_and_refused_if_they_are_others():
+    data = {"x": torch.randn(60, 2), "y": torch.ones(60)}
+    figures = {
+        quick(logistic, data, holdout=held, panel=30).label().readings.typical[0].epsilon
+        for held in (data, {"y": data["y"], "x": data["x"]})
+    }
+    assert len(figures) == 1
+    for held, said in (
+        ((data["x"], data["y"]), "a dict of 'x', 'y'"),
+        ({"x": data["x"]}, "passed as the data were"),
+        ({"x": torch.ones(60, 3), "y": data["y"]}, "records like the data's"),
+        ({"x": data["x"], "y": torch.ones(60).long()}, "records like the data's"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            quick(logistic, data, holdout=held)
+    result = quick(logistic, data)
+    with pytest.raises(ValueError, match="passed as the data were"):
+        coverage(result, data["x"], worlds=2)
+
+
+def test_tables_of_pandas_are_read_by_place():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": np.arange(40.0), "y": np.arange(40.0) % 2})[::2]  # its own labels have gaps
+    result = quick(middle, table["y"] + 1.0)
+    assert quick(middle, torch.tensor(table["y"].to_numpy()) + 1.0).summary() == result.summary()
+
+
+@pytest.mark.parametrize("method", ["noisy", "sgld", "plain"])
+def test_a_flat_prior_is_a_prior(method):
+    def flat(y):
+        mean = pyro.sample("mean", dist.Normal(0.0, 10.0).mask(False))
+        with pyro.plate("people", len(y)):
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    given = {"noise_multiplier": None, "panel": 0} if method == "plain" else {}
+    assert quick(flat, method=method, **given).posterior.sample()["mean"].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"training": {"foo": 1}}, "training holds 'foo'"),
+        ({"training": {"loss_fn": 1}}, "training may not hold 'loss_fn'"),
+        ({"training": [1]}, "training must be a dict"),
+        ({"noise_multiplier": None, "epsilon": 1e-5}, r"epsilon must be in \[0.0001, 500\]"),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused_by_its_own_name(wrong, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        quick(**wrong)
+
+
+def test_settings_that_were_edited_are_refused(tmp_path):
+    quick(run_dir=tmp_path / "run")
+    document = runs.read_json(tmp_path / "run", "inference.json")
+    document["settings"]["sample_rate"] = 0.9
+    runs.write_json(tmp_path / "run", "inference.json", document)
+    with pytest.raises(PrivacyError, match="settings in inference"):
+        resume(tmp_path / "run", level, numbers())

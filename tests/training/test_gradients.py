@@ -236,6 +236,56 @@ def test_f9_a_record_that_is_not_finite_contributes_exactly_zero(name, poison):
     assert torch.isfinite(flat(noisy)).all()
 
 
+@pytest.mark.parametrize("chunk", [None, 3, 1])
+@pytest.mark.parametrize("places", [(0,), (4,), (2, 3, 10), range(11)])
+def test_f9_a_record_on_which_the_model_raises_contributes_exactly_zero(places, chunk):
+    """A word outside of the vocabulary: its error would tell that the record is there, and what it says."""
+    model = Recurrent()
+    loss, parameters = parts(model)
+    x, y = torch.randint(0, 20, (11, 4)), torch.randint(0, 3, (11,))
+    bad, places = x.clone(), list(places)
+    bad[places, 1] = 999
+    good = [i for i in range(11) if i not in places]
+    got = clipped_sum(loss, parameters, (bad, y), bounds(11, 0.5), chunk=chunk)
+    assert (got.norms[places] == 0.0).all()
+    assert got.losses[places].isnan().all()
+    assert (got.norms[good] > 0.0).all()
+    assert (record_norms(loss, parameters, (bad, y), chunk=chunk)[places] == 0.0).all()
+    assert got.losses[good].isfinite().all()
+    clean = clipped_sum(loss, parameters, (x[good], y[good]), bounds(len(good), 0.5)) if good else None
+    torch.testing.assert_close(
+        flat(got.sums), flat(clean.sums) if clean else torch.zeros(1).expand(flat(got.sums).shape)
+    )
+
+
+def test_a_loss_that_never_works_raises():
+    """Whatever the records hold: it is tried on zeros."""
+    model = nn.Linear(3, 2)
+    _, parameters = parts(model)
+    with pytest.raises(RuntimeError):
+        clipped_sum(
+            lambda p, record: (p["weight"] @ record[0][:2]).sum(), parameters, (torch.ones(4, 3),), bounds(4, 1.0)
+        )
+    with pytest.raises(RuntimeError, match=r"\.item\(\)|data-dependent"):
+        clipped_sum(
+            lambda p, record: p["weight"].sum() if record[0].sum() > 0 else p["bias"].sum(),
+            parameters,
+            (torch.ones(4, 3),),
+            bounds(4, 1.0),
+        )
+
+
+def test_a_loss_that_does_not_run_on_zeros_runs_on_its_records():
+    def loss(parameters, record):
+        return (parameters["weight"] * torch.linalg.cholesky(record)).sum()
+
+    parameters = {"weight": torch.ones(2, 2)}
+    records = torch.eye(2).repeat(5, 1, 1)
+    records[3] = -1.0
+    norms = clipped_sum(loss, parameters, records, bounds(5, 10.0)).norms
+    assert (norms > 0.0).tolist() == [True, True, True, False, True]
+
+
 @pytest.mark.parametrize(
     ("size", "clip", "scale"), [(784, 0.001, 1e-24), (3072, 0.01, 1e-24), (1000, 1.0, 1e-22), (784, 1e-5, 1e10)]
 )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tacita import _check, runs
-from tacita.inference.fit import Progress, fit, shown, tensors_of
+from tacita.inference.fit import Progress, fit, records_like, shown
 from tacita.inference.labels import OWNER, label_of_run
 from tacita.inference.results import Result
 from tacita.inference.terms import Separated, called, without_validation
@@ -94,8 +94,8 @@ def coverage(
     chance, count = _check.probability("level", level), _check.count("worlds", worlds, low=2)
     if result.method == "final-samples":
         raise ValueError("coverage repeats the fit; with method='final-samples' that is not supported.")
-    tensors, names = tensors_of(data)
     separated, seeds = result.posterior.separated, np.random.default_rng(rng)
+    tensors, names = records_like(separated, data, "data"), separated.names
     responses = _responses(separated, tensors)
     settings = {key: value for key, value in result.settings.items() if key != "method"}
     if result.method != "plain":

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _ROUND_OFF = 2e-15  # of λx: near the border of existence the larger x is taken
 _MARGIN = 1e-6  # by which a box is widened, for parameters that were held to it in single precision
 _NEAR = 0.1  # below this |s_1/s_2 - 1| or |λx|, h comes from its series
+_LARGEST = 1e30  # of a box: draws are kept in single precision
 _TERMS = 1.0 / np.arange(3, 25, 2)  # of the series of h; the first left out is below 1e-25
 
 
@@ -82,9 +83,11 @@ class Box:
     def __post_init__(self) -> None:
         d = _check.count("dimension", self.dimension)
         for name in ("bound", "low", "high"):
-            values = np.asarray(getattr(self, name), dtype=np.float64)
-            if values.shape not in ((), (d,)) or not np.isfinite(values).all():
-                raise ValueError(f"{name} must be a finite number, or {d} of them, got shape {values.shape}.")
+            values = np.array(getattr(self, name), dtype=np.float64)  # a copy: what was declared stays
+            if values.shape not in ((), (d,)) or not (np.abs(values) < _LARGEST).all():
+                raise ValueError(
+                    f"{name} must be a number below {_LARGEST:g}, or {d} of them, got shape {values.shape}."
+                )
             object.__setattr__(self, name, np.broadcast_to(values, (d,)))
         if not (np.min(self.bound) >= 0.0 and np.min(self.low) > 0.0 and np.all(self.low <= np.asarray(self.high))):
             raise ValueError("A box needs bound >= 0 and 0 < low <= high in every coordinate.")

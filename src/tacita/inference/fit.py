@@ -33,11 +33,23 @@ from tacita.inference.labels import (
 from tacita.inference.results import Posterior, Result, gaussian_draws
 from tacita.inference.separation import separate, start_of
 from tacita.inference.terms import Model, Separated
+from tacita.posterior.pyro_model import session_left_as_found
 from tacita.training.labels import write_label
 from tacita.training.loop import PrivateTraining
 from tacita.training.step import poisson_sample, private_gradient
 
-_FITS_OWN = ("optimizer", "sample_rate", "steps", "clip_norm", "target", "batch_size", "purpose", "model", "dataset")
+_FITS_OWN = (
+    "optimizer",
+    "sample_rate",
+    "steps",
+    "clip_norm",
+    "target",
+    "batch_size",
+    "purpose",
+    "model",
+    "loss_fn",
+    "dataset",
+)
 METHODS = ("noisy", "final-samples", "sgld", "plain")
 Progress = Callable[[int, int], None]
 
@@ -158,7 +170,7 @@ def fit(
     from tacita.inference import replays
 
     own = {key: settings.pop(key) for key in replays.FIELDS if key in settings}
-    _require_arguments(epsilon, rng, name, progress, settings, training or {})
+    _require_arguments(epsilon, rng, name, progress, settings, training)
     if method == replays.METHOD:
         replays.refuse(noise_multiplier=noise_multiplier, holdout=holdout, training=training)
         common = {"ledger": ledger, "run_dir": run_dir, "rng": rng, "name": name, "progress": progress}
@@ -192,7 +204,7 @@ def fit(
             target=target,
             batch_size=1.0,
             delta=delta,
-            holdout=None if holdout is None else with_dummy(tensors_of(holdout)[0]),
+            holdout=None if holdout is None else with_dummy(records_like(separated, holdout, "holdout")),
             panel=panel,
             ledger=ledger,
             run_dir=run_dir,
@@ -243,18 +255,20 @@ def resume(
             _own_loss,
             with_dummy(tensors),
             optimizer=optimizer,
-            holdout=None if holdout is None else with_dummy(tensors_of(holdout)[0]),
+            holdout=None if holdout is None else with_dummy(records_like(separated, holdout, "holdout")),
             ledger=ledger,
         )
+        if any(getattr(chosen, name) != getattr(private.plan, name) for name in ("sample_rate", "steps", "clip_norm")):
+            raise PrivacyError("The settings in inference.json are not those that the run was begun with.")
         return _finished(private, separated, chosen, progress, None)
 
 
 def _require_arguments(
-    epsilon: Any, rng: Any, name: Any, progress: Any, settings: Mapping[str, Any], training: Mapping[str, Any]
+    epsilon: Any, rng: Any, name: Any, progress: Any, settings: Mapping[str, Any], training: Any
 ) -> None:
     """Refuse, before anything is charged, what would fail later or elsewhere under another name."""
     if epsilon is not None:
-        _check.in_range("epsilon", epsilon, 1e-9, 1e9)
+        _check.in_range("epsilon", epsilon, 1e-4, 500.0)
     if rng is not None:
         _check.count("rng", rng, low=0, high=2**63)
     if name is not None and not isinstance(name, str):
@@ -265,15 +279,23 @@ def _require_arguments(
     for key in settings:
         if key not in known:
             raise TypeError(f"fit() got an unknown setting {key!r}; there are {', '.join(known)}.")
-    for key in training:
+    if training is not None and not isinstance(training, Mapping):
+        raise TypeError(f"training must be a dict of arguments of PrivateTraining, got {type(training).__name__}.")
+    options = inspect.signature(PrivateTraining).parameters
+    for key in training or ():
         if key in (*_FITS_OWN, *inspect.signature(fit).parameters):
             raise ValueError(f"training may not hold {key!r}, which fit decides or takes as its own argument.")
+        if key not in options:
+            raise TypeError(f"training holds {key!r}, which is no argument of PrivateTraining.")
 
 
 @contextlib.contextmanager
 def own_draws(seed: int | None) -> Iterator[None]:
-    """Give torch's generator, which draws records' own unknowns, a seed that nobody knows unless one was chosen."""
-    with torch.random.fork_rng(devices=[]):
+    """Give torch's generator, which draws records' own unknowns, a seed that nobody knows unless one was chosen.
+
+    What a model leaves in Pyro's parameter store is gone afterwards.
+    """
+    with session_left_as_found():
         torch.manual_seed(secrets.randbits(63) if seed is None else seed)
         yield
 
@@ -299,16 +321,36 @@ def tensors_of(data: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
         names, data = tuple(map(str, data)), tuple(data.values())
     parts = data if isinstance(data, tuple | list) else (data,)
     try:
-        tensors = tuple(torch.as_tensor(part).detach() for part in parts)
+        tensors = tuple(_tensor(part) for part in parts)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError("data must be tensors or arrays of numbers: one, a tuple of them, or a dict.") from error
     if any(t.is_complex() or t.layout != torch.strided for t in tensors):
         raise TypeError("data must be dense arrays of real numbers, not complex or sparse ones.")
     lengths = {len(t) if t.dim() else 0 for t in tensors}
     if len(lengths) != 1 or 0 in lengths:
-        raise ValueError(f"data must hold records along the first dimension, as many in each; got {sorted(lengths)}.")
+        raise ValueError("data must hold records along the first dimension, as many in each part, and not none.")
     kind = torch.get_default_dtype()
     return tuple(t.to(kind) if torch.is_floating_point(t) else t for t in tensors), names
+
+
+def _tensor(part: Any) -> Tensor:
+    if not isinstance(part, Tensor) and hasattr(part, "__array__"):  # pandas looks rows up by its own labels
+        part = np.array(part)
+    return torch.as_tensor(part).detach()
+
+
+def records_like(separated: Separated, data: Any, what: str) -> tuple[Tensor, ...]:
+    """Return further records in the order of the model's arguments; they must be of the kind that it was fitted to."""
+    tensors, names = tensors_of(data)
+    if sorted(names) != sorted(separated.names):
+        given = ", ".join(map(repr, separated.names))
+        raise ValueError(f"{what} must be passed as the data were: {f'a dict of {given}' if given else 'by place'}.")
+    if names:
+        tensors = tuple(tensors[names.index(name)] for name in separated.names)
+    kinds = [[(tuple(t.shape), t.dtype) for t in part] for part in (separated.example, tuple(t[0] for t in tensors))]
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"{what} must hold records like the data's, of {kinds[0]}, got {kinds[1]}.")
+    return tensors
 
 
 def with_dummy(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -113,9 +113,9 @@ class _PointOptimizer(torch.optim.Optimizer):
             raise ValueError("There is no gradient to step along.")
         at = self.point.detach().clone().requires_grad_()
         with torch.enable_grad():
-            density = self.log_prior(at)
+            density = self.log_prior(at) + 0.0 * at.sum()  # a flat prior does not depend on the point
             (prior,) = torch.autograd.grad(density, at)
-        self.public = float(density)
+        self.public = float(density.detach())
         return self.point.grad / self.sample_rate - prior
 
     def _normal(self, shape: tuple[int, ...]) -> Tensor:

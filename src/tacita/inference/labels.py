@@ -184,7 +184,7 @@ def _sample_checks(box: Box | None, facts: RunFacts) -> tuple[Check, ...]:
     return (
         Check(text=free, state="warning") if box is None else holds(held),
         holds("All draws are of one posterior, and nothing else leaves"),
-        holds("Each record's part in a step is clipped, and one that is not finite is dropped"),
+        holds("Each record's part in a step is clipped, and one that is not finite or fails is dropped"),
         Check(text=memory, state="open") if facts.ledger == ":memory:" else holds(charge),
         noise_check(facts),
         *(Check(text=text, state="open") for text in _OPEN),

@@ -37,7 +37,17 @@ from tacita._check import PrivacyError
 from tacita.guarantee import Guarantee, round_up_text
 from tacita.inference.divergences import Box, DivergedError, Gaussians
 from tacita.inference.final_samples import box_costs, box_guarantee
-from tacita.inference.fit import Progress, Settings, _purpose, descend, shown, tensors_of, title_of, write_draws
+from tacita.inference.fit import (
+    Progress,
+    Settings,
+    _purpose,
+    descend,
+    own_draws,
+    shown,
+    tensors_of,
+    title_of,
+    write_draws,
+)
 from tacita.inference.labels import FILE, NOTES, box_of, document_of, label_of_samples
 from tacita.inference.one_step import OneStep
 from tacita.inference.results import Posterior, Result
@@ -198,19 +208,18 @@ class _Run:
         """Fit, optionally without one record, and hold what is fitted to the box. Equal calls give equal results.
 
         Raises:
-            DivergedError: If there are no numbers to return and no box to hold them to.
+            DivergedError: If there are no numbers to return and no box to hold them to. Where a computation fails,
+                such as the root of a matrix out of all bounds, there are none: the parameters are not released, so
+                neither is what became of them.
         """
         means = scales = np.full((1, self.separated.size), np.nan)
         elbo: list[float] = []
         rng = np.random.default_rng(_streams(self.seed)[0])
-        with one_thread(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(rng.integers(2**63)))  # a record's own unknowns are drawn by torch's generator
-            with suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # of a matrix out of all bounds
-                optimizer, elbo = descend(
-                    self.separated, self.tensors, self.chosen, rng, leave_out=leave_out, watch=watch
-                )
-                guide = optimizer.fitted()
-                means, scales = (t.double().numpy()[None] for t in (guide.location, guide.scale))
+        failures = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+        with one_thread(), own_draws(int(rng.integers(2**63))), suppress(*failures):
+            optimizer, elbo = descend(self.separated, self.tensors, self.chosen, rng, leave_out=leave_out, watch=watch)
+            guide = optimizer.fitted()
+            means, scales = (t.double().numpy()[None] for t in (guide.location, guide.scale))
         box = self.asked.box
         return (Gaussians(means, scales) if box is None else box.project(means, scales)), tuple(elbo)
 

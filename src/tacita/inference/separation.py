@@ -3,9 +3,11 @@
 A fit runs the model on one record at a time, so a record's term cannot depend on another record unless the model keeps
 something from call to call. Before a fit, and before anything is charged, the model is checked. It is called with
 public stand-ins first, of one, two and three rows, so that what it takes from its first calls is public; then with
-three records, together and one at a time, to see that their terms add up to its own density; then with the stand-ins
-again, which must have the density they had. A model that fails is refused with the site and its line. The check
-compares what it sees: a model that is written to start keeping records later on is not found out.
+three records, together and one at a time, to see that their terms add up to its own density, as those of the stand-ins
+must; then with the stand-ins again, which must have the density they had. A model that fails is refused with the site
+and its line. Records on which it raises, or whose density is not a number, refuse nothing: a fit would tell by its
+refusal that they are there. The check compares what it sees: a model that is written to start keeping records later on
+is not found out.
 """
 
 from __future__ import annotations
@@ -117,17 +119,43 @@ def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] =
     with session_left_as_found():
         public = _StandIns(model, names, tensors)
         few = _probes(tensors)
-        looks = [
-            _look(model, names, tuple(t[rows] for t in few))
-            for rows in ([*range(_PROBES)], *([i] for i in range(_PROBES)))
-        ]
+        looks: list[_Look] = []
+        with _forgiven():
+            looks = [
+                _look(model, names, tuple(t[rows] for t in few))
+                for rows in ([*range(_PROBES)], *([i] for i in range(_PROBES)))
+            ]
         public.require_unchanged()
         plate = _plate([*public.looks, *looks])
         made = _described(model, names, public.example, [*public.looks, *looks], plate, draws)
-        _require_separable(made, looks[0], few)
-        _require_differentiable(made, few)
+        last = public.made[-1]
+        _require_separable(made, last.look, last.batch, public=True)
+        _require_differentiable(made, last.batch)
+        with _forgiven():
+            if looks:
+                _require_separable(made, looks[0], few)
         public.require_unchanged()
+        _require_empty_store()
     return made
+
+
+@contextlib.contextmanager
+def _forgiven() -> Iterator[None]:
+    """Look over records on which the model raises; not over what keeps records from being told apart."""
+    try:
+        yield
+    except PrivacyError:
+        raise
+    except ValueError:
+        pass
+
+
+def _require_empty_store() -> None:
+    kept = ", ".join(map(repr, pyro.get_param_store().keys()))
+    if kept:
+        raise PrivacyError(
+            f"The model keeps something from call to call, in Pyro's parameter store: {kept}. Use public constants."
+        )
 
 
 def _require_arguments(model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
@@ -444,8 +472,11 @@ def _support(name: str, site: _Site, others: list[_Site]) -> Tensor:
     return torch.as_tensor(values).reshape(len(values), *values.shape[len(site.fn.batch_shape) + 1 :])
 
 
-def _require_separable(made: Separated, look: _Look, few: tuple[Tensor, ...]) -> None:
-    """Refuse unless the density of a few records is the prior times one factor for each, and each factor its own."""
+def _require_separable(made: Separated, look: _Look, few: tuple[Tensor, ...], *, public: bool = False) -> None:
+    """Refuse unless the density of a few records is the prior times one factor for each, and each factor its own.
+
+    Densities that are not numbers are not compared, and refused only where a prior of `public` stand-ins has one.
+    """
     generator = np.random.default_rng(5)
     own = [look.sites.get(name) for name in (*(n for n, _ in made.discrete), *made.drawn)]
     looped = any(site is None or site.frames[made.plate] is None for site in own)
@@ -453,11 +484,12 @@ def _require_separable(made: Separated, look: _Look, few: tuple[Tensor, ...]) ->
         flat = torch.as_tensor(0.5 * generator.standard_normal(made.size), dtype=torch.get_default_dtype())
         values = {**made.values(flat), **{name: support[0] for name, support in made.discrete}}
         together, *singles = (
-            _one(made, {**values, **({} if looped else _drawn(made, look, rows))}, tuple(t[rows] for t in few))
+            _one(made, {**values, **({} if looped else _drawn(made, look, rows))}, tuple(t[rows] for t in few), public)
             for rows in (range(_PROBES), *([i] for i in range(_PROBES)))
         )
         for name, density in together.priors.items():
-            _require_number(name, density, look)
+            if public and bool(torch.isnan(density)):
+                raise ValueError(f"The density of site {name!r} ({look.sites[name].line}) is not a number.")
             if not all(_agree(single.priors[name], density) for single in singles):
                 raise PrivacyError(
                     f"The prior of {name!r} ({look.sites[name].line}) changes with the records. A prior is fixed "
@@ -480,35 +512,29 @@ def _drawn(made: Separated, look: _Look, rows: Sequence[int]) -> dict[str, Tenso
 def _require_sum(made: Separated, look: _Look, singles: list[Run], together: Run) -> None:
     same = all(single.terms.keys() == together.terms.keys() for single in singles)  # not so in a loop over a plate
     for name, density in together.terms.items():
-        _require_number(name, density, look)
-        if same and not _agree(torch.stack([single.terms[name] for single in singles]).sum(), density):
+        if same and not _add_up([single.terms[name] for single in singles], density):
             raise PrivacyError(
                 f"Records cannot be separated at site {name!r} ({look.sites[name].line}): inside plate {made.plate!r} "
                 "a record's density changes with the other records, as when they are centred or scaled by their own "
                 "mean. Use public constants."
             )
-    if not _agree(torch.stack([single.term for single in singles]).sum(), together.term):
+    if not _add_up([single.term for single in singles], together.term):
         raise PrivacyError(
             f"Records cannot be separated: their terms in plate {made.plate!r} ({look.plates[made.plate][1]}) do not "
             "add up to the density of the whole. Use public constants inside it."
         )
 
 
-def _require_number(name: str, density: Tensor, look: _Look) -> None:
-    if bool(torch.isnan(density)):
-        raise ValueError(f"The density of site {name!r} ({look.sites[name].line}) is not a number.")
-
-
-def _one(made: Separated, values: Mapping[str, Tensor], batch: tuple[Tensor, ...]) -> Run:
+def _one(made: Separated, values: Mapping[str, Tensor], batch: tuple[Tensor, ...], public: bool) -> Run:
     run = Run(values, {u.name for u in made.unknowns}, made.plate, ())
-    with _refusals(_Look(), len(batch[0])), without_validation(), torch.no_grad(), run:
+    with _refusals(_Look(), len(batch[0]), public=public), without_validation(), torch.no_grad(), run:
         called(made.model, made.names, batch)
     return run
 
 
 def _require_differentiable(made: Separated, few: tuple[Tensor, ...]) -> None:
     flat = torch.zeros(made.size)
-    with _refusals(_Look(), 1), _no_performance_warning():
+    with _refusals(_Look(), 1, public=True), _no_performance_warning():
         vmap(grad(made.log_likelihood), in_dims=(None, 0), randomness="different")(flat, few)
         grad(made.log_prior)(flat)
 
@@ -539,11 +565,18 @@ def start_of(made: Separated) -> Tensor:
     return flat
 
 
-def _agree(one: Tensor, other: Tensor | None) -> bool:
-    if other is None:
-        return False
-    a, b = float(one), float(other)
-    return (math.isinf(a) and a == b) or abs(a - b) <= TOLERANCE * (1.0 + abs(a) + abs(b))
+def _agree(one: Tensor, other: Tensor) -> bool:
+    return _add_up([one], other)
+
+
+def _add_up(parts: list[Tensor], whole: Tensor) -> bool:
+    """Return whether the parts' sum is the whole, up to the round-off of its summands; NaN is not compared."""
+    sums, total = [float(part) for part in parts], float(whole)
+    found = sum(sums)
+    if math.isnan(found) or math.isnan(total):
+        return True
+    room = TOLERANCE * (1.0 + abs(total) + sum(map(abs, sums)))
+    return found == total or (math.isfinite(room) and abs(found - total) <= room)
 
 
 def _kind(fn: Any) -> str:
@@ -585,6 +618,8 @@ def _refusals(look: _Look, count: int, *, public: bool = False) -> Iterator[None
 
 
 def _hint(look: _Look, count: int, message: str) -> str:
+    if "subsample_size" in message:
+        return " A plate subsamples the records itself. Leave that to the fit: write pyro.plate(…, len(…))."
     if ".item()" in message or "data-dependent" in message:
         return " A record's value decides what is run: write it with torch.where instead of if."
     if any(words in message for words in ("inplace", "in-place", "the broadcast shape")):

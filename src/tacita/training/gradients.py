@@ -46,7 +46,7 @@ class Clipped:
     Attributes:
         sums: The sum of the clipped per-record gradients, by parameter name, in float32 or better.
         norms: Each record's contribution after clipping, float64; zero for a record that is not finite.
-        losses: Each record's loss, as computed; may be NaN. For the data's owner.
+        losses: Each record's loss, as computed; may be NaN, and is where it cannot be. For the data's owner.
     """
 
     sums: Parameters
@@ -80,11 +80,13 @@ def clipped_sum(
 
     Guarantee:
         A record's contribution has norm at most its bound times (1 + 1e-6), computed in float32 or better. A
-        record whose gradient is not finite, or too large to square, contributes exactly zero. Records do not
+        record whose gradient is not finite, or too large to square, contributes exactly zero, and so does one on
+        which the loss raises: an error would tell that the record is there, and perhaps what it is. Records do not
         influence each other's contributions, and the chunk changes nothing but round-off.
     """
     sums = {name: torch.zeros_like(p, dtype=_wide(p.dtype)) for name, p in parameters.items()}
-    norms, losses = torch.zeros(2, length(records), dtype=torch.float64)
+    norms = torch.zeros(length(records), dtype=torch.float64)
+    losses = torch.full_like(norms, torch.nan)
     for one, norm, rows in _chunks(loss, parameters, records, chunk):
         finite = norm < _LARGEST
         factors = torch.where(
@@ -97,7 +99,7 @@ def clipped_sum(
 
 
 def record_norms(loss: Loss, parameters: Parameters, records: Any, *, chunk: int | None = None) -> Tensor:
-    """Return every record's gradient norm before clipping, float64; zero for one that is not finite."""
+    """Return every record's gradient norm before clipping, float64; zero for one that is not finite or raises."""
     norms = torch.zeros(length(records), dtype=torch.float64)
     for _, norm, rows in _chunks(loss, parameters, records, chunk):
         norms[rows] = torch.where(norm < _LARGEST, norm, 0.0)
@@ -119,42 +121,64 @@ def sites_of(loss: Loss, parameters: Parameters, record: Any) -> tuple[tuple[_Si
 def _chunks(
     loss: Loss, parameters: Parameters, records: Any, chunk: int | None
 ) -> Iterator[tuple[_Chunk, Tensor, slice]]:
-    """Yield per-record gradients, their norms and where they belong, in smaller chunks once memory runs out."""
+    """Yield per-record gradients, their norms and where they belong, in smaller chunks once memory runs out.
+
+    A chunk that fails otherwise is halved until the record is found on which the loss raises. It is left out.
+    """
     count = length(records)
     if count == 0:
         return
-    sites, size = _remembered_sites(loss, parameters, records)
-    chunk = chunk or max(1, min(1024, _CHUNK_BYTES // max(size, 1)))
-    start = 0
+    sites, size = tried(loss, parameters, records)
+    most = chunk or max(1, min(1024, _CHUNK_BYTES // max(size, 1)))
+    start, chunk = 0, most
     while start < count:
-        rows = slice(start, start + chunk)
+        rows = slice(start, min(start + chunk, count))
         part = tree_map(lambda t, rows=rows: t[rows], records)
+        one, full, single = None, False, rows.stop - start == 1
         try:
             one = _one_chunk(loss, parameters, part, sites)
             norm = one.norms()
-        except (RuntimeError, MemoryError) as error:
-            if chunk == 1 or not _out_of_memory(error):
+        except Exception as error:
+            one, full = None, _out_of_memory(error)
+            if full and single:
                 raise
-            one = None
         if one is None:
-            gc.collect()  # what was made before memory ran out hangs on the error's traceback
-            chunk = (min(chunk, count) + 1) // 2
+            chunk = (rows.stop - start + 1) // 2
+            if full:
+                gc.collect()  # what was made before memory ran out hangs on the error's traceback
+                most = chunk
+            elif single:
+                start, chunk = rows.stop, most
             continue
         yield one, norm, rows
-        start += chunk
+        start = rows.stop
         del one
 
 
-def _remembered_sites(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int]:
-    """Return `sites_of` the first record, run once for each loss, set of parameters and shape of record."""
+def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int]:
+    """Return `sites_of` a record of zeros, differentiated once for each loss, set of parameters and shape of record.
+
+    So whether a loss works at all does not depend on what records hold. Only where it does not run on zeros is the
+    first record tried in their place, and raises what it raises.
+    """
     try:
         known = _SEEN.setdefault(loss, {})
     except TypeError:  # a loss that cannot be remembered
         known = {}
     key = (tuple(parameters), *((leaf.shape[1:], leaf.dtype) for leaf in tree_leaves(records)))
     if key not in known:
-        known[key] = sites_of(loss, parameters, tree_map(lambda t: t[0], records))
+        first = tree_map(lambda t: t[:1], records)
+        try:
+            known[key] = _try(loss, parameters, tree_map(torch.zeros_like, first))
+        except Exception:
+            known[key] = _try(loss, parameters, first)
     return known[key]
+
+
+def _try(loss: Loss, parameters: Parameters, one: Any) -> tuple[tuple[_Site, ...], int]:
+    found = sites_of(loss, parameters, tree_map(lambda t: t[0], one))
+    _one_chunk(loss, parameters, one, found[0]).norms()
+    return found
 
 
 @dataclass

@@ -261,7 +261,9 @@ def noise_check(facts: RunFacts) -> Check:
 def _checks(plan: Plan, facts: RunFacts) -> tuple[Check, ...]:
     checks = [
         holds("Each record enters a step by an independent coin"),
-        holds("Each record's contribution is clipped, in float32 or better, and one that is not finite is dropped"),
+        holds(
+            "Each record's contribution is clipped, in float32 or better; one that is not finite or fails is dropped"
+        ),
         holds("Noise, sampling rate, divisor and number of steps were fixed before the first step"),
         _charge_check(facts),
         holds("No layer mixes or remembers records"),

@@ -103,7 +103,8 @@ class PrivateTraining:
     Guarantee:
         Every step is a Poisson-sampled Gaussian release: independent coins, per-record clipping in float32 or
         better, fresh noise, a public divisor; its cost is on disk before the parameters change. A record that
-        is not finite contributes zero. Nothing that looks at the data stops the run.
+        is not finite contributes zero, as does one on which the model raises. Nothing that looks at the data
+        stops the run.
 
     Examples:
         >>> import torch

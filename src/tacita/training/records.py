@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import TensorDataset, default_collate
 
 from tacita._check import PrivacyError
-from tacita.training.gradients import Loss, Parameters, clipped_sum
+from tacita.training.gradients import Loss, Parameters, tried
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 
@@ -44,7 +44,7 @@ class Records:
         else:
             lengths = {len(t) if t.dim() else 0 for t in tree_leaves(self._tensors)}
             if len(lengths) != 1:
-                raise ValueError(f"dataset's tensors must have one length, got {sorted(lengths)}.")
+                raise ValueError("dataset's tensors must have one length: a record is a row of each.")
             self._size = lengths.pop()
         if self._size == 0:
             raise ValueError("dataset must hold at least one record.")
@@ -146,9 +146,10 @@ def check_model(model: nn.Module) -> None:
 
 
 def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Any) -> None:
-    """Run one record through, so that what cannot work fails before anything is charged.
+    """Run a record through, so that what cannot work fails before anything is charged.
 
-    Messages give shapes, never values.
+    The record is of zeros: what real ones hold decides nothing, unless the model does not run on zeros. Messages give
+    shapes, never values.
     """
     before = {name: (b, b.clone()) for name, b in model.named_buffers()}
     try:
@@ -157,7 +158,7 @@ def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Any) 
         raise ValueError(f"A record of the dataset could not be read ({type(error).__name__}).") from None
     shapes = tree_map(lambda t: tuple(t.shape[1:]), one)
     try:
-        clipped_sum(loss, parameters, one, torch.ones(1, dtype=torch.float64))
+        tried(loss, parameters, one)
     except Exception as error:
         if isinstance(error, ValueError) and "record" in str(error):
             raise
