@@ -96,3 +96,10 @@ def test_calibrating_several_keeps_the_total_and_their_ratio():
 def test_bad_parts_are_refused(parts):
     with pytest.raises(ValueError):  # noqa: PT011
         composed(parts, delta=1e-5)
+
+
+def test_calibrating_several_at_the_ends_of_what_noise_can_do():
+    with pytest.raises(ValueError, match=r"epsilon 0\.0001 cannot be kept to"):
+        calibrate_composed([(1.0, 1.0, 10**6)], epsilon=1e-4, delta=1e-5)
+    parts = calibrate_composed([(1e-9, 1.0, 1)], epsilon=400.0, delta=1e-5)
+    assert composed(parts, delta=1e-5).epsilon <= 400.0

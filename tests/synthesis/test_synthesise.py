@@ -538,3 +538,63 @@ def test_rows_of_an_array_are_released_as_they_came(tmp_path):
     found = released_dataset(tmp_path / "run")
     assert found.inputs.shape == (30, 6)
     assert found.inputs.min() >= 0.0
+
+
+# What a careless user meets.
+
+
+@pytest.mark.parametrize("generator", ["mean-embedding", "private-wgan"])
+def test_a_budget_that_leaves_nothing_but_noise_is_refused_in_a_line(generator, tmp_path):
+    asked = ("--dataset", "digits", "--generator", generator, "--epsilon", 0.001, "--dir", tmp_path / "runs")
+    done = tacita("synthesise", *asked)
+    assert isinstance(done.exception, ValueError)
+    assert "larger epsilon" in str(done.exception)
+    assert not any((tmp_path / "runs").iterdir())  # and there is nothing to go on with
+
+
+ONE_CLASS = """
+samples = 50
+nominal_size = 300
+
+[data]
+file = "people.csv"
+target = "happy"
+
+[data.columns.age]
+type = "real"
+low = 0
+high = 100
+
+[data.columns.happy]
+type = "bool"
+"""
+
+
+def test_data_of_one_class_end_with_a_label_and_a_line_instead_of_a_quality_page(tmp_path):
+    """The budget is of the command, as the recipe has none."""
+    (tmp_path / "people.csv").write_text("age,happy\n" + "34,yes\n" * 300)
+    (tmp_path / "people.toml").write_text(ONE_CLASS)
+    asked = ("--config", tmp_path / "people.toml", "--epsilon", 3, "--steps", 5, "--dir", tmp_path / "runs")
+    done = tacita("synthesise", *asked, "--ledger", tmp_path / "new.sqlite")
+    assert done.exit_code == 0, done.exception
+    assert "one class only" in done.output
+    assert "new ledger, without a budget" in done.output
+    assert "Their quality" not in done.output
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert 2.9 < label_of_run(folder).worst.epsilon <= 3.0
+    assert (folder / "label.html").is_file()
+    assert not (folder / "quality.html").exists()
+
+
+def test_records_without_a_promise_are_not_called_safe(tmp_path):
+    asked = ("--dataset", "digits", "--generator", "wgan-gp", "--steps", 3, "--samples", 20, "--no-quality")
+    done = tacita("synthesise", *asked, "--dir", tmp_path / "runs")
+    assert "released (not protected" in done.output
+
+
+def test_where_the_worst_case_leaves_no_outlier_any_number_may_be_released(embedding_run):
+    _, label = embedding_run
+    far = quality.outlier_control(lambda delta: 2.7)
+    assert quality._how_many(far, label).startswith("As many as you like")
+    near = quality.outlier_control(lambda delta: 1.5)
+    assert quality._how_many(near, label) == near.sentence

@@ -182,6 +182,14 @@ def calibrate_composed(parts: Sequence[Part], *, epsilon: float, delta: float) -
 
     limits = [(math.log(_NOISE_RANGE[0] / sigma), math.log(_NOISE_RANGE[1] / sigma)) for _, sigma, _ in parts]
     low, high = max(pair[0] for pair in limits) + 1e-6, min(pair[1] for pair in limits) - 1e-6
+    least = _rdp_of_parts(scaled(high), delta)
+    if least > target:
+        raise ValueError(
+            f"epsilon {target:g} cannot be kept to by any noise up to {_NOISE_RANGE[1]:g} times the clip norm, which "
+            f"leaves {least:.3g}. Ask for a larger epsilon, or for fewer steps."
+        )
+    if _rdp_of_parts(scaled(low), delta) <= target:
+        return scaled(low)
     factor = brentq(lambda x: math.log(_rdp_of_parts(scaled(x), delta) / target), low, high, xtol=1e-3)
     slope = -1.0
     for _ in range(6):  # secant steps from the answer by moments to the one by loss distributions

@@ -55,11 +55,10 @@ def synthesise(
     mean-embedding and private-wgan keep to a worst case; wgan-gp promises nothing, and papers-wgan next to nothing.
     `tacita synthesise inspect RUN` shows a release without the data.
     """
-    from dataclasses import asdict
-
     from tacita import runs
     from tacita.synthesis.jobs import restart, start
     from tacita.synthesis.recipes import Recipe
+    from tacita.training.recipes import read_recipe
 
     if context.invoked_subcommand is not None:
         return
@@ -74,7 +73,7 @@ def synthesise(
             job = restart(resume)
         _finish(job, quality, as_json)
         return
-    table: dict[str, Any] = {"data": {"name": dataset}} if config is None else asdict(Recipe.read(config))
+    table: dict[str, Any] = {"data": {"name": dataset}} if config is None else read_recipe(config, Recipe)
     asked = {
         "generator": generator,
         "epsilon": epsilon,
@@ -87,8 +86,12 @@ def synthesise(
         "seed": seed,
     }
     table |= {name: value for name, value in asked.items() if value is not None}
-    if config is None and table.get("generator", "mean-embedding") in ("mean-embedding", "private-wgan"):
+    if table.get("noise") is None and table.get("generator", "mean-embedding") in ("mean-embedding", "private-wgan"):
         table.setdefault("epsilon", 2.0)
+    if table.get("ledger") is not None and not Path(table["ledger"]).exists():
+        print(
+            f"tacita: {table['ledger']} is a new ledger, without a budget (see tacita ledger create)", file=sys.stderr
+        )
     recipe = Recipe.from_dict(table)
     stem = f"synthesise-{dataset or recipe.name or 'data'}"
     with busy("Preparing", quiet=as_json):
@@ -181,6 +184,8 @@ def _finish(job: Job, quality: bool, as_json: bool) -> None:
         raise typer.Exit(130) from None
     show_label(made, job.folder, as_json)
     if not as_json:
-        typer.echo(f"The records:     {job.folder / 'released'}\nA look at them:  {job.folder / 'inspect.html'}")
-        if quality:
+        unprotected = "" if job.maker.task.recipe.private else " (not protected: publishing them is not safe)"
+        typer.echo(f"The records:     {job.folder / 'released'}{unprotected}")
+        typer.echo(f"A look at them:  {job.folder / 'inspect.html'}")
+        if quality and (job.folder / "quality.html").is_file():
             typer.echo(f"Their quality:   {job.folder / 'quality.html'} (for the owner)")

@@ -185,12 +185,14 @@ def _held(result: Result, truth: Mapping[str, Tensor], level: float) -> tuple[Te
 
 def _counted(separated: Separated, inside: Tensor, needed: Tensor, level: float) -> Coverage:
     by_world = inside.nanmean(1)
+    share, count = float(by_world.mean()), len(by_world)
+    guess = (share * count + 1.0) / (count + 2.0)  # worlds that all agree leave doubt, too
     sizes = [int(np.prod(u.shape)) for u in separated.unknowns]
     parts = torch.split(inside, sizes, dim=1)
     return Coverage(
         level=level,
-        share=float(by_world.mean()),
-        error=float(by_world.std() / len(by_world) ** 0.5),
+        share=share,
+        error=max(float(by_world.std()), (guess * (1.0 - guess) / inside.shape[1]) ** 0.5) / count**0.5,
         widen=float(torch.nanquantile(needed.flatten(), level)),
         sites=tuple((u.name, float(part.nanmean())) for u, part in zip(separated.unknowns, parts, strict=True)),
         worlds=len(inside),

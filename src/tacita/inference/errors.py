@@ -8,6 +8,7 @@ be from its own. Nothing but the private result is used, so this costs nothing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,16 @@ SEED = 6_021_023  # of the made-up gradients: they hide nobody, and a fit looked
 UNSETTLED = (
     "The fit had not settled when it ended: fits like it, on made-up gradients, stop short of where they should. Take "
     "more steps or a larger learning_rate"
+)
+HEARD = 4.0  # times its standard error: in trials intervals held from there on, and below they were often far off
+LOST = (
+    "The noise hides how wide this posterior is: its standard deviations are in part, or wholly, what the noise made. "
+    "In trials 95% intervals of such fits held the truth between 10% and 87% of the time, so do not rely on them. Ask "
+    "for a larger epsilon, or for fewer unknowns"
+)
+SAMPLED = (
+    "The fit's own randomness is large beside this posterior, so that its scales are themselves uncertain: take more "
+    "steps or a larger sample_rate"
 )
 ROUGH = (
     "The noise is large beside this posterior, so that its scales are themselves uncertain: 95% intervals of such fits "
@@ -36,11 +47,14 @@ class Errors:
         square: The mean of the location's error times itself, a matrix.
         bias: The mean error of the location.
         stretch: The true variance over the fitted one, on average, for each unknown; at least 1.
+        heard: How many times its standard error the curvature is, for the unknown of which least was heard; infinite
+            for a fit without noise.
     """
 
     square: Tensor
     bias: Tensor
     stretch: Tensor
+    heard: float
 
     def widened(self, guide: Guide) -> Tensor:
         """Return the covariance of a fitted guide with the error of its own fit; never less than the guide's own."""
@@ -58,7 +72,12 @@ class Errors:
 
     def warning(self, guide: Guide) -> str:
         """Return what a reader of the intervals must be told; empty if there is nothing."""
-        return UNSETTLED if self.unsettled(guide) else ROUGH if self.rough else ""
+        told = [UNSETTLED] if self.unsettled(guide) else []
+        if self.heard < HEARD:
+            told.append(LOST)
+        elif self.rough and not told:
+            told.append(SAMPLED if math.isinf(self.heard) else ROUGH)
+        return ". ".join(told)
 
 
 def errors_of(optimizer: Variational, noise: float) -> Errors:
@@ -83,7 +102,8 @@ def errors_of(optimizer: Variational, noise: float) -> Errors:
     fitted = again.fitted()
     error = fitted.location.detach() - location
     stretch = (guide.variances() / fitted.variances()).mean(0)
-    return Errors(error.T @ error / REPEATS, error.mean(0), stretch.clamp_min(1.0))
+    heard = float(optimizer.curvature_heard(noise).min()) if noise else math.inf
+    return Errors(error.T @ error / REPEATS, error.mean(0), stretch.clamp_min(1.0), heard)
 
 
 def _again(optimizer: Variational, location: Tensor, curvature: Tensor, rng: np.random.Generator) -> Variational:

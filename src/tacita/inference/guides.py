@@ -150,6 +150,7 @@ class Variational(_PointOptimizer):
         self.began = guide.location.detach().clone(), float(guide.log_scale.detach().exp().max())
         self.adam = torch.optim.Adam(guide.parameters(), lr=learning_rate, betas=(0.9, 0.99))
         self.average = {name: torch.zeros_like(p) for name, p in guide.named_parameters()}
+        self.seen = torch.zeros(4, *guide.location.shape, dtype=torch.float64)  # sums for `curvature_heard`
         super().__init__(point, log_prior, sample_rate=sample_rate, seed=seed)
         self._move()
 
@@ -168,6 +169,8 @@ class Variational(_PointOptimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Move the guide along the gradient at the current point, and draw the next point."""
         gradient = self._gradient()
+        z, g = (self.point - self.began[0]).double(), gradient.double()
+        self.seen += torch.stack([z, z * z, g, z * g])
         self.adam.zero_grad()
         with torch.enable_grad():
             entropy = self.guide.entropy()
@@ -181,6 +184,21 @@ class Variational(_PointOptimizer):
             for name, p in self.guide.named_parameters():
                 self.average[name] += (p - self.average[name]) / self.averaged
         self._move()
+
+    def curvature_heard(self, noise: float) -> Tensor:
+        """Return how many times its standard error the curvature is that the gradients show, for each unknown.
+
+        It is the slope of a line through the gradients at all points, whose noise has a known size. What a guide says
+        of its scales rests on it: where it is small, they are what the noise made of them. Points follow the noise, so
+        even where there is no curvature it is positive: about 1.5, and seldom above 4 (Dickey & Fuller 1979).
+
+        Args:
+            noise: The standard deviation of the noise on each gradient.
+        """
+        z, square, g, product = self.seen
+        steps = max(1, self.taken)
+        slope: Tensor = (product - z * g / steps) / (noise * (square - z * z / steps).clamp_min(1e-300).sqrt())
+        return slope
 
     def fitted(self) -> Guide:
         """Return the averaged guide; the newest one if there were too few steps for an average."""
@@ -199,6 +217,7 @@ class Variational(_PointOptimizer):
             "guide": self.guide.state_dict(),
             "adam": self.adam.state_dict(),
             "average": dict(self.average),
+            "seen": self.seen,
             "noise": self._noise,
             "taken": self.taken,
         }
@@ -209,6 +228,7 @@ class Variational(_PointOptimizer):
         self.guide.load_state_dict(state_dict["guide"])
         self.adam.load_state_dict(state_dict["adam"])
         self.average = {name: value.clone() for name, value in state_dict["average"].items()}
+        self.seen = state_dict["seen"].clone()
         self._noise, self.taken = state_dict["noise"].clone(), int(state_dict["taken"])
         self.point.copy_(self.guide.draw(self._noise))
 

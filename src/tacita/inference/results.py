@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.guarantee import Guarantee
+from tacita.guarantee import Guarantee, round_up_text
 from tacita.inference.terms import Separated
 from tacita.report.label import Label
 
@@ -78,6 +79,14 @@ class Row:
     low: float
     high: float
 
+    def shown(self) -> tuple[str, ...]:
+        """Return mean, sd and interval with as many digits as the standard deviation gives a meaning to."""
+        values = (self.mean, self.sd, self.low, self.high)
+        if not (0.0 < self.sd < math.inf and max(map(abs, values)) < 1e9 * self.sd):
+            return tuple(f"{v:.3g}" for v in values)
+        decimals = max(0, 1 - math.floor(math.log10(self.sd)))
+        return tuple(f"{v:.{decimals}f}" for v in values)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -93,7 +102,7 @@ class Summary:
     def __str__(self) -> str:
         tail = 50.0 * (1.0 - self.level)
         head = ("", "mean", "sd", f"{tail:g}%", f"{100 - tail:g}%")
-        lines = [head, *((r.name, *(f"{v:.3g}" for v in (r.mean, r.sd, r.low, r.high))) for r in self.rows)]
+        lines = [head, *((r.name, *r.shown()) for r in self.rows)]
         widths = [max(len(line[k]) for line in lines) for k in range(5)]
         text = [
             "  ".join([line[0].ljust(widths[0]), *(v.rjust(w) for v, w in zip(line[1:], widths[1:], strict=True))])
@@ -116,7 +125,7 @@ def summarise(draws: Mapping[str, Tensor], level: float, notes: tuple[str, ...] 
     return Summary(tuple(rows), level, notes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A fitted model.
 
@@ -136,6 +145,11 @@ class Result:
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     run_dir: Path | None = None
+
+    def __repr__(self) -> str:
+        sites = ", ".join(u.name for u in self.posterior.separated.unknowns)
+        epsilon, delta = (round_up_text(value) for value in (self.guarantee.epsilon, self.guarantee.delta))
+        return f"<posterior of {sites} by {self.method!r}: epsilon {epsilon}, delta {delta}; see summary() and label()>"
 
     @property
     def guarantee(self) -> Guarantee:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -64,6 +65,10 @@ class Job:
 
     def _measure(self, synthetic: Labelled, tell: Callable[[str], None] | None) -> None:
         task, label = self.maker.task, label_of_run(self.folder)
+        if len(torch.unique(task.train[1])) < 2 or len(torch.unique(task.held[1])) < 2:
+            if tell is not None:
+                tell("nothing, as the data hold records of one class only, from which no student learns")
+            return
         found = measure(
             task,
             synthetic,
@@ -91,7 +96,11 @@ def start(recipe: Recipe, folder: str | Path) -> Job:
     task = prepare(recipe)
     where = runs.create(folder)
     write_recipe(where, task)
-    return Job(make(task, where), where)
+    try:
+        return Job(make(task, where), where)
+    except Exception:
+        shutil.rmtree(where)  # nothing was charged or released, so there is nothing to go on with
+        raise
 
 
 def restart(folder: str | Path) -> Job:

@@ -176,6 +176,16 @@ def require_budget(ledger: Ledger, parts: Sequence[Part]) -> None:
         )
 
 
+def require_signal(task: Task, noise: float, records: float, what: str) -> None:
+    """Refuse a budget so small that noise outweighs all records together. Nothing here depends on the data."""
+    if noise > records:
+        raise ValueError(
+            f"epsilon {task.recipe.epsilon:g} is too small for these data: it takes noise of {noise:,.0f} times what "
+            f"one record may add, and {what.format(f'{records:,.0f}')}. Nothing but noise would be released: ask for a "
+            "larger epsilon."
+        )
+
+
 def second_seed(seed: int | None) -> int | None:
     """Return a seed for a second mechanism of one run, unlike anybody's first."""
     return None if seed is None else int(np.random.SeedSequence([seed, 1]).generate_state(1, np.uint64)[0] >> 1)
@@ -209,6 +219,7 @@ class EmbeddingMaker:
         if noise is None:
             target = task.recipe.epsilon or 1.0
             noise = calibrate_gaussian(epsilon=target, delta=task.recipe.delta).noise_multiplier
+            require_signal(task, noise, task.size / len(task.classes), "a class of these data has about {} records")
         self.plan = Plan(
             clip_norm=1.0,
             noise_multiplier=noise,
@@ -367,6 +378,7 @@ class GanMaker:
             parts.append((min(1.0, ANNOTATOR["batch_size"] / size), noise, ANNOTATOR["steps"]))
         if recipe.epsilon is not None:
             parts = list(calibrate_composed(parts, epsilon=recipe.epsilon, delta=recipe.delta))
+            require_signal(self.task, parts[0][1], self.chosen["batch_size"], "a step looks at about {} records")
         return parts
 
     def _critic(self) -> PrivateTraining:

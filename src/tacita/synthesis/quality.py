@@ -19,6 +19,7 @@ from tacita.audit import Membership
 from tacita.guarantee import round_up_text
 from tacita.report.finding import Chart, Finding, Hue, Series
 from tacita.report.label import Label
+from tacita.report.numbers import delta_text, epsilon_text
 from tacita.synthesis.average_case import AverageCase, average_case
 from tacita.synthesis.features import measuring_features
 from tacita.synthesis.leakage import HoldoutTest, generator_membership, holdout_test
@@ -157,7 +158,17 @@ def _sections(
     if len(task.shape) == 3:
         yield _nearest(task, synthetic)
     if outliers is not None:
-        yield Section("How many records to release", outliers.sentence, note="Thesis, section 7.4.2.")
+        yield Section("How many records to release", _how_many(outliers, label), note="Thesis, section 7.4.2.")
+
+
+def _how_many(outliers: OutlierControl, label: Label) -> str:
+    worst = label.worst
+    if outliers.epsilon < worst.epsilon or worst.delta > outliers.threshold:
+        return outliers.sentence
+    return (
+        f"As many as you like. A privacy outlier would be a record whose own delta at epsilon "
+        f"{epsilon_text(worst.epsilon)} is above {delta_text(outliers.threshold)}, and by the worst case there is none."
+    )
 
 
 def _pictures(synthetic: Labelled, task: Task) -> Section:
