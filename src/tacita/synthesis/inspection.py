@@ -108,9 +108,14 @@ def _alarm_section(rung: Sequence[Alarm], now: Statistics, before: Statistics | 
         return Section("Alarms", text, rows=rows, heads=("Alarm", "What was noticed", LIMIT), state="warning")
     if before is None:
         rings = (
-            "a column that never changes" if now.overall is None else "copies, a wrong background if one was declared"
+            "and a column that never changes"
+            if now.overall is None
+            else "copies, and a wrong background if one was declared"
         )
-        text = f"Only a missing class, impossible values and {rings} can ring. Everything else has to be seen below."
+        text = (
+            f"Without an earlier release to compare with, only these raise an alarm: a missing class, impossible "
+            f"values, {rings}. Everything else has to be seen below."
+        )
         return Section("Alarms", f"No alarm, but no trusted release to compare with.\n\n{text}", state="open")
     note = (
         f"Of releases drawn just like the trusted one, at most {share_text(false_alarms)} ring an alarm. A generator "

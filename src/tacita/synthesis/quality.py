@@ -230,7 +230,7 @@ def _learning(worth: Worth) -> Section:
         series=series,
     )
     rows = [
-        (f"{size:,} records", f"{_percent(a)} released, {_percent(b)} real", "")
+        (f"{size:,} records", f"{_percent(a)} released, {'too few' if b is None else _percent(b)} real", "")
         for size, a, b in zip(curve.sizes, curve.synthetic, curve.real, strict=True)
     ]
     return Section(

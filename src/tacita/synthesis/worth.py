@@ -57,8 +57,8 @@ NOTES: dict[str, str] = {
     "frechet": "It compares means and covariances of features, nothing else, and knows no labels. Few records make it "
     "larger: compare it with the distance of as many real records, and not with distances published elsewhere.",
     "frechet_real": "Copies of training records would come as near as this; so it says nothing of privacy.",
-    "learning": "Each point is one student. Shares of the largest accuracy compare the shapes of two curves, not their "
-    "heights: they do not make few synthetic records better than as many real ones.",
+    "learning": "Each point is one student: another one that saw as many records may differ by a point or two. "
+    "Synthetic records cost nothing to make, so more of them are no sign of quality.",
     "validation": "Losses that fall together along a training are correlated, whatever the set is worth. For choosing "
     "between models look at the order of the students and at the accuracy lost by the choice; both rest on few "
     "students, which differ in their learning rate alone, and on the same real records.",
