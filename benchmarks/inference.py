@@ -22,7 +22,8 @@ from pyro.infer.autoguide import AutoDiagonalNormal
 from torch import Tensor
 from turns import median_seconds
 
-from tacita.inference.fit import Settings, _own_loss, _parts, with_dummy
+from tacita.inference.fit import Settings, _own_loss, _parts
+from tacita.inference.inputs import with_dummy
 from tacita.inference.separation import separate
 from tacita.training import PrivateTraining
 

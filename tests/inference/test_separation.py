@@ -17,7 +17,8 @@ from scipy.stats import norm, poisson
 from torch.distributions import biject_to, constraints
 
 from tacita._check import PrivacyError
-from tacita.inference.fit import Evidence, _own_loss, with_dummy
+from tacita.inference.fit import Evidence, _own_loss
+from tacita.inference.inputs import with_dummy
 from tacita.inference.separation import separate, start_of
 from tacita.training.records import record_loss
 from tacita.training.step import private_gradient

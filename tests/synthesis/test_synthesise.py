@@ -552,29 +552,11 @@ def test_a_budget_that_leaves_nothing_but_noise_is_refused_in_a_line(generator, 
     assert not any((tmp_path / "runs").iterdir())  # and there is nothing to go on with
 
 
-ONE_CLASS = """
-samples = 50
-nominal_size = 300
-
-[data]
-file = "people.csv"
-target = "happy"
-
-[data.columns.age]
-type = "real"
-low = 0
-high = 100
-
-[data.columns.happy]
-type = "bool"
-"""
-
-
 def test_data_of_one_class_end_with_a_label_and_a_line_instead_of_a_quality_page(tmp_path):
     """The budget is of the command, as the recipe has none."""
-    (tmp_path / "people.csv").write_text("age,happy\n" + "34,yes\n" * 300)
-    (tmp_path / "people.toml").write_text(ONE_CLASS)
-    asked = ("--config", tmp_path / "people.toml", "--epsilon", 3, "--steps", 5, "--dir", tmp_path / "runs")
+    (tmp_path / "people.csv").write_text(CSV.replace(",no\n", ",yes\n"))
+    (tmp_path / "people.toml").write_text(TOML.replace("epsilon = 2.0\n", ""))
+    asked = ("--config", tmp_path / "people.toml", "--epsilon", 3, "--dir", tmp_path / "runs")
     done = tacita("synthesise", *asked, "--ledger", tmp_path / "new.sqlite")
     assert done.exit_code == 0, done.exception
     assert "one class only" in done.output

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from tacita import _check, runs
-from tacita.inference.fit import Progress, fit, records_like, shown
+from tacita.inference.fit import Progress, fit, shown
+from tacita.inference.inputs import records_like
 from tacita.inference.labels import OWNER, label_of_run
 from tacita.inference.results import Result
 from tacita.inference.terms import Separated, called, without_validation

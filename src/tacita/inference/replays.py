@@ -44,10 +44,10 @@ from tacita.inference.fit import (
     descend,
     own_draws,
     shown,
-    tensors_of,
     title_of,
     write_draws,
 )
+from tacita.inference.inputs import tensors_of
 from tacita.inference.labels import FILE, NOTES, box_of, document_of, label_of_samples
 from tacita.inference.one_step import OneStep
 from tacita.inference.results import Posterior, Result

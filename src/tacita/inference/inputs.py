@@ -1,0 +1,56 @@
+"""Records in: whatever a caller passes, as tensors in the order of the model's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita.inference.terms import Separated
+
+
+def tensors_of(data: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+    """Return the model's arguments as tensors, and their names if they are passed by name."""
+    names: tuple[str, ...] = ()
+    if isinstance(data, Mapping):
+        names, data = tuple(map(str, data)), tuple(data.values())
+    parts = data if isinstance(data, tuple | list) else (data,)
+    try:
+        tensors = tuple(_tensor(part) for part in parts)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError("data must be tensors or arrays of numbers: one, a tuple of them, or a dict.") from error
+    if any(t.is_complex() or t.layout != torch.strided for t in tensors):
+        raise TypeError("data must be dense arrays of real numbers, not complex or sparse ones.")
+    lengths = {len(t) if t.dim() else 0 for t in tensors}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError("data must hold records along the first dimension, as many in each part, and not none.")
+    kind = torch.get_default_dtype()
+    return tuple(t.to(kind) if torch.is_floating_point(t) else t for t in tensors), names
+
+
+def _tensor(part: Any) -> Tensor:
+    if not isinstance(part, Tensor) and hasattr(part, "__array__"):  # pandas looks rows up by its own labels
+        part = np.array(part)
+    return torch.as_tensor(part).detach()
+
+
+def records_like(separated: Separated, data: Any, what: str) -> tuple[Tensor, ...]:
+    """Return further records in the order of the model's arguments; they must be of the kind that it was fitted to."""
+    tensors, names = tensors_of(data)
+    if sorted(names) != sorted(separated.names):
+        given = ", ".join(map(repr, separated.names))
+        raise ValueError(f"{what} must be passed as the data were: {f'a dict of {given}' if given else 'by place'}.")
+    if names:
+        tensors = tuple(tensors[names.index(name)] for name in separated.names)
+    kinds = [[(tuple(t.shape), t.dtype) for t in part] for part in (separated.example, tuple(t[0] for t in tensors))]
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"{what} must hold records like the data's, of {kinds[0]}, got {kinds[1]}.")
+    return tensors
+
+
+def with_dummy(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the records with an empty target, since the likelihood needs none."""
+    return (*tensors, torch.zeros(len(tensors[0])))
