@@ -109,7 +109,7 @@ def check_words(recipe: type, table: Mapping[str, Any]) -> None:
     known = [f.name for f in fields(recipe)]
     for word in table:
         if word not in known:
-            raise ValueError(f"{word!r} is not an entry of a recipe{_meant(get_close_matches(str(word), known, 1))}.")
+            raise ValueError(f"{word!r} is not an entry of a recipe{_meant(get_close_matches(str(word), known, 1))}")
     if not isinstance(table.get("data"), Mapping):
         raise ValueError("A recipe needs a [data] table, with a name or a file.")
 
@@ -334,6 +334,9 @@ def dataset_of(table: Mapping[str, Any]) -> Dataset:
     if "file" not in table:
         raise ValueError("[data] needs a name (one of the built-in sets) or a file.")
     schema = Schema.from_dict({k: v for k, v in table.items() if k not in ("file", "test")})
+    for entry in ("file", "test"):
+        if entry in table and not Path(str(table[entry])).is_file():
+            raise ValueError(f"[data] names a {entry} that is not there: {str(table[entry])!r}.")
     return read_table(table["file"], schema, test=table.get("test"))
 
 
@@ -419,4 +422,4 @@ def _squared_error(output: Tensor, target: Tensor) -> Tensor:
 
 
 def _meant(near: list[str]) -> str:
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f"; did you mean {near[0]!r}?" if near else "."
