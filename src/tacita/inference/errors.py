@@ -92,18 +92,27 @@ def errors_of(optimizer: Variational, noise: float) -> Errors:
         noise: The standard deviation of the privacy's noise on the gradient of the whole data's log likelihood.
     """
     guide, rate, rng = optimizer.fitted(), optimizer.sample_rate, np.random.default_rng(SEED)
-    location, covariance = guide.location.detach().double(), guide.covariance()
-    curvature = torch.linalg.inv(covariance)
+    location = guide.location.detach().double()
+    if guide.rank:
+        curvature = torch.linalg.inv(guide.covariance())
+        spread = torch.linalg.cholesky(curvature / rate + noise**2 * torch.eye(len(location))).T
+    else:  # numbers instead of matrices, which many unknowns would make slow
+        curvature = 1.0 / guide.variances()
+        spread = (curvature / rate + noise**2).sqrt()
     again = _again(optimizer, location, curvature, rng)
-    spread = torch.linalg.cholesky(curvature / rate + noise**2 * torch.eye(len(location)))
     for _ in range(optimizer.taken):
-        again.point.grad = rate * torch.from_numpy(rng.standard_normal((REPEATS, len(location)))) @ spread.T
+        again.point.grad = rate * _times(torch.from_numpy(rng.standard_normal((REPEATS, len(location)))), spread)
         again.step()
     fitted = again.fitted()
     error = fitted.location.detach() - location
     stretch = (guide.variances() / fitted.variances()).mean(0)
     heard = float(optimizer.curvature_heard(noise).min()) if noise else math.inf
     return Errors(error.T @ error / REPEATS, error.mean(0), stretch.clamp_min(1.0), heard)
+
+
+def _times(rows: Tensor, factor: Tensor) -> Tensor:
+    """Return rows times a matrix, or times the diagonal of one."""
+    return rows @ factor if factor.dim() > 1 else rows * factor
 
 
 def _again(optimizer: Variational, location: Tensor, curvature: Tensor, rng: np.random.Generator) -> Variational:
@@ -114,7 +123,7 @@ def _again(optimizer: Variational, location: Tensor, curvature: Tensor, rng: np.
     return Variational(
         nn.Parameter(guide.location.detach().clone()),
         guide,
-        lambda z: -0.5 * ((z - location) @ curvature * (z - location)).sum(),
+        lambda z: -0.5 * (_times(z - location, curvature) * (z - location)).sum(),
         sample_rate=optimizer.sample_rate,
         steps=optimizer.steps,
         learning_rate=optimizer.learning_rate,
