@@ -54,7 +54,7 @@ def recipes() -> dict[str, dict[str, Any]]:
     for name in ("mnist", "fashion-mnist"):
         for epsilon in (1.0, 10.0):
             rows[f"{name} mean-embedding {epsilon:g}"] = {"data": name, "epsilon": epsilon}
-        rows[f"{name} private-wgan 10"] = {"data": name, "generator": "private-wgan", "epsilon": 10.0}
+            rows[f"{name} private-wgan {epsilon:g}"] = {"data": name, "generator": "private-wgan", "epsilon": epsilon}
         rows[f"{name} private-wgan annotator 10"] = {
             "data": name,
             "generator": "private-wgan",
