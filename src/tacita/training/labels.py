@@ -287,7 +287,9 @@ def _charge_check(facts: RunFacts) -> Check:
     return Check(text="Every step was charged to the ledger, on disk, before it was released", state="holds")
 
 
-def not_hardened(timing: str = "how long a step takes depends on how many records were drawn") -> tuple[str, ...]:
+def not_hardened(
+    timing: str = "how long a step takes depends on how many records were drawn, and on whether the model fails on one",
+) -> tuple[str, ...]:
     """Return what an attacker could still use; `timing` says what the clock gives away."""
     return (
         "Floating point: the noise is not hardened against attacks on the low bits of its numbers.",
