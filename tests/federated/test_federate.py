@@ -99,6 +99,7 @@ def test_flower_missing_is_told_in_one_line(tmp_path):
     hidden = {name: None for name in list(sys.modules) if name.split(".")[0] == "flwr"}
     with mock.patch.dict(sys.modules, {**hidden, "flwr": None}):
         sys.modules.pop("tacita.federated.flower", None)
+        sys.modules.pop("tacita.federated.flower_client", None)
         done = federate("federate", "--demo", "--engine", "flower", "--dir", tmp_path)
     assert done.returncode == 2
     assert "pip install 'tacita[federated]'" in done.stderr

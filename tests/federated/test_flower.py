@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx  # noqa: E
 
 from tacita import PrivacyError  # noqa: E402
 from tacita.federated import Federation, Local, PrivateStrategy, federation_plan, instance_privacy, named_client  # noqa: E402
-from tacita.federated.flower import ANSWER, ASK, local_training  # noqa: E402
+from tacita.federated.flower_client import ANSWER, ASK, local_training  # noqa: E402
 from tacita.ledger import Ledger  # noqa: E402
 
 CLIENTS = 6

@@ -123,8 +123,8 @@ def test_flower_keeps_it_in_the_clients_own_state_and_agrees_with_the_local_engi
     from flwr.supercore.task_identity import TaskIdentity
 
     from tacita.federated import PrivateStrategy, named_client
-    from tacita.federated.flower import kept_memory as kept_in
-    from tacita.federated.flower import local_training
+    from tacita.federated.flower_client import kept_memory as kept_in
+    from tacita.federated.flower_client import local_training
     from tests.federated.test_flower import DirectGrid
 
     for name in ("_task_id", "_run_id", "_node_id"):

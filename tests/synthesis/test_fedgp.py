@@ -393,7 +393,7 @@ flwr = pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, Message, RecordDict  # noqa: E402
 
-from tacita.federated.flower import kept_memory as kept_in  # noqa: E402
+from tacita.federated.flower_client import kept_memory as kept_in  # noqa: E402
 from tacita.synthesis.fedgp_flower import flower_client, serve  # noqa: E402
 from tests.federated.test_flower import DirectGrid  # noqa: E402
 

@@ -20,13 +20,13 @@ from tacita.federated.server import Server as Server
 
 if TYPE_CHECKING:
     from tacita.federated.flower import PrivateStrategy as PrivateStrategy
-    from tacita.federated.flower import instance_privacy as instance_privacy
-    from tacita.federated.flower import named_client as named_client
+    from tacita.federated.flower_client import instance_privacy as instance_privacy
+    from tacita.federated.flower_client import named_client as named_client
 
 
 def __getattr__(name: str) -> Any:
     if name in ("PrivateStrategy", "instance_privacy", "named_client"):
-        from tacita.federated import flower
+        from tacita.federated import flower, flower_client
 
-        return getattr(flower, name)
+        return getattr(flower if name == "PrivateStrategy" else flower_client, name)
     raise AttributeError(f"module 'tacita.federated' has no attribute {name!r}")

@@ -1,12 +1,10 @@
-"""Privacy for Flower apps: a strategy around the server's, and a mod in front of the client's training.
+"""Privacy for Flower apps, on the server: a strategy around the app's own. The clients' side is `flower_client`.
 
 Flower carries messages. Coins, clipping, noise and accounts are those of `tacita.federated.server` and `.client`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,10 +18,9 @@ import torch
 
 from tacita import runs
 from tacita._check import PrivacyError
-from tacita.federated.client import Client, Local, Memory, Task, Training
+from tacita.federated.flower_client import ANSWER, ASK, fingerprint, parameters_of, record_like
 from tacita.federated.labels import federation_label
 from tacita.federated.local import ledger_place, plan_of, restore_federation, save_federation
-from tacita.federated.masking import Masker
 from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.server import Exchange, Server, first_attempt
 from tacita.guarantee import round_up_text
@@ -33,7 +30,7 @@ from tacita.training.gradients import Parameters
 from tacita.training.labels import RunFacts, write_label
 
 try:
-    from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import Result, Strategy
 except ImportError as error:
@@ -42,8 +39,6 @@ except ImportError as error:
 if TYPE_CHECKING:
     from tacita.ledger import Ledger
 
-ASK, ANSWER = "tacita-ask", "tacita-answer"  # records of a message
-_STATE, _MEMORY = "tacita", "tacita-memory"  # records of a client's own state
 _LOG = logging.getLogger("flwr")
 
 
@@ -183,7 +178,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         moved = {k: a.numpy() + mean[k].numpy() if k in mean else a.numpy() for k, a in current.items()}
         weight = getattr(self.inner, "weighted_by_key", "num-examples")
         key = getattr(self.inner, "arrayrecord_key", "arrays")
-        one = RecordDict({key: _record(moved, current), "metrics": MetricRecord({weight: 1.0})})
+        one = RecordDict({key: record_like(moved, current), "metrics": MetricRecord({weight: 1.0})})
         with _quiet():
             arrays, _ = self.inner.aggregate_train(server_round, [Message(one, dst_node_id=0, message_type="train")])
         self._save(arrays or current)
@@ -230,7 +225,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         """Make the server for these arrays, or take up the run that the run directory holds; `start` does it, too."""
         if self.server is not None and self._arrays is not None:
             return self._arrays
-        like = _parameters(arrays)
+        like = parameters_of(arrays)
         if self.run_dir is not None and (self.run_dir / "run.json").exists():
             if plan_of(runs.read_json(self.run_dir, "run.json")) != self.plan:
                 raise PrivacyError(f"{str(self.run_dir)!r} holds a run of another plan: choose another run_dir.")
@@ -239,7 +234,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             self._restore_inner(state["inner"])
             _LOG.info("Tacita: resumed after round %s of %s", self.server.taken, self.plan.rounds)
             kept = {name: value.numpy() for name, value in state["model"].items()}
-            self._arrays = _record(kept, arrays)
+            self._arrays = record_like(kept, arrays)
             return self._arrays
         if self.run_dir is not None:
             runs.create(self.run_dir)
@@ -396,165 +391,6 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         return found
 
 
-def instance_privacy(
-    plan: FederationPlan | Callable[[Context], FederationPlan],
-    *,
-    model: Callable[[], torch.nn.Module],
-    loss_fn: Callable[[Any, Any], torch.Tensor],
-    data: Callable[[Context], Any],
-    learning_rate: float = 1.0,
-    panel: int = 64,
-    rng: int | None = None,
-) -> Callable[[Message, Context, Callable[[Message, Context], Message]], Message]:
-    """Return a Flower mod that trains privately in the place of the app's own train function.
-
-    What a client sends then protects each of its records, at the level and with the noise of the plan, which must be
-    the one that the server's `PrivateStrategy` has: a client refuses another. At level client the app's own function
-    trains, and the mod tells the client's name.
-
-    Args:
-        plan: From `federation_plan`, the same on both sides; or a function of Flower's context that returns it.
-        model: Returns the model; its parameters' names are those of the server's arrays.
-        loss_fn: As in PyTorch, the mean over a batch.
-        data: Returns this client's records, from Flower's context; called for every message, so keep what is slow.
-        learning_rate: Of the steps inside the client, at level parallel.
-        panel: How many of its records a client follows, for typical figures; 0 follows none.
-        rng: A seed. None, the default, is seeded by the operating system.
-    """
-    local, tasks = Local(learning_rate=learning_rate), list[Task]()
-
-    def client(context: Context, declared: FederationPlan) -> Client:
-        if not tasks:
-            tasks.append(Task(model(), loss_fn, local))
-        made = Client(client_name_of(context), tasks[0], data(context), declared, panel=panel, rng=rng)
-        _restore_client(made, context)
-        return made
-
-    def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-        asked = message.content.config_records.get(ASK)
-        if asked is None:
-            return call_next(message, context)
-        if asked["ask"] == "name":
-            return _reply(message, {"name": client_name_of(context)})
-        declared = plan(context) if callable(plan) else plan
-        if declared.level == "client":
-            return call_next(message, context)
-        try:
-            this = client(context, declared)
-            answer = _answers(this, message, dict(asked))
-        except PrivacyError:
-            raise
-        except Exception as error:  # Flower passes its words on to the server, and they may quote a record
-            _LOG.exception("Tacita: this client cannot answer")
-            raise RuntimeError(f"the client could not answer ({type(error).__name__}); its own log says why") from None
-        _keep_client(this, context)
-        return answer
-
-    return mod
-
-
-def local_training(
-    message: Message,
-    context: Context,
-    plan: FederationPlan,
-    model: torch.nn.Module,
-    loss_fn: Callable[[Any, Any], torch.Tensor] | None,
-    data: Callable[[Context], Any],
-    local: Local | Training | None = None,
-    rng: int | None = None,
-) -> Message:
-    """Answer a train message with plain local training, for level client: the same as the local engine does.
-
-    What a `Training` remembers is kept in Flower's own state, which stays with the client.
-    """
-    client = Client(client_name_of(context), Task(model, loss_fn, local), data(context), plan, rng=rng)
-    client.memory = kept_memory(context)
-    answer = _answers(client, message, dict(message.content.config_records[ASK]))
-    keep_memory(context, client.memory)
-    return answer
-
-
-def keep_memory(context: Context, memory: Memory) -> None:
-    """Keep what a client's training remembers in Flower's own state."""
-    if memory:
-        context.state[_MEMORY] = ArrayRecord(dict(memory))
-
-
-def kept_memory(context: Context) -> Memory:
-    """Return what a client's training remembers; nothing before its first round."""
-    kept = context.state.array_records.get(_MEMORY)
-    return {} if kept is None else dict(kept.to_torch_state_dict())
-
-
-def named_client(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """A Flower mod that tells the client's name (`partition-id`), for `PrivateStrategy(named=True)` at level client."""
-    asked = message.content.config_records.get(ASK)
-    if asked is not None and asked["ask"] == "name":
-        return _reply(message, {"name": client_name_of(context)})
-    return call_next(message, context)
-
-
-def client_name_of(context: Context) -> str:
-    """Return a client's name: its partition, or its node where it has none."""
-    partition = context.node_config.get("partition-id")
-    return f"{int(partition):06d}" if isinstance(partition, int) else str(context.node_id)
-
-
-def fingerprint(plan: FederationPlan) -> str:
-    """Return a hash by which both sides tell whether they speak of the same plan."""
-    return hashlib.sha256(json.dumps(plan.to_dict(), sort_keys=True).encode()).hexdigest()
-
-
-def _answers(client: Client, message: Message, asked: dict[str, Any]) -> Message:
-    if asked["ask"] == "update":
-        if asked["plan"] != fingerprint(client.plan):
-            raise PrivacyError("The server's plan is not this client's: nothing is sent.")
-        key, arrays = next(iter(message.content.array_records.items()))
-        current = _parameters(arrays)
-        update = client.update({name: current[name] for name in client.task.parameters}, int(asked["round"]))
-        moved = {k: a.numpy() + update[k].numpy() if k in update else a.numpy() for k, a in arrays.items()}
-        content = RecordDict({key: _record(moved, arrays), "metrics": MetricRecord({"num-examples": 1})})
-        if "exchange" in asked:
-            content[ANSWER] = ConfigRecord({"key": client.key(str(asked["exchange"]))})
-        return Message(content, reply_to=message)
-    if asked["ask"] == "key":
-        return _reply(message, {"key": client.key(str(asked["exchange"]))})
-    if asked["ask"] == "costs":
-        keys = dict(zip(asked["names"], asked["keys"], strict=True))
-        words = client.costs(keys, what=str(asked["what"]), steps=int(asked["steps"]))
-        return _reply(message, {"words": words.astype("<u8").tobytes()})
-    raise PrivacyError(f"The server asked for {asked['ask']!r}, which this client does not know.")
-
-
-def _keep_client(client: Client, context: Context) -> None:
-    """Keep what a client must remember between messages in Flower's own state, which stays with the client."""
-    masker = client.masker
-    context.state[_STATE] = ConfigRecord(
-        {
-            "answered": client.answered,
-            "account": json.dumps(client.account.state()) if client.account is not None else "",
-            "histogram": json.dumps(client.histogram.tolist()),
-            "exchange": masker.exchange if masker is not None and not masker.used else "",
-            "key": masker.key.private_bytes_raw() if masker is not None and not masker.used else b"",
-        }
-    )
-
-
-def _restore_client(client: Client, context: Context) -> None:
-    kept = context.state.config_records.get(_STATE)
-    if kept is None:
-        return
-    client.answered = int(kept["answered"])
-    client.histogram = np.array(json.loads(str(kept["histogram"])), dtype=np.int64)
-    if kept["account"] and client.account is not None:
-        client.restore(json.loads(str(kept["account"])))
-    if kept["key"]:
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
-        key = X25519PrivateKey.from_private_bytes(bytes(kept["key"]))
-        client.masker = Masker(client.name, key, str(kept["exchange"]))
-
-
 class _Roll:
     """As many nodes as the inner strategy wants to see, so that it says what it would send without waiting."""
 
@@ -576,10 +412,6 @@ def _quiet() -> Iterator[None]:
         _LOG.setLevel(level)
 
 
-def _reply(message: Message, answer: Mapping[str, Any]) -> Message:
-    return Message(RecordDict({ANSWER: ConfigRecord(dict(answer))}), reply_to=message)
-
-
 def _answer(reply: Message) -> Mapping[str, Any]:
     if reply.has_error():
         return {}
@@ -592,25 +424,13 @@ def _words(value: object) -> Any:
     return np.frombuffer(value, dtype="<u8").astype(np.uint64)
 
 
-def _parameters(arrays: ArrayRecord) -> Parameters:
-    """Return the floating-point arrays as tensors: what updates are about. Counters and the like stay as they are."""
-    values = {name: np.array(array.numpy()) for name, array in arrays.items()}
-    return {name: torch.from_numpy(v) for name, v in values.items() if np.issubdtype(v.dtype, np.floating)}
-
-
 def _update(reply: Message, current: ArrayRecord) -> Parameters | None:
     try:
         records = list(reply.content.array_records.values())
-        sent = _parameters(records[0]) if len(records) == 1 else {}
-        own = _parameters(current)
+        sent = parameters_of(records[0]) if len(records) == 1 else {}
+        own = parameters_of(current)
         if {k: v.shape for k, v in sent.items()} != {k: v.shape for k, v in own.items()}:
             return None
         return {name: sent[name].double() - value.double() for name, value in own.items()}
     except Exception:  # a client may send anything
         return None
-
-
-def _record(values: Mapping[str, Any], like: ArrayRecord) -> ArrayRecord:
-    from flwr.app import Array
-
-    return ArrayRecord({k: Array(np.ascontiguousarray(values[k], dtype=a.numpy().dtype)) for k, a in like.items()})

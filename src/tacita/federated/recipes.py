@@ -218,7 +218,8 @@ def finish(federation: Federation, recipe: Recipe, progress: Callable[[Round, fl
 
 def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[int, float], None] | None = None) -> Label:
     """Run the same federation in Flower's simulation, one supernode a client, and return its label."""
-    from tacita.federated.flower import PrivateStrategy, instance_privacy, local_training  # isort: skip  # tells if Flower is missing
+    from tacita.federated.flower import PrivateStrategy  # isort: skip  # tells if Flower is missing
+    from tacita.federated.flower_client import instance_privacy, local_training  # isort: skip
     from flwr.app import ArrayRecord, Context, Message
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tacita import runs
 from tacita.federated.client import Part
-from tacita.federated.flower import (  # tells if Flower is missing
-    PrivateStrategy,
+from tacita.federated.flower import PrivateStrategy  # tells if Flower is missing
+from tacita.federated.flower_client import (
     client_name_of,
     keep_memory,
     kept_memory,
