@@ -41,7 +41,7 @@ def probability(name: str, value: object, *, hint: str = "") -> float:
     return x
 
 
-_ENTERS = "batch_size / dataset_size, the chance with which each record enters a step"
+_ENTERS = "batch_size / nominal_size, with a size you declare"
 
 
 def rate(name: str, value: object, *, hint: str = _ENTERS) -> float:

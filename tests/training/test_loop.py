@@ -23,7 +23,7 @@ from tacita._check import PrivacyError
 from tacita.accounting import moments_budget, token_budget, token_profile
 from tacita.ledger import Ledger
 from tacita.training import PrivateTraining, label_of_run, poisson_sample
-from tacita.training.plan import make_plan
+from tacita.training.labels import standing_of_run
 from tacita.training.randomness import randomness
 
 FALSE_ALARM = 1e-6
@@ -34,7 +34,8 @@ loss_fn = nn.functional.cross_entropy
 def train(data, model=None, *, lr=0.1, optimizer=None, **settings):
     model = model if model is not None else nn.Linear(4, 2)
     optimizer = optimizer if optimizer is not None else torch.optim.SGD(model.parameters(), lr=lr)
-    settings = {"sample_rate": 30 / 300, "steps": 10, "noise_multiplier": 1.0, "panel": 16, **settings}
+    sizes = {"batch_size": 30, **({} if "sample_rate" in settings else {"nominal_size": 300})}
+    settings = {**sizes, "steps": 10, "noise_multiplier": 1.0, "panel": 16, **settings}
     return PrivateTraining(model, loss_fn, data, optimizer=optimizer, **settings)
 
 
@@ -140,32 +141,26 @@ def test_f11_empty_batches_are_noised_and_charged():
 def test_f12_divisor_rate_and_steps_do_not_depend_on_the_data(blobs, removed):
     x, y = blobs
     keep = torch.arange(300) != removed
-    one, two = train((x, y), sample_rate=30 / 300), train((x[keep], y[keep]), sample_rate=30 / 300)
+    one, two = train((x, y)), train((x[keep], y[keep]))
     assert one.plan == two.plan
+    assert (one.plan.batch_size, one.plan.sample_rate, one.plan.bare_rate) == (30, 0.1, False)
 
 
-def test_f12_a_divisor_that_would_depend_on_the_data_is_asked_for(blobs):
-    with pytest.raises(PrivacyError, match="declare the planned batch size"):
-        train(blobs, sample_rate=0.1017)
-    with pytest.raises(PrivacyError, match="declare the planned batch size"):
-        train(blobs, sample_rate=1.0)
-    assert train(blobs, sample_rate=0.1017, batch_size=30).plan.batch_size == 30
-
-
-def test_f12_neighbours_that_both_run_share_their_divisor():
-    def divisor(size, rate):
-        try:
-            return make_plan(
-                size=size, sample_rate=rate, steps=1, clip_norm=1, noise_multiplier=1, target=None, budget=None,
-                batch_size=None, delta=1e-5, individual_every=None, record_budget=None, certificate=None, tolerated=0,
-            ).batch_size  # fmt: skip
-        except PrivacyError:
-            return None
-
-    for rate in np.linspace(0.001, 0.499, 60):
-        for size in (10, 57, 301):
-            pair = {divisor(size, rate), divisor(size + 1, rate)} - {None}
-            assert len(pair) <= 1
+def test_f12_sizes_are_declared(blobs):
+    for given in (
+        {"sample_rate": 0.1},
+        {"batch_size": 30},
+        {"sample_rate": 0.1, "nominal_size": 300},
+        {"nominal_size": 9},
+    ):
+        with pytest.raises(ValueError, match="Declare batch_size and nominal_size"):
+            PrivateTraining(
+                model := nn.Linear(4, 2), loss_fn, blobs, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), steps=1,
+                noise_multiplier=1.0, **given,
+            )  # fmt: skip
+    with pytest.raises(ValueError, match="batch_size=400 must be at most nominal_size=300"):
+        train(blobs, batch_size=400)
+    assert train(blobs, sample_rate=0.1017, batch_size=30).plan.bare_rate
 
 
 def test_f4_a_chosen_seed_is_stamped_and_f5_refused_a_second_time(blobs, tmp_path):
@@ -520,7 +515,15 @@ def test_regression_and_training_really_learns(blobs):
         return nn.functional.mse_loss(output[:, 0], target)
 
     PrivateTraining(
-        model, squared, (x, x.sum(1) / 4), optimizer=optimizer, sample_rate=0.2, steps=60, noise_multiplier=0.5, panel=0
+        model,
+        squared,
+        (x, x.sum(1) / 4),
+        optimizer=optimizer,
+        batch_size=60,
+        nominal_size=300,
+        steps=60,
+        noise_multiplier=0.5,
+        panel=0,
     ).run()
     assert torch.corrcoef(torch.stack([model(x)[:, 0].detach(), x.sum(1)]))[0, 1] > 0.95
     classifier = nn.Linear(4, 2)
@@ -665,14 +668,13 @@ def test_a_label_counts_what_was_done_after_a_clean_pause(blobs, tmp_path):
     for step in private:
         if step.number == 12:
             break
-    assert dict(label_of_run(tmp_path / "run").worst.mechanism)["steps"] == 12
+    assert standing_of_run(tmp_path / "run").taken == 12
     resumed, _ = again(tmp_path / "run", blobs)
     steps = iter(resumed)
     for _ in range(7):
         next(steps)
     shutil.copytree(tmp_path / "run", tmp_path / "killed")
-    told = dict(label_of_run(tmp_path / "killed").worst.mechanism)["steps"]
-    assert told >= 19
+    assert standing_of_run(tmp_path / "killed").taken >= 19
 
 
 def test_an_edited_plan_is_refused(blobs, tmp_path):
@@ -895,7 +897,7 @@ SCRIPT = textwrap.dedent("""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss = nn.functional.cross_entropy
     if mode == "start":
-        private = PrivateTraining(model, loss, (x, y), optimizer=optimizer, sample_rate=0.1, steps=4000,
+        private = PrivateTraining(model, loss, (x, y), optimizer=optimizer, sample_rate=0.1, batch_size=30, steps=4000,
                                   noise_multiplier=1.0, panel=4, run_dir=where)
     else:
         private = PrivateTraining.resume(where, model, loss, (x, y), optimizer=optimizer)
@@ -972,7 +974,8 @@ TEAM = textwrap.dedent("""
             return torch.zeros(len(x), 2) + 0.0 * self.w.sum() + (x.sum(1, keepdim=True) * self.w[0] * 0.0)
     model = Still()
     data = torch.randn(100, 3), torch.zeros(100, dtype=torch.long)
-    private = PrivateTraining(model, nn.functional.cross_entropy, data, sample_rate=0.1, steps=4, noise_multiplier=2.0,
+    private = PrivateTraining(model, nn.functional.cross_entropy, data, sample_rate=0.1, batch_size=30, steps=4,
+                              noise_multiplier=2.0,
                               optimizer=torch.optim.SGD(model.parameters(), lr=1.0), panel=8,
                               ledger=f"{where}/b.sqlite" if rank == 0 else None)
     start = model.w.detach().clone()
@@ -1087,7 +1090,8 @@ def test_memory_stays_flat_over_ten_thousand_steps(tmp_path):
         torch.set_num_threads(1)
         model = nn.Linear(4, 2)
         data = torch.randn(300, 4), torch.randint(0, 2, (300,))
-        private = PrivateTraining(model, nn.functional.cross_entropy, data, sample_rate=0.1, steps=10_000, panel=32,
+        private = PrivateTraining(model, nn.functional.cross_entropy, data, sample_rate=0.1, batch_size=30, panel=32,
+            steps=10_000,
             noise_multiplier=1.0, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), run_dir=sys.argv[1])
         for step in private:
             if step.number in (2000, 10_000):

@@ -13,7 +13,7 @@ from tacita.cli.app import JSON, app, busy
 from tacita.cli.training import Progress, show_label
 
 if TYPE_CHECKING:
-    from tacita.federated.plan import FederationPlan
+    from tacita.federated.server import Server
     from tacita.report.label import Label
 
 
@@ -95,7 +95,7 @@ def _finish(federation: Any, recipe: Any, run: Path, as_json: bool) -> None:
     plan = federation.plan
     try:
         with Progress(plan.rounds, quiet=as_json, word="round") as bar:
-            made = finish(federation, recipe, lambda now, score: bar.show(now.number, _words(plan, score)))
+            made = finish(federation, recipe, lambda now, score: bar.show(now.number, _words(federation.server, score)))
     except KeyboardInterrupt:
         where = f"round {federation.server.taken} of {plan.rounds} is kept. Go on with: tacita federate --resume {run}"
         print(f"tacita: interrupted; {where}", file=sys.stderr)
@@ -110,20 +110,18 @@ def _flower(recipe: Any, run: Path, as_json: bool) -> None:
     if recipe.dropout:
         raise ValueError("--dropout is for --engine local; in Flower a client drops out by not answering.")
     with Progress(plan.rounds, quiet=as_json, word="round") as bar:
-        made: Label = run_flower(recipe, run, lambda number, score: bar.show(number, _words(plan, score)))
+        made: Label = run_flower(recipe, run, lambda server, score: bar.show(server.taken, _words(server, score)))
     show_label(made, run, as_json)
 
 
-def _words(plan: FederationPlan, score: float) -> Callable[[int], str]:
+def _words(server: Server, score: float) -> Callable[[int], str]:
     """Return what to say of a round, computed only where it is shown."""
+    from tacita.federated.labels import figures
     from tacita.guarantee import round_up_text
 
-    def text(rounds: int) -> str:
+    def text(_: int) -> str:
         parts = [f"accuracy {score:.1%}"]
-        for who, declared, steps in (("client", plan.of_clients, 1), ("record", plan.of_records, plan.local_steps)):
-            if declared is not None:
-                epsilon = declared.running(rounds * steps, plan.delta)
-                parts.append(f"epsilon: any {who} {round_up_text(epsilon)}")
+        parts += [f"epsilon of the plan: any {who} {round_up_text(e)}" for who, e in figures(server).items()]
         return ", ".join(parts)
 
     return text

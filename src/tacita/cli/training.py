@@ -13,6 +13,7 @@ from tacita.cli.app import JSON, app, busy, print_json
 
 if TYPE_CHECKING:
     from tacita.report.label import Label
+    from tacita.training.loop import Step
     from tacita.training.recipes import Job, Recipe
 
 _DIR = Annotated[Path, typer.Option("--dir", help="The folder that holds the runs.")]
@@ -73,22 +74,33 @@ def label(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     delta: Annotated[float | None, typer.Option(help="Another delta than the run's own.")] = None,
     include: _INCLUDE = None,
+    ended: Annotated[
+        str | None,
+        typer.Option(
+            help="Why the run was ended early, if that depended on nothing private. Final: no step can follow."
+        ),
+    ] = None,
     as_json: JSON = False,
 ) -> None:
     """Print the privacy label of a run again, and rewrite its two pages.
 
-    The public page, label.html, holds nothing that depends on the data unless it is asked for by --include.
+    The public page, label.html, holds nothing that depends on the data unless it is asked for by --include. A run that
+    was ended early is labelled with its plan, or the next declared stop, unless you declare by --ended that nothing
+    private decided when it ended.
     """
     from tacita import runs
-    from tacita.training.labels import label_of_run, write_label
+    from tacita.training.labels import declare_end, label_of_run, write_label
 
     kind = runs.read_json(run, "run.json").get("kind")
     if kind == "federated":
+        from tacita.federated.local import declare_end
         from tacita.synthesis.labels import label_of_federation as label_of_run
     elif kind == "synthesis":
         from tacita.synthesis.labels import label_of_run
     elif (run / "inference.json").is_file():
         from tacita.inference.labels import label_of_run
+    if ended is not None:
+        declare_end(run, ended)
     with busy("Accounting", quiet=as_json):
         made = label_of_run(run, delta=delta)
         write_label(run, made, include=include or ())
@@ -106,7 +118,7 @@ def _train(recipe: Recipe, folder: Path, as_json: bool) -> None:
 def _finish(job: Job, folder: Path, as_json: bool) -> None:
     try:
         with Progress(job.private.plan.steps, quiet=as_json) as bar:
-            made = job.run(lambda step, _: bar.show(step.number, _words(job)))
+            made = job.run(lambda step, _: bar.show(step.number, _words(job, step)))
     except KeyboardInterrupt:
         taken, planned = job.private.taken, job.private.plan.steps
         where = f"step {taken} of {planned} is kept. Go on with: tacita train --resume {folder}"
@@ -160,13 +172,13 @@ class Progress:
             print(f"{self.word} {number}/{self.total}: {self.text}", file=sys.stderr)
 
 
-def _words(job: Job) -> Callable[[int], str]:
+def _words(job: Job, step: Step) -> Callable[[int], str]:
     from tacita.guarantee import round_up_text
 
-    def text(steps: int) -> str:
+    def text(_: int) -> str:
         name, value = job.score()
         parts = [f"{name} {value:.1%}" if name == "accuracy" else f"{name} {value:.3g}"]
-        parts.append(f"epsilon: anyone {round_up_text(job.private.plan.running(steps, job.recipe.delta))}")
+        parts.append(f"epsilon of the plan: anyone {round_up_text(step.spent.epsilon)}")
         if job.private.readings:
             parts.append(f"typical {round_up_text(job.private.readings[-1][1])}")
         return ", ".join(parts)

@@ -19,7 +19,7 @@ import torch
 from tacita import runs
 from tacita._check import PrivacyError
 from tacita.federated.flower_client import ANSWER, ASK, fingerprint, parameters_of, record_like
-from tacita.federated.labels import federation_label
+from tacita.federated.labels import federation_label, figures
 from tacita.federated.local import ledger_place, plan_of, restore_federation, save_federation
 from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.server import Exchange, Server, first_attempt
@@ -137,8 +137,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         plan = self.plan
         _LOG.info("\t├──> Around %s", type(self.inner).__name__)
         _LOG.info("\t├──> Privacy: level %s, %s rounds, delta %g", plan.level, plan.rounds, plan.delta)
-        for unit, worst in self._worst(plan.rounds).items():
-            _LOG.info("\t│\t└── worst case for a %s after all rounds: epsilon %s", unit, round_up_text(worst))
+        for unit, worst in (figures(self.server) if self.server is not None else {}).items():
+            _LOG.info("\t│\t└── worst case for a %s: epsilon %s", unit, round_up_text(worst))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -182,8 +182,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         with _quiet():
             arrays, _ = self.inner.aggregate_train(server_round, [Message(one, dst_node_id=0, message_type="train")])
         self._save(arrays or current)
-        worst = ", ".join(f"{unit} {round_up_text(e)}" for unit, e in self._worst(self._core.taken).items())
-        _LOG.info("Tacita: round %s of %s, worst-case epsilon so far: %s", now.number, self.plan.rounds, worst)
+        worst = ", ".join(f"{unit} {round_up_text(e)}" for unit, e in figures(self._core).items())
+        _LOG.info("Tacita: round %s of %s, worst-case epsilon of the plan: %s", now.number, self.plan.rounds, worst)
         return arrays, self._client_metrics(answers)
 
     def configure_evaluate(
@@ -212,6 +212,10 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if self.run_dir is not None:
             write_label(self.run_dir, label)
         return label
+
+    def end(self, reason: str) -> None:
+        """End the federation here, declaring that this depended on nothing private; see `Federation.end`."""
+        self._core.end(reason)
 
     # Opening, and keeping.
 
@@ -381,14 +385,6 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             return {n: words for n, a in answers.items() if (words := _words(a.get("words"))) is not None}
 
         return Exchange(keys, costs)
-
-    def _worst(self, rounds: int) -> dict[str, float]:
-        plan, found = self.plan, {}
-        if plan.of_clients is not None:
-            found["client"] = plan.of_clients.running(rounds, plan.delta - plan.failure)
-        if plan.of_records is not None:
-            found["record"] = plan.of_records.running(rounds * plan.steps_a_round, plan.delta)
-        return found
 
 
 class _Roll:

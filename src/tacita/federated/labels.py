@@ -15,15 +15,20 @@ from tacita.federated.server import Server
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.report.label import Check, Label, Readings
 from tacita.training.labels import (
+    BARE_RATE,
     PERCENTS,
     RunFacts,
+    end_check,
+    ends_text,
     holds,
     ledger_row,
     noise_check,
     not_hardened,
+    open_check,
     own_epsilons,
     percentile,
 )
+from tacita.training.plan import of_one_end, within_promise
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -44,7 +49,7 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
     plan = server.plan
     if server.open_round is not None:
         server.lose(1)  # it was charged, and what came of it is not known
-    worst = _worst(server, server.taken, delta)
+    worst, end = _headline(server, delta), _end(server)[0]
     texts = tuple(check.text for check in _checks(server, facts))
     worst = replace(worst, assumptions=texts)
     return Label(
@@ -52,10 +57,11 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
         purpose=facts.purpose,
         worst=worst,
         comparisons=tuple(replace(g, assumptions=texts) for g in _comparisons(server, delta)),
-        curve=(*((t, _running(server, t, delta)) for t in _times(server.taken)), (server.taken, worst.epsilon)),
+        curve=(*((t, min(worst.epsilon, _running(server, t, delta))) for t in _times(end)), (end, worst.epsilon)),
         mechanism=_mechanism(server, facts),
         declared=_declared(plan),
         checks=_checks(server, facts),
+        bare_rate=plan.bare_rate,
         steps_word="round",
         not_hardened=not_hardened("how long a round takes depends on how many clients were drawn, and on their data"),
         readings=_readings(server, facts, worst, delta),
@@ -99,16 +105,35 @@ def mixed_costs(costs: Floats, chance: float) -> Floats:
     return np.asarray(np.minimum(mixed * (1.0 + 1e-14) + 1e-15, costs))
 
 
-def _worst(server: Server, rounds: int, delta: float) -> Guarantee:
+def _end(server: Server) -> tuple[int, float]:
+    """Return the round that the label speaks of, and its share of delta: the declared end that covers those taken."""
+    return (server.taken, 1.0) if server.ended else server.plan.end_after(server.taken)
+
+
+def _headline(server: Server, delta: float) -> Guarantee:
     """Return the headline: for clients where they are protected, else for records of the busiest client."""
-    plan = server.plan
+    found = _worst(server, delta, "pld")
+    return within_promise(found, server.promise(found.unit))
+
+
+def figures(server: Server) -> dict[str, float]:
+    """Return what the label says of each unit if the federation ends now, at the plan's delta."""
+    plan, (rounds, share) = server.plan, _end(server)
+    found = _headline(server, plan.delta)
+    if plan.level != "joint":
+        return {found.unit: found.epsilon}
+    return {found.unit: found.epsilon, "record": hidden_participation(plan, rounds, plan.delta * share).epsilon}
+
+
+def _worst(server: Server, delta: float, method: str) -> Guarantee:
+    plan, (rounds, share) = server.plan, _end(server)
     if plan.of_clients is not None:
-        return plan.client_worst(rounds, delta)
-    return plan.record_worst(_record_steps(server, rounds), delta)
+        return of_one_end(plan.client_worst(rounds, delta * share, method=method), delta, share)
+    return of_one_end(plan.record_worst(_record_steps(server, rounds), delta * share, method), delta, share)
 
 
 def _running(server: Server, rounds: int, delta: float) -> float:
-    """Return the headline's epsilon so far by our own curves: a hundred times quicker."""
+    """Return the headline's epsilon of so many rounds by our own curves: a hundred times quicker."""
     plan = server.plan
     if plan.of_clients is not None:
         return plan.of_clients.running(rounds, delta - plan.failure)
@@ -116,27 +141,29 @@ def _running(server: Server, rounds: int, delta: float) -> float:
 
 
 def _record_steps(server: Server, rounds: int) -> int:
-    """Return the most steps that a record was in; at level parallel the coins tell, which do not depend on the data."""
+    """Return the most steps that a record is in; at level parallel the coins tell, which do not depend on the data.
+
+    They count once all rounds that the label speaks of were taken: before, how many were may depend on the data.
+    """
     steps = rounds * server.plan.steps_a_round
-    return min(steps, server.most_steps) if server.plan.level == "parallel" else steps
+    known = server.plan.level == "parallel" and rounds == server.taken
+    return min(steps, server.most_steps) if known else steps
 
 
 def _comparisons(server: Server, delta: float) -> list[Guarantee]:
-    plan, rounds = server.plan, server.taken
-    found = []
+    plan, (rounds, share) = server.plan, _end(server)
+    found, own = [_worst(server, delta, "rdp")], delta * share
     if plan.level == "joint":  # how often clients took part is theirs to hide, so it enters no public figure
-        found.append(hidden_participation(plan, rounds, delta))
+        records = of_one_end(hidden_participation(plan, rounds, own), delta, share)
+        found.insert(0, within_promise(records, server.promise("record")))
     if plan.of_clients is not None:
-        found.append(plan.client_worst(rounds, delta, method="rdp"))
         lowest = min(plan.client_rates.values(), default=plan.client_rate)
         if lowest < plan.client_rate:
-            slow = plan.client_worst(rounds, delta, rate=lowest)
+            slow = of_one_end(plan.client_worst(rounds, own, rate=lowest), delta, share)
             found.append(replace(slow, unit=f"client at rate {lowest:g}"))
-    else:
-        found.append(plan.record_worst(server.most_steps if plan.level == "parallel" else rounds, delta, "rdp"))
     if plan.level == "parallel":
-        hidden = hidden_participation(plan, rounds, delta)
-        found += [hidden] if hidden.epsilon < _worst(server, rounds, delta).epsilon else []
+        hidden = of_one_end(hidden_participation(plan, rounds, own), delta, share)
+        found += [hidden] if hidden.epsilon < _worst(server, delta, "pld").epsilon else []
     return found
 
 
@@ -150,7 +177,7 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
         ("Level", plan.level),
         ("Clients enrolled at most", f"{plan.clients:,}"),
         ("Chance to take part in a round", f"{plan.client_rate:.6g} (independent coins)"),
-        ("Rounds taken / planned", f"{server.taken} / {plan.rounds}"),
+        ("Rounds", ends_text(plan.rounds, plan.stops, _end(server)[0], server.ended)),
         ("Clip norm of an update", f"{plan.clip_norm:g}"),
     ]
     if plan.noise_multiplier is not None:
@@ -195,7 +222,7 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
     checks = [
         holds("Each client enters a round by an independent coin, and a round may be empty"),
         holds("Updates that are not finite, or not of the model's shape, are dropped in silence"),
-        holds("Noise, rates, divisors and the number of rounds were fixed before the first round"),
+        holds("Noise, rates, divisors and the planned rounds were fixed before the first round"),
         _charged(facts),
     ]
     if plan.level == "client":
@@ -209,7 +236,9 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
     if plan.client_metrics:
         text = "What clients measured themselves was passed on: no figure on this label covers it"
         checks.append(Check(text=text, state="warning"))
-    checks.append(noise_check(facts))
+    checks += [noise_check(facts), end_check(server.ended, "round")]
+    if plan.bare_rate:
+        checks.append(open_check(BARE_RATE))
     people = "One client is one person or one institution; somebody behind several clients is covered less"
     if plan.of_clients is None:
         people = f"One record is one person, held by at most {plan.copies} of the clients"
@@ -241,6 +270,7 @@ def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -
         metrics=facts.metrics,
         facts=(
             ("Clients", f"{facts.trained:,}"),
+            ("Rounds taken", f"{server.taken} of {server.plan.rounds}; the typical figures are for these"),
             ("Rounds lost to interruptions", str(server.lost)),
             ("Started", facts.started),
             ("Status", facts.status),

@@ -168,7 +168,11 @@ class Federation:
         return self
 
     def label(self, *, delta: float | None = None, metrics: Mapping[str, str] | None = None) -> Label:
-        """Return the privacy label of the rounds taken so far, and write it to the run directory."""
+        """Return the privacy label of the federation, and write it to the run directory.
+
+        The headline is that of the declared end which covers the rounds taken: the plan's, unless `stops` were
+        declared, or the owner's `end`, or the budget of a ledger that had one from its first charge on.
+        """
         if self.server.taken == 0:
             raise PrivacyError("No round was taken yet: there is nothing to label.")
         self._facts = self._facts.with_metrics(metrics or {}).with_status(self.server.status)
@@ -179,6 +183,16 @@ class Federation:
         if self.run_dir is not None:
             write_label(self.run_dir, label)
         return label
+
+    def end(self, reason: str) -> None:
+        """End the federation here, declaring that this depended on nothing private: no record, no released output.
+
+        The label then speaks of the rounds taken, with your reason as an open assumption. No round can follow.
+
+        Args:
+            reason: What ended it, such as "the machine was needed elsewhere"; shown on the public label.
+        """
+        self.server.end(reason)
 
     @property
     def status(self) -> str:
@@ -394,6 +408,11 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     if server.taken == 0:
         raise PrivacyError("No round was taken yet: there is nothing to label.")
     return federation_label(server, facts, server.plan.delta if delta is None else _check.probability("delta", delta))
+
+
+def declare_end(folder: str | Path, reason: str) -> None:
+    """End the federation of a run directory, declaring that this depended on nothing private."""
+    restore_federation(Path(folder), {}, resume=False)[0].end(reason)
 
 
 def ledger_place(ledger: Ledger | str | Path | None, folder: Path | None, name: str) -> Ledger | str | Path:

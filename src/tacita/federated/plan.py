@@ -11,7 +11,7 @@ Four levels, each with the form that holds (docs/theory/federated.md):
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from scipy.stats import binom
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.guarantee import Guarantee
-from tacita.training.plan import Plan
+from tacita.training.plan import Plan, declared_rate, declared_stops, next_end
 from tacita.training.step import check_clip_norm, positive
 
 LEVELS = ("client", "parallel", "sequential", "joint")
@@ -41,12 +41,15 @@ class FederationPlan:
         clients: How many clients may be enrolled.
         client_rate: The chance with which each enrolled client takes part in a round; the largest of all.
         rounds: How many rounds there may be at most.
+        stops: Declared ends, as (round, share of delta) pairs; the last one is at `rounds`. Empty for the plan's alone.
         clip_norm: The largest norm of a client's update.
         noise_multiplier: For client and joint: the standard deviation of all noise on the sum over `clip_norm`.
         record_clip_norm: The largest norm of one record's gradient inside a client.
         record_noise_multiplier: Noise over what one record can add: in a client's own step (parallel, joint), or in
             the sum over all clients (sequential).
         record_rate: The chance with which each record enters its client's step.
+        bare_rate: True if that was given as a number, which may have been computed from the data, instead of as
+            local_batch over a declared nominal size.
         local_batch: What a client divides its sum of gradients by: a declared constant.
         local_steps: Steps inside a client between two rounds.
         copies: How many clients may hold the same record; its costs add up over them.
@@ -72,6 +75,8 @@ class FederationPlan:
     delta: float = 1e-5
     client_rates: Mapping[str, float] = field(default_factory=dict)
     client_metrics: bool = False
+    stops: tuple[tuple[int, float], ...] = ()
+    bare_rate: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -81,8 +86,8 @@ class FederationPlan:
     def from_dict(cls, data: Mapping[str, Any]) -> FederationPlan:
         """Rebuild what `to_dict` wrote."""
         try:
-            return cls(**data)
-        except TypeError as error:
+            return cls(**{**data, "stops": tuple((int(r), float(share)) for r, share in data["stops"])})
+        except (KeyError, TypeError, ValueError) as error:
             raise PrivacyError(f"The federation's plan is damaged: {error}") from error
 
     @cached_property
@@ -168,6 +173,10 @@ class FederationPlan:
         """Return the chance with which a client takes part in a round."""
         return self.client_rates.get(client, self.client_rate)
 
+    def end_after(self, taken: int) -> tuple[int, float]:
+        """Return the end that covers a federation of `taken` rounds, and its share of delta: the next declared one."""
+        return next_end(self.stops, self.rounds, taken)
+
     def client_worst(self, rounds: int, delta: float, *, rate: float | None = None, method: str = "pld") -> Guarantee:
         """Return the worst case for a client after so many rounds; `rate` for one that takes part less often."""
         plan = self.of_clients
@@ -202,17 +211,22 @@ def federation_plan(
     record_noise_multiplier: float | None = None,
     record_rate: float | None = None,
     local_batch: float | None = None,
+    local_size: float | None = None,
     local_steps: int = 1,
     copies: int = 1,
     divisor: float | None = None,
     delta: float = 1e-5,
     client_rates: Mapping[str, float] | None = None,
     client_metrics: bool = False,
+    stops: Sequence[int] | Mapping[int, float] = (),
 ) -> FederationPlan:
     """Check and complete what a federation declares; see `FederationPlan` for the words.
 
-    `divisor` is by default the expected number of clients in a round. At level joint a client's own noise is its share
-    of the total, so `record_noise_multiplier` follows from the rest.
+    `local_size` is the nominal number of records of a client, declared and not counted: `record_rate` is then
+    local_batch / local_size. Given as a number instead, it becomes an open assumption on the label. `stops` are further
+    ends, such as (10, 20), or {round: share of delta}. `divisor` is by default the expected number of clients in a
+    round. At level joint a client's own noise is its share of the total, so `record_noise_multiplier` follows from the
+    rest.
 
     Examples:
         >>> plan = federation_plan(level="client", clients=100, client_rate=0.1, rounds=50, noise_multiplier=1.1)
@@ -252,7 +266,9 @@ def federation_plan(
         delta=_check.probability("delta", delta),
         client_rates=lower,
         client_metrics=bool(client_metrics),
-        **_per_record(level, record_clip_norm, record_rate, local_batch),
+        stops=declared_stops(stops, _check.count("rounds", rounds)),
+        bare_rate=local_size is None and record_rate is not None and record_rate < 1.0,
+        **_per_record(level, record_clip_norm, record_rate, local_batch, local_size),
     )
     if level != "joint":
         return plan
@@ -277,7 +293,11 @@ def noise_shares(clients: int, client_rate: float, rounds: int) -> int:
     return high
 
 
-def _per_record(level: str, clip: float | None, rate: float | None, batch: float | None) -> dict[str, float]:
+def _per_record(
+    level: str, clip: float | None, rate: float | None, batch: float | None, size: float | None
+) -> dict[str, float]:
+    if size is not None:
+        batch, rate = declared_rate(rate, batch, size)
     given = dict(zip(_PER_RECORD, (clip, rate, batch), strict=True))
     if level == "client":
         wrong = [name for name, value in given.items() if value is not None]

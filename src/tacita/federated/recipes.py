@@ -23,7 +23,7 @@ from tacita.federated import splits
 from tacita.federated.client import Local, Part
 from tacita.federated.local import Federation, client_name
 from tacita.federated.plan import LEVELS, FederationPlan, federation_plan
-from tacita.federated.server import Round
+from tacita.federated.server import Round, Server
 from tacita.report.label import Label
 from tacita.training.records import Records
 
@@ -144,8 +144,9 @@ def _plan(recipe: Recipe, each: int) -> FederationPlan:
         "delta": recipe.delta,
     }
     if recipe.level != "client":
-        declared |= {"record_clip_norm": recipe.record_clip_norm, "record_rate": recipe.record_rate}
-        declared |= {"local_batch": max(1.0, round(recipe.record_rate * each))}
+        batch = max(1.0, round(recipe.record_rate * each))
+        declared |= {"record_clip_norm": recipe.record_clip_norm, "local_batch": batch}
+        declared |= {"local_size": batch / _check.rate("record_rate", recipe.record_rate)}
     if recipe.level == "parallel":
         declared["local_steps"] = recipe.local_steps
     clients = recipe.level in ("client", "joint")
@@ -216,7 +217,7 @@ def finish(federation: Federation, recipe: Recipe, progress: Callable[[Round, fl
     return federation.label(metrics=_measured(this, federation.model))
 
 
-def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[int, float], None] | None = None) -> Label:
+def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[Server, float], None] | None = None) -> Label:
     """Run the same federation in Flower's simulation, one supernode a client, and return its label."""
     from tacita.federated.flower import PrivateStrategy  # isort: skip  # tells if Flower is missing
     from tacita.federated.flower_client import instance_privacy, local_training  # isort: skip
@@ -264,7 +265,7 @@ def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[int, flo
             def show(number: int, arrays: ArrayRecord) -> None:
                 model.load_state_dict(arrays.to_torch_state_dict())
                 if progress is not None and number and strategy.server is not None:
-                    progress(strategy.server.taken, this.accuracy(model))
+                    progress(strategy.server, this.accuracy(model))
 
             arrays = strategy.open(ArrayRecord(model.state_dict()))
             _keep(recipe, run_dir, "flower")

@@ -28,6 +28,7 @@ from tacita.ledger import Ledger
 from tacita.training.charges import Charges, ledger_at
 from tacita.training.followed import Panel
 from tacita.training.gradients import Parameters
+from tacita.training.plan import Pair
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.step import noisy_mean
 
@@ -131,6 +132,21 @@ class Server:
     def ledgers(self) -> tuple[Ledger, ...]:
         """The ledgers that are charged, the larger unit's first."""
         return tuple(charges.ledger for charges in self._charges)
+
+    @property
+    def ended(self) -> str:
+        """Why the owner ended the federation early, if that depended on nothing private; else empty."""
+        return self.ledgers[0].ended(self.identity)
+
+    def promise(self, unit: str) -> Pair | None:
+        """Return the (epsilon, delta) that the ledger of a unit keeps, if it had a budget from its first charge on."""
+        own = (charges.ledger for charges in self._charges if charges.plan.unit == unit)
+        return next((ledger.promise(self.identity) for ledger in own), None)
+
+    def end(self, reason: str) -> None:
+        """End the federation here, declaring that this depended on nothing private. No round can follow."""
+        for ledger in self.ledgers:
+            ledger.end(self.identity, reason)
 
     # A round.
 

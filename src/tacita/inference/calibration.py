@@ -98,7 +98,7 @@ def coverage(
     separated, seeds = result.posterior.separated, np.random.default_rng(rng)
     tensors, names = records_like(separated, data, "data"), separated.names
     responses = _responses(separated, tensors)
-    settings = {key: value for key, value in result.settings.items() if key != "method"}
+    settings = {key: value for key, value in result.settings.items() if key not in ("method", "bare_rate")}
     if result.method != "plain":
         settings["noise_multiplier"] = dict(result.guarantee.mechanism)["noise_multiplier"]
     tell = shown(progress, "Worlds")

@@ -37,6 +37,7 @@ from tacita.inference.terms import Model, Separated
 from tacita.posterior.pyro_model import session_left_as_found
 from tacita.training.labels import write_label
 from tacita.training.loop import PrivateTraining
+from tacita.training.plan import declared_rate
 from tacita.training.step import poisson_sample, private_gradient
 
 _FITS_OWN = (
@@ -46,6 +47,7 @@ _FITS_OWN = (
     "clip_norm",
     "target",
     "batch_size",
+    "nominal_size",
     "purpose",
     "model",
     "loss_fn",
@@ -65,6 +67,7 @@ class Settings:
         samples: How many draws are released with the fit.
         steps: How many steps are taken.
         sample_rate: The chance with which each record enters a step.
+        bare_rate: True if that was given as a number, which may have been computed from the data.
         clip_norm: The largest norm of one record's gradient at the current point.
         learning_rate: Of the guide.
         initial_scale: The standard deviation that unconstrained unknowns start with.
@@ -77,6 +80,7 @@ class Settings:
     samples: int = 100
     steps: int = 500
     sample_rate: float = 0.1
+    bare_rate: bool = False
     clip_norm: float = 1.0
     learning_rate: float = 0.05
     initial_scale: float = 0.1
@@ -145,7 +149,8 @@ def fit(
         progress: Called with (step, steps) after each step; with trainings for `final-samples`. None shows a line on
             the terminal, if there is one.
         training: Further arguments of `tacita.training.PrivateTraining`, such as `individual_every` or `groups`.
-        settings: Fields of `Settings`: guide, samples, steps, sample_rate, clip_norm, learning_rate, …; for
+        settings: Fields of `Settings`: guide, samples, steps, clip_norm, learning_rate, …; how many records a step
+            looks at by `batch_size` and `nominal_size` (declared, not counted), or as a chance by `sample_rate`; for
             `final-samples` also those of `replays.Replays`: box, pairs, workers, one_step.
 
     Guarantee:
@@ -171,6 +176,7 @@ def fit(
     from tacita.inference import replays
 
     own = {key: settings.pop(key) for key in replays.FIELDS if key in settings}
+    settings = _with_rate(settings)
     _require_arguments(epsilon, rng, name, progress, settings, training)
     if method == replays.METHOD:
         replays.refuse(noise_multiplier=noise_multiplier, holdout=holdout, training=training)
@@ -198,7 +204,7 @@ def fit(
             _own_loss,
             with_dummy(tensors),
             optimizer=optimizer,
-            sample_rate=chosen.sample_rate,
+            **_given_rate(chosen),
             steps=chosen.steps,
             clip_norm=chosen.clip_norm,
             noise_multiplier=noise_multiplier,
@@ -214,6 +220,7 @@ def fit(
             purpose=_purpose(separated, chosen),
             **dict(training or {}),
         )
+        chosen = replace(chosen, sample_rate=private.plan.sample_rate)  # to the last bit
         if private.run_dir is not None:
             runs.write_json(private.run_dir, FILE, document_of(separated, asdict(chosen)))
         return _finished(private, separated, chosen, progress, rng)
@@ -276,7 +283,7 @@ def _require_arguments(
         raise TypeError(f"name must be a text, got {type(name).__name__}.")
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function of (step, steps), got {type(progress).__name__}.")
-    known = [field.name for field in fields(Settings) if field.name != "method"]
+    known = [field.name for field in fields(Settings) if field.name not in ("method", "bare_rate")]
     for key in settings:
         if key not in known:
             raise TypeError(f"fit() got an unknown setting {key!r}; there are {', '.join(known)}.")
@@ -288,6 +295,23 @@ def _require_arguments(
             raise ValueError(f"training may not hold {key!r}, which fit decides or takes as its own argument.")
         if key not in options:
             raise TypeError(f"training holds {key!r}, which is no argument of PrivateTraining.")
+
+
+def _with_rate(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the sample rate that declared sizes give; one given as a number is marked as such."""
+    given = dict(settings)
+    if "batch_size" not in given and "nominal_size" not in given:
+        return {**given, "bare_rate": True} if "sample_rate" in given and given["sample_rate"] != 1.0 else given
+    batch, size = given.pop("batch_size", None), given.pop("nominal_size", None)
+    divisor, _ = declared_rate(given.get("sample_rate"), batch, size)
+    return {**given, "sample_rate": 1.0 / (_check.number("nominal_size", size) / divisor)}
+
+
+def _given_rate(chosen: Settings) -> dict[str, Any]:
+    """Return the rate as PrivateTraining takes it, next to a divisor of 1."""
+    if chosen.bare_rate:
+        return {"sample_rate": chosen.sample_rate}
+    return {"nominal_size": 1.0 / chosen.sample_rate}
 
 
 @contextlib.contextmanager

@@ -15,7 +15,17 @@ from tacita.guarantee import SMALLEST_EPSILON, Guarantee, round_up_text
 from tacita.inference.divergences import Box, Gaussians
 from tacita.inference.final_samples import box_guarantee, final_samples_cost, pair_costs, pair_epsilons
 from tacita.report.label import Check, Label, Readings
-from tacita.training.labels import PERCENTS, RunFacts, holds, ledger_row, noise_check, not_hardened, percentile
+from tacita.training.labels import (
+    BARE_RATE,
+    PERCENTS,
+    RunFacts,
+    holds,
+    ledger_row,
+    noise_check,
+    not_hardened,
+    open_check,
+    percentile,
+)
 from tacita.training.labels import label_of_run as label_of_training
 
 if TYPE_CHECKING:
@@ -153,7 +163,8 @@ def label_of_samples(
     """
     samples, box = int(document["settings"]["samples"]), box_of(document)
     worst = box_guarantee(box, samples=samples, delta=delta)
-    checks = _sample_checks(box, facts)
+    bare = document["settings"]["bare_rate"] is True
+    checks = (*_sample_checks(box, facts), *((open_check(BARE_RATE),) if bare else ()))
     readings = Readings(facts=_facts(facts, box, fitted), panels=_unreplayed(document))
     if without is not None:
         complete = document["replays"]["pairs"] == "all"
@@ -166,6 +177,7 @@ def label_of_samples(
         declared=() if box is None else (f"Whatever the data, the posterior is held to a box: {box}.",),
         checks=checks,
         not_hardened=not_hardened("how long a fit takes depends on how many records were drawn for its steps"),
+        bare_rate=bare,
         readings=readings,
     )
     return decorated(label, document)

@@ -30,6 +30,7 @@ from tacita.ledger.costs import (
     total_epsilon,
 )
 from tacita.ledger.rows import (
+    ENDED,
     RELATIONS,
     SCHEMA,
     Plain,
@@ -156,6 +157,33 @@ class Ledger:
         run = self._fresh().runs.get(run_id)
         return run.charged if run else 0
 
+    def promise(self, run_id: str) -> tuple[float, float] | None:
+        """Return the (epsilon, delta) that a run keeps however it ended, because its ledger does; None without one.
+
+        It is the largest budget in force up to the run's last charge, and exists only if a budget was in force before
+        the ledger's first charge.
+        """
+        run = self._fresh().runs.get(run_id)
+        return run.promise if run else None
+
+    def ended(self, run_id: str) -> str:
+        """Return why the owner of a run ended it early; empty if nobody did."""
+        run = self._fresh().runs.get(run_id)
+        return run.ended if run else ""
+
+    def end(self, run_id: str, reason: str) -> None:
+        """Record that a run's owner ends it here, for a reason that depended on nothing private. It is final.
+
+        Args:
+            run_id: The run.
+            reason: What ended it, in words that its label will show.
+        """
+        text = name_text("reason", reason)
+        with self._writing():
+            if self._run(run_id).ended:
+                raise PrivacyError(f"Run {run_id!r} was ended already: {self._run(run_id).ended}.")
+            self._append("event", run_id, {"event": ENDED, "detail": text})
+
     def runs(self) -> dict[str, dict[str, Any]]:
         """Return each run's mechanism, charged steps and whether a user's seed drove it."""
         state = self._fresh()
@@ -260,6 +288,8 @@ class Ledger:
         body = {**self._price(costs, delta, neighbours, unit), "first": start, "steps": count}
         with self._writing():
             run = self._run(run_id)
+            if run.ended:
+                raise PrivacyError(f"Run {run_id!r} was ended by its owner ({run.ended}); start a new run.")
             if start != run.charged:
                 raise PrivacyError(
                     f"Run {run_id!r} has {run.charged} steps charged, so the next charge must start there, got "
@@ -332,6 +362,10 @@ class Ledger:
             PrivacyError: If the ledger does not contain `head`, or knows fewer steps than the checkpoint.
         """
         with self._writing():
+            if self._run(run_id).ended:
+                raise PrivacyError(
+                    f"Run {run_id!r} was ended by its owner ({self._run(run_id).ended}); start a new run."
+                )
             start = self._standing(run_id, step, head, clean)
             detail = {"step": int(step), "head": head, "clean": bool(clean), "from": start}
             self._append("event", run_id, {"event": "resume", "detail": detail})

@@ -15,6 +15,7 @@ from tacita.ledger.costs import DECLARED, Units
 
 SCHEMA = 1
 RELATIONS = ("add_remove", "replace_one")
+ENDED = "ended"  # the event by which an owner ends a run early, for a reason that depended on nothing private
 Plain = float | int | str
 
 
@@ -25,6 +26,8 @@ class Run:
     mechanism: dict[str, Plain]
     charged: int = 0
     touched: int = 0  # row of the last charge or resume
+    promise: tuple[float, float] | None = None  # (epsilon, delta) that all releases up to its last charge stay within
+    ended: str = ""  # why its owner ended it early
 
 
 @dataclass
@@ -35,6 +38,7 @@ class State:
     head: str = START
     meta: dict[str, Any] = field(default_factory=dict)
     budget: tuple[float, float] | None = None
+    promise: tuple[float, float] | None = None  # the largest budget so far, if one was in force from the start
     totals: tuple[Units, ...] = (0,) * len(DECLARED)
     pure: Units = 0
     deltas: int = 0
@@ -51,7 +55,7 @@ class State:
         if row.kind == "ledger":
             self.meta = _meta(body)
         elif row.kind == "budget":
-            self.budget = (float(body["epsilon"]), float(body["delta"]))
+            self._set_budget(float(body["epsilon"]), float(body["delta"]))
         elif row.kind == "run":
             self._open_run(row)
         elif row.kind in ("charge", "release"):
@@ -60,8 +64,17 @@ class State:
             raise ValueError(f"unknown kind {row.kind!r}")
         elif body["event"] == "resume":
             self.runs[row.run].touched = row.seq
+        elif body["event"] == ENDED:
+            self.runs[row.run].ended = str(body["detail"])
         self.last, self.head = row.seq, row.hash
         self.heads[row.hash] = row.seq
+
+    def _set_budget(self, epsilon: float, delta: float) -> None:
+        self.budget = (epsilon, delta)
+        if not self.releases:
+            self.promise = self.budget
+        elif self.promise is not None:  # every total so far fits the larger of both numbers
+            self.promise = (max(epsilon, self.promise[0]), max(delta, self.promise[1]))
 
     def _open_run(self, row: Row) -> None:
         run = self.runs.setdefault(row.run, Run(row.body["mechanism"]))
@@ -80,8 +93,10 @@ class State:
             run = self.runs[row.run]
             if row.body["first"] != run.charged:
                 raise ValueError("a run's charges leave a gap")
+            if run.ended:
+                raise ValueError("a run is charged after its declared end")
             run.charged += row.body["steps"]
-            run.touched = row.seq
+            run.touched, run.promise = row.seq, self.promise
 
 
 def _meta(body: dict[str, Any]) -> dict[str, Any]:

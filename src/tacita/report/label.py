@@ -138,6 +138,7 @@ class Label:
         checks: Assumptions of the publishable figures.
         not_hardened: What an attacker could still use, in sentences.
         included: (name, value) texts that the owner chose to publish although they depend on the data.
+        bare_rate: True if a sampling rate was given as a number, which may have been computed from the data.
         steps_word: What one step of the curves is called: `step`, or `round` in a federation.
         readings: For the owner only; None on a public label.
 
@@ -157,6 +158,7 @@ class Label:
     checks: tuple[Check, ...] = ()
     not_hardened: tuple[str, ...] = ()
     included: Pairs = ()
+    bare_rate: bool = False
     steps_word: Literal["step", "round"] = "step"
     readings: Readings | None = None
 
@@ -220,6 +222,7 @@ class Label:
             "checks": [vars(check).copy() for check in self.checks],
             "not_hardened": list(self.not_hardened),
             "included": [list(pair) for pair in self.included],
+            "bare_rate": self.bare_rate,
             **({} if self.steps_word == "step" else {"steps_word": self.steps_word}),
             "readings": None if self.readings is None else self.readings.to_dict(),
         }
@@ -242,6 +245,7 @@ class Label:
                 checks=tuple(Check(**check) for check in fields.rows(data["checks"])),
                 not_hardened=tuple(fields.rows(data["not_hardened"])),
                 included=fields.pairs(data["included"]),
+                bare_rate=data["bare_rate"] is True,
                 steps_word=data.get("steps_word", "step"),
                 readings=None if own is None else Readings.from_dict(own),
             )

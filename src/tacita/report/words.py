@@ -500,6 +500,11 @@ def source_note(label: Label) -> str:
     """Say what on this label was computed from the data."""
     if label.readings is not None:
         return "Only the rows marked publishable, the mechanism and the declared terms do not depend on the data."
+    if label.bare_rate:
+        return (
+            "The sampling rate was given as a number: if it was computed from the data, this page tells how many "
+            "records there are. Nothing else on it was, apart from figures published by choice."
+        )
     if label.included:
         return "Apart from the figures published by choice, nothing on this page was computed from the data."
     return "Nothing on this page was computed from the data."

@@ -19,7 +19,6 @@ from tacita.training.followed import Panel
 from tacita.training.labels import (
     RunFacts,
     Standing,
-    build_label,
     holds,
     ledger_row,
     noise_check,
@@ -112,7 +111,7 @@ def _embedding(
     if saved["id"] != name or float(state["embedding"]["settings"][0]) != plan.noise_multiplier:
         raise PrivacyError("The kept release belongs to another run.")
     panels = {n: Panel.restore(None, part, saved["panels"][n], budget=None) for n, part in state["panels"].items()}
-    plain = build_label(plan, 1, panels, facts, {}, delta)
+    plain = Standing(plan, 1, panels, facts, {}).label(delta)
     checks = (
         holds("Each record adds a vector of length at most one to the block of its class, or zero if it is not finite"),
         holds("Everybody is added up once: there is no sampling, and one release"),
@@ -198,7 +197,7 @@ def _two_parts(
         holds("Critic and annotator are composed: their budgets add up to the one shown"),
         holds(_AFTERWARDS),
     )
-    worst = composed([(s.plan.sample_rate, s.plan.noise_multiplier, s.taken) for s in (critic, annotator)], delta=delta)
+    worst = composed([(s.plan.sample_rate, s.plan.noise_multiplier, s.end) for s in (critic, annotator)], delta=delta)
     worst = replace(worst, assumptions=tuple(check.text for check in checks))
     typical = _sum([label.readings.typical[0] for label in halves if label.readings and label.readings.typical])
     if typical is not None and typical.epsilon > worst.epsilon:

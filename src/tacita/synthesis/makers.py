@@ -394,12 +394,12 @@ class GanMaker:
         if self.resume and where.exists():
             ledger = Ledger.open(ledger_path(task.recipe, self.folder))
             return PrivateTraining.resume(where, self.game, game_loss, records, ledger=ledger, **common)
-        rate, noise, steps = self.parts[0]
+        _, noise, steps = self.parts[0]
         return PrivateTraining(
             self.game,
             game_loss,
             records,
-            sample_rate=rate,
+            nominal_size=max(task.size, self.chosen["batch_size"]),
             noise_multiplier=noise,
             steps=steps,
             batch_size=self.chosen["batch_size"],
@@ -424,12 +424,12 @@ class GanMaker:
         if self.resume and where.exists():
             common["ledger"] = Ledger.open(ledger_path(task.recipe, self.folder))
             return PrivateTraining.resume(where, self.labeller, nn.functional.cross_entropy, task.train, **common)
-        rate, noise, steps = self.parts[1]
+        _, noise, steps = self.parts[1]
         return PrivateTraining(
             self.labeller,
             nn.functional.cross_entropy,
             task.train,
-            sample_rate=rate,
+            nominal_size=max(task.size, ANNOTATOR["batch_size"]),
             noise_multiplier=noise,
             steps=steps,
             batch_size=ANNOTATOR["batch_size"],

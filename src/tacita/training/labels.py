@@ -20,7 +20,7 @@ from tacita.report.finding import Finding
 from tacita.report.label import Check, GroupRow, Label, Readings
 from tacita.report.page import label_html
 from tacita.training.followed import Panel
-from tacita.training.plan import Plan, filter_epsilon
+from tacita.training.plan import Pair, Plan, filter_epsilon
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)
 _DRIFT = 0.01  # false alarms of the test for ordered data
 _MEMORY = ":memory:"
+BARE_RATE = "The sample rate was chosen without counting these data; it was given as a number, not by a declared size"
 _SMALL = 1000  # records in a running figure
 
 
@@ -85,39 +86,132 @@ def reading(panel: Panel, delta: float) -> float:
     return panel.accountant.subset(some).running(delta=delta)
 
 
-def build_label(
-    plan: Plan, taken: int, panels: Mapping[str, Panel], facts: RunFacts, groups: Mapping[str, Any], delta: float
-) -> Label:
-    """Return the label of a run after `taken` steps, at one delta for every figure."""
-    checks = _checks(plan, facts)
-    worst = replace(plan.worst(taken, delta), assumptions=tuple(check.text for check in checks))
-    return Label(
-        title=facts.title,
-        purpose=facts.purpose,
-        worst=worst,
-        comparisons=_comparisons(plan, taken, delta, worst),
-        curve=(*((t, plan.running(t, delta)) for t in _times(plan, taken)), (taken, worst.epsilon)),
-        mechanism=_mechanism(plan, taken, facts),
-        declared=_declared(plan, delta),
-        checks=checks,
-        not_hardened=not_hardened(),
-        readings=_readings(plan, panels, facts, groups, delta, worst),
-    )
-
-
 @dataclass(frozen=True)
 class Standing:
-    """A run directory as it stands: what was declared, how many steps count, and who was followed."""
+    """A run as it stands: what was declared, how many steps count, who was followed, and how it ended.
+
+    Attributes:
+        plan: What was declared.
+        taken: How many steps may have been released. For the owner: it may depend on the data.
+        panels: Who was followed.
+        facts: What the run knows about itself.
+        groups: For the owner's tables.
+        ended: Why the owner ended it early, if that depended on nothing private.
+        promise: (epsilon, delta) that its ledger keeps, if it had a budget from the first charge on.
+    """
 
     plan: Plan
     taken: int
     panels: Mapping[str, Panel]
     facts: RunFacts
     groups: Mapping[str, Any]
+    ended: str = ""
+    promise: Pair | None = None
+
+    @property
+    def end(self) -> int:
+        """The step that the label speaks of: the declared end that covers the steps taken."""
+        return self.taken if self.ended else self.plan.end_after(self.taken)[0]
 
     def label(self, delta: float) -> Label:
         """Return the label at one delta for every figure."""
-        return build_label(self.plan, self.taken, self.panels, self.facts, self.groups, delta)
+        plan, facts, checks = self.plan, self.facts, self._checks()
+        worst = plan.headline(self.taken, delta, ended=self.ended, promise=self.promise)
+        worst = replace(worst, assumptions=tuple(check.text for check in checks))
+        return Label(
+            title=facts.title,
+            purpose=facts.purpose,
+            worst=worst,
+            comparisons=self._comparisons(delta, worst),
+            curve=(*self._curve(delta, worst.epsilon), (self.end, worst.epsilon)),
+            mechanism=self._mechanism(),
+            declared=_declared(plan, delta),
+            checks=checks,
+            not_hardened=not_hardened(),
+            bare_rate=plan.bare_rate,
+            readings=_readings(self, delta, worst),
+        )
+
+    def _comparisons(self, delta: float, worst: Guarantee) -> tuple[Guarantee, ...]:
+        others = [self.plan.headline(self.taken, delta, ended=self.ended, method="rdp")]
+        if self.plan.record_budget is not None:
+            plain = replace(self.plan, record_budget=None).headline(self.taken, delta, ended=self.ended)
+            others = [plain, *others] if worst.epsilon < plain.epsilon else others
+        return tuple(replace(other, assumptions=worst.assumptions) for other in others)
+
+    def _curve(self, delta: float, most: float) -> list[tuple[int, float]]:
+        return [(t, min(most, self.plan.running(t, delta))) for t in _times(self.plan, self.end)]
+
+    def _mechanism(self) -> tuple[tuple[str, str], ...]:
+        plan, facts = self.plan, self.facts
+        rows = [
+            ("Clip norm", f"{plan.clip_norm:g}"),
+            ("Noise multiplier", f"{plan.noise_multiplier:.6g}"),
+            ("Sample rate", f"{plan.sample_rate:.6g} (independent coins)"),
+            ("Steps", ends_text(plan.steps, plan.stops, self.end, self.ended)),
+            ("Divisor (declared batch size)", f"{plan.batch_size:g}"),
+        ]
+        if plan.individual_every is not None:
+            rows.append(("Individual bounds", f"every record measured once in {plan.individual_every} steps"))
+        rows.append(("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"))
+        rows.append(ledger_row(facts))
+        return tuple(rows)
+
+    def _checks(self) -> tuple[Check, ...]:
+        checks = [
+            holds("Each record enters a step by an independent coin"),
+            holds(
+                "Each record's contribution is clipped, in float32 or better; one that is not finite or fails is "
+                "dropped"
+            ),
+            holds("Noise, sampling rate, divisor and the planned steps were fixed before the first step"),
+            _charge_check(self.facts),
+            holds("No layer mixes or remembers records"),
+        ]
+        if self.plan.record_budget is not None:
+            checks.append(holds("Every record is held to its declared budget"))
+        checks.append(noise_check(self.facts))
+        checks.append(end_check(self.ended, "step"))
+        if self.plan.bare_rate:
+            checks.append(open_check(BARE_RATE))
+        checks += [
+            open_check("One record is one person; somebody with several records is covered by group privacy only"),
+            open_check("Architecture, preprocessing and settings were chosen without looking at these data"),
+            open_check("Nothing else computed from these data is published, or it is charged to the same ledger"),
+        ]
+        return tuple(checks)
+
+
+def ends_text(planned: int, stops: tuple[tuple[int, float], ...], end: int, ended: str) -> str:
+    """Return the planned steps and the declared end that a label speaks of, for the table of its mechanism."""
+    if ended:
+        return f"{end} taken of {planned} planned; ended by its owner"
+    if not stops:
+        return f"{planned} planned; the figures are for all of them"
+    return f"{planned} planned, declared ends {', '.join(str(stop) for stop, _ in stops)}; ended by {end}"
+
+
+def end_check(ended: str, word: str) -> Check:
+    """Return what a label assumes about when the run ended; nothing in it tells whether that was early."""
+    if ended:
+        return open_check(f"When the run ended depended on nothing private, as its owner declares: {ended}")
+    return open_check(
+        f"At which {word} the run ended was decided from released outputs and public data alone, not from the exact "
+        "loss or private validation records"
+    )
+
+
+def declare_end(folder: str | Path, reason: str) -> None:
+    """End the run of a run directory, declaring that this depended on nothing private; see `PrivateTraining.end`."""
+    where = Path(folder)
+    document = runs.read_json(where, "run.json")
+    runs.refuse_others(where, document)
+    with Ledger.open(_ledger_of(where, document)) as ledger:
+        ledger.end(str(document["id"]), reason)
+
+
+def _ledger_of(folder: Path, document: Mapping[str, Any]) -> Path:
+    return folder / "ledger.sqlite" if document["ledger_file"] is None else Path(document["ledger_file"])
 
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
@@ -142,8 +236,7 @@ def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> S
             for name, part in state["panels"].items()
         }
         groups = {n: (t.numpy(), list(saved["groups"][n])) for n, t in state["groups"].items()}
-        named = where / "ledger.sqlite" if document["ledger_file"] is None else Path(document["ledger_file"])
-        where_ledger, name = ledger_file or named, str(document["id"])
+        where_ledger, name = ledger_file or _ledger_of(where, document), str(document["id"])
         if saved["id"] != name:
             raise PrivacyError("The checkpoint belongs to another run.")
         with Ledger.open(where_ledger) as ledger:
@@ -151,6 +244,7 @@ def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> S
                 raise PrivacyError("The run's plan is not the one that its ledger froze before the first step.")
             step, head = int(saved["step"]), str(saved["head"])
             taken = ledger.standing(name, step=step, head=head, clean=saved["clean"] is True)
+            ended, promise = ledger.ended(name), ledger.promise(name)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise runs.RunError(f"The run in {str(where)!r} is damaged: {error}") from error
     if taken == 0:
@@ -158,7 +252,7 @@ def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> S
     taken = plan.steps if facts.status == "failed" else taken
     for panel in panels.values():
         panel.lose(taken - panel.accountant.taken)
-    return Standing(plan, taken, panels, facts, groups)
+    return Standing(plan, taken, panels, facts, groups, ended, promise)
 
 
 def with_audit(label: Label, folder: Path, taken: int) -> Label:
@@ -191,28 +285,6 @@ def reading_times(plan: Plan) -> range:
 
 def _times(plan: Plan, taken: int) -> list[int]:
     return [step for step in reading_times(plan) if step < taken]
-
-
-def _comparisons(plan: Plan, taken: int, delta: float, worst: Guarantee) -> tuple[Guarantee, ...]:
-    others = [plan.worst(taken, delta, "rdp")]
-    if worst.method.endswith("filter"):
-        others.insert(0, replace(plan, record_budget=None).worst(taken, delta))
-    return tuple(replace(other, assumptions=worst.assumptions) for other in others)
-
-
-def _mechanism(plan: Plan, taken: int, facts: RunFacts) -> tuple[tuple[str, str], ...]:
-    rows = [
-        ("Clip norm", f"{plan.clip_norm:g}"),
-        ("Noise multiplier", f"{plan.noise_multiplier:.6g}"),
-        ("Sample rate", f"{plan.sample_rate:.6g} (independent coins)"),
-        ("Steps taken / planned", f"{taken} / {plan.steps}"),
-        ("Divisor (declared batch size)", f"{plan.batch_size:g}"),
-    ]
-    if plan.individual_every is not None:
-        rows.append(("Individual bounds", f"every record measured once in {plan.individual_every} steps"))
-    rows.append(("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"))
-    rows.append(ledger_row(facts))
-    return tuple(rows)
 
 
 def ledger_row(facts: RunFacts) -> tuple[str, str]:
@@ -250,34 +322,17 @@ def holds(text: str) -> Check:
     return Check(text=text, state="holds")
 
 
+def open_check(text: str) -> Check:
+    """Return a check that rests on the owner."""
+    return Check(text=text, state="open")
+
+
 def noise_check(facts: RunFacts) -> Check:
     """Return where the noise came from, and what that means."""
     if not facts.seeded:
         return holds("The noise is seeded by the operating system and used once")
     text = "The noise comes from a chosen seed: reproducible, not secure. Whoever knows the seed can remove the noise"
     return Check(text=text, state="warning")
-
-
-def _checks(plan: Plan, facts: RunFacts) -> tuple[Check, ...]:
-    checks = [
-        holds("Each record enters a step by an independent coin"),
-        holds(
-            "Each record's contribution is clipped, in float32 or better; one that is not finite or fails is dropped"
-        ),
-        holds("Noise, sampling rate, divisor and number of steps were fixed before the first step"),
-        _charge_check(facts),
-        holds("No layer mixes or remembers records"),
-    ]
-    if plan.record_budget is not None:
-        checks.append(holds("Every record is held to its declared budget"))
-    checks.append(noise_check(facts))
-    for text in (
-        "One record is one person; somebody with several records is covered by group privacy only",
-        "Architecture, preprocessing and settings were chosen without looking at these data",
-        "Nothing else computed from these data is published, or it is charged to the same ledger",
-    ):
-        checks.append(Check(text=text, state="open"))
-    return tuple(checks)
 
 
 def _charge_check(facts: RunFacts) -> Check:
@@ -298,12 +353,15 @@ def not_hardened(
     )
 
 
-def _readings(
-    plan: Plan, panels: Mapping[str, Panel], facts: RunFacts, groups: Mapping[str, Any], delta: float, worst: Guarantee
-) -> Readings:
-    metrics = facts.metrics
-    rows = (("Training records", str(facts.trained)), ("Held-out records", str(facts.held_out)))
-    own = (*rows, ("Started", facts.started), ("Status", facts.status))
+def _readings(run: Standing, delta: float, worst: Guarantee) -> Readings:
+    plan, panels, facts, groups, metrics = run.plan, run.panels, run.facts, run.groups, run.facts.metrics
+    own = (
+        ("Training records", str(facts.trained)),
+        ("Held-out records", str(facts.held_out)),
+        ("Steps taken", f"{run.taken} of {plan.steps}; the typical figures are for these"),
+        ("Started", facts.started),
+        ("Status", facts.status),
+    )
     for panel in panels.values():
         panel.settle()
     if not panels:
@@ -312,7 +370,7 @@ def _readings(
     statements = {name: _own_assumptions(name, g, alone=len(panels) == 1) for name, g in statements.items()}
     larger = max(statements, key=lambda name: statements[name].epsilon)
     headline = statements[larger]
-    if worst.method.endswith("filter") and headline.epsilon > worst.epsilon:
+    if headline.epsilon > worst.epsilon:
         headline = replace(headline, epsilon=worst.epsilon, method="worst-case cap")
     epsilons = own_epsilons(panels["training"], delta, worst)
     return Readings(

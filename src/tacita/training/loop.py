@@ -8,7 +8,7 @@ import secrets
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from tacita.report.page import page_template
 from tacita.training.charges import Charges, ledger_at
 from tacita.training.followed import Panel
 from tacita.training.gradients import Clipped, clipped_sum, record_norms
-from tacita.training.labels import RunFacts, build_label, reading, reading_times, with_audit, write_label
+from tacita.training.labels import RunFacts, Standing, reading, reading_times, with_audit, write_label
 from tacita.training.plan import Pair, Plan, make_plan
 from tacita.training.randomness import randomness
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
@@ -41,24 +41,30 @@ _SLICE = 4096  # records measured at once
 
 @dataclass(frozen=True)
 class Step:
-    """What one step did, for the data's owner: nothing here is private in the formal sense.
+    """What one step did, for the data's owner: `loss` and `norms` are exact, so no guarantee covers them.
 
     Attributes:
         number: 1 for the first step.
-        loss: Mean loss of the sampled records, NaN if there were none.
-        norms: Quantiles (10, 50, 90%) of the sampled records' clipped norms over the clip norm.
+        loss: Mean loss of the sampled records, NaN if there were none. Exact: a run that is ended because of it is
+            covered by no label, whatever its steps.
+        norms: Quantiles (10, 50, 90%) of the sampled records' clipped norms over the clip norm. Exact, like the loss.
         plan: The mechanism.
+        promise: (epsilon, delta) that the ledger keeps, if it has a budget; see `Plan.headline`.
     """
 
     number: int
     loss: float
     norms: tuple[float, float, float]
     plan: Plan
+    promise: Pair | None = None
 
     @cached_property
     def spent(self) -> Guarantee:
-        """The worst case so far, at the plan's delta; computed when asked for."""
-        return self.plan.worst(self.number, self.plan.delta)
+        """What the label says if the run ends here, at the plan's delta: the next declared end's figure, or the plan's.
+
+        It does not grow with every step: when to end may depend on what was released, so only declared ends count.
+        """
+        return self.plan.headline(self.number, self.plan.delta, promise=self.promise)
 
 
 class PrivateTraining:
@@ -69,13 +75,19 @@ class PrivateTraining:
         loss_fn: As in PyTorch: takes the model's output and the target of a batch.
         dataset: Map-style dataset, tensor dataset, or tensors; records are (inputs, target) or dicts.
         optimizer: Any torch optimiser of the model's parameters; groups and frozen parameters are respected.
-        sample_rate: The chance with which each record enters a step, on its own coin.
-        steps: How many steps to take at most.
+        batch_size: The planned batch: how many records a step looks at on average if there are `nominal_size`. The
+            noisy sum is divided by it, whatever the realised number.
+        nominal_size: The public size of the data, declared and never counted from them. Each record enters a step on
+            its own coin, with chance batch_size / nominal_size. The guarantee holds whatever the true size is.
+        sample_rate: That chance as a number, instead of `nominal_size`. Whether it was computed from the data nobody
+            can tell, so it becomes an open assumption on the label.
+        steps: How many steps to take at most. The label speaks of all of them, even if the run is ended earlier.
+        stops: Further ends, declared now, such as (100, 200, 400): a run that ends by one of them is labelled with
+            it. Each takes an equal share of delta, or the share given as {step: share}.
         clip_norm: The largest norm of one record's gradient.
         noise_multiplier: Noise standard deviation over the clip norm. Or give `target`.
         target: (epsilon, delta): find the least noise that keeps the worst case within it.
         budget: (epsilon, delta): cut the steps so that the worst case stays within it.
-        batch_size: The public constant that the noisy sum is divided by; see `tacita.training.plan`.
         individual_every: Measure every record once in so many steps and hold it to its own bound in between:
             every record's own account, enforced.
         record_budget: From `token_profile`, `token_budget` or `moments_budget`: what a record may spend before
@@ -104,14 +116,16 @@ class PrivateTraining:
         Every step is a Poisson-sampled Gaussian release: independent coins, per-record clipping in float32 or
         better, fresh noise, a public divisor; its cost is on disk before the parameters change. A record that
         is not finite contributes zero, as does one on which the model raises. Nothing that looks at the data
-        stops the run.
+        stops the run. The label holds whenever the run is ended, if that was decided from the model's parameters or
+        public data; not if the exact loss or private validation records were looked at.
 
     Examples:
         >>> import torch
         >>> x, y = torch.randn(200, 4), torch.randint(0, 2, (200,))
         >>> model = torch.nn.Linear(4, 2)
-        >>> private = PrivateTraining(model, torch.nn.functional.cross_entropy, (x, y), sample_rate=20 / 200,
-        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1), steps=10, noise_multiplier=2.0, panel=32)
+        >>> private = PrivateTraining(model, torch.nn.functional.cross_entropy, (x, y), batch_size=20,
+        ...     nominal_size=200, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), steps=10,
+        ...     noise_multiplier=2.0, panel=32)
         >>> for step in private:
         ...     pass
         >>> step.number, round(step.spent.epsilon, 2)
@@ -119,6 +133,7 @@ class PrivateTraining:
     """
 
     _iterator: weakref.ref[Generator[Step, None, None]] | None
+    _promise: Pair | None = None
     _initial: tuple[dict[str, Tensor], Any, Any] | None = None
 
     def __init__(
@@ -128,13 +143,15 @@ class PrivateTraining:
         dataset: Any,
         *,
         optimizer: torch.optim.Optimizer,
-        sample_rate: float,
         steps: int,
+        batch_size: float | None = None,
+        nominal_size: float | None = None,
+        sample_rate: float | None = None,
+        stops: Sequence[int] | Mapping[int, float] = (),
         clip_norm: float = 1.0,
         noise_multiplier: float | None = None,
         target: Pair | None = None,
         budget: Pair | None = None,
-        batch_size: float | None = None,
         individual_every: int | None = None,
         record_budget: Budget | None = None,
         certificate: Budget | None = None,
@@ -157,9 +174,10 @@ class PrivateTraining:
         self._attach(model, loss_fn, dataset, holdout, optimizer, scheduler, chunk)
         self._companions = dict(companions or {})
         self.plan = make_plan(
-            size=len(self._records),
             sample_rate=sample_rate,
+            nominal_size=nominal_size,
             steps=steps,
+            stops=stops,
             clip_norm=clip_norm,
             noise_multiplier=noise_multiplier,
             target=target,
@@ -254,11 +272,15 @@ class PrivateTraining:
         return self
 
     def label(self, *, delta: float | None = None, metrics: Mapping[str, str] | None = None) -> Label:
-        """Return the privacy label of the steps taken so far, and write it to the run directory.
+        """Return the privacy label of the run, and write it to the run directory.
+
+        The headline is that of the declared end which covers the steps taken: the plan's, unless `stops` were
+        declared, or the owner's `end`, or the budget of a ledger that had one from its first charge on.
 
         Args:
             delta: Total failure probability of every figure on it.
-            metrics: Results for the owner, such as {"accuracy on the test set": "95.2%"}.
+            metrics: Results for the owner, such as {"accuracy on the test set": "95.2%"}. They are exact: a choice
+                made by them, if they were measured on private records, is not covered by the label.
         """
         if self.taken == 0:
             raise PrivacyError("No step was taken yet: there is nothing to label.")
@@ -269,12 +291,36 @@ class PrivateTraining:
             for panel in self._panels.values():
                 panel.lose(taken - panel.accountant.taken)
         total = self.plan.delta if delta is None else _check.probability("delta", delta)
-        label = build_label(self.plan, taken, self._panels, self._facts, self._groups, total)
+        label = Standing(
+            self.plan,
+            taken,
+            self._panels,
+            self._facts,
+            self._groups,
+            *self._ending(),
+        ).label(total)
         if self.run_dir is not None:
             label = with_audit(label, self.run_dir, taken)
             self._write_run()
             write_label(self.run_dir, label)
         return label
+
+    def _ending(self) -> tuple[str, Pair | None]:
+        """Return what the ledger knows of the run's end; processes that do not hold it label the plan."""
+        if self._ledger is None:
+            return "", None
+        return self._ledger.ended(self._identity), self._ledger.promise(self._identity)
+
+    def end(self, reason: str) -> None:
+        """End the run here, declaring that this depended on nothing private: no record, no loss, no released output.
+
+        The label then speaks of the steps taken, with your reason as an open assumption. No step can follow.
+
+        Args:
+            reason: What ended it, such as "the machine was needed elsewhere"; shown on the public label.
+        """
+        self._book.end(self._identity, reason)
+        self._write_run()
 
     @property
     def accountants(self) -> dict[str, BayesianAccountant]:
@@ -440,6 +486,7 @@ class PrivateTraining:
 
     def _charge(self) -> int:
         granted = self._charges.grant(self.taken)
+        self._promise = self._book.promise(self._identity)
         if granted == self.taken:
             self._facts = self._facts.with_status("stopped by the ledger's budget")
         return granted
@@ -466,7 +513,13 @@ class PrivateTraining:
         for panel in self._panels.values():
             panel.tick()
         self.taken += 1
-        step = Step(self.taken, _mean(clipped.losses), _quantiles(clipped.norms / self.plan.clip_norm), self.plan)
+        step = Step(
+            self.taken,
+            _mean(clipped.losses),
+            _quantiles(clipped.norms / self.plan.clip_norm),
+            self.plan,
+            self._promise,
+        )
         self._in_step = False
         self._note(step)
         return step

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tacita import _check
@@ -30,6 +31,9 @@ class Plan:
         sample_rate: The chance with which each record enters a step.
         steps: How many steps there may be at most.
         batch_size: What the noisy sum is divided by; a declared constant.
+        bare_rate: True if the rate was given as a number, which may have been computed from the data, instead of as
+            batch_size over a declared nominal size.
+        stops: Declared ends, as (step, share of delta) pairs; the last one is at `steps`. Empty for the plan's alone.
         delta: At which delta running figures are given.
         individual_every: Every record is measured, and gets its own bound, once in so many steps.
         record_budget: What a record may spend before it is held back.
@@ -43,6 +47,8 @@ class Plan:
     sample_rate: float
     steps: int
     batch_size: float
+    bare_rate: bool = False
+    stops: tuple[tuple[int, float], ...] = ()
     delta: float = 1e-5
     individual_every: int | None = None
     record_budget: Budget | None = None
@@ -63,12 +69,13 @@ class Plan:
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
         """Rebuild what `to_dict` wrote."""
         try:
-            return cls(**{**data, **{k: budget_from(data[k]) for k in ("record_budget", "certificate")}})
+            budgets = {k: budget_from(data[k]) for k in ("record_budget", "certificate")}
+            return cls(**{**data, **budgets, "stops": tuple((int(t), float(share)) for t, share in data["stops"])})
         except (KeyError, TypeError, AttributeError) as error:
             raise PrivacyError(f"The run's plan is damaged: {error}") from error
 
     def worst(self, steps: int, delta: float, method: str = "pld") -> Guarantee:
-        """Return the worst case after `steps` steps: that of the filter, where a filter is the tighter one."""
+        """Return the worst case of `steps` steps, their number fixed beforehand; the filter's, where that is less."""
         found = worst_case(
             sample_rate=self.sample_rate,
             noise_multiplier=self.noise_multiplier,
@@ -93,8 +100,32 @@ class Plan:
             }
         )
 
+    def end_after(self, taken: int) -> tuple[int, float]:
+        """Return the end that covers a run of `taken` steps, and its share of delta: the next declared one."""
+        return next_end(self.stops, self.steps, taken)
+
+    def headline(
+        self, taken: int, delta: float, *, ended: str = "", promise: Pair | None = None, method: str = "pld"
+    ) -> Guarantee:
+        """Return what a label says of a run that took `taken` steps, whatever made it end there.
+
+        When a run ends may depend on its outputs, so the steps taken bound nothing. With declared ends t_1 < … < t_K
+        and shares of delta that add up to it, P(S) ≤ Σ_k e^{ε_k} Q(S, ended by t_k) + δ for every event S, where ε_k is
+        that of t_k steps at its share (docs/theory/filters.md). Without declared ends there is one, the plan's.
+
+        Args:
+            taken: Steps taken.
+            delta: Total failure probability.
+            ended: The owner's word that the end depended on nothing private; the steps taken then count.
+            promise: (epsilon, delta) of a ledger that refused what would have passed it, from its first charge on.
+            method: `pld` or `rdp`.
+        """
+        end, share = (taken, 1.0) if ended else self.end_after(taken)
+        found = _worst_at(self, end, delta * share, method)
+        return within_promise(of_one_end(found, delta, share), promise)
+
     def running(self, steps: int, delta: float) -> float:
-        """Return the worst-case epsilon so far by our own curves: for progress, a hundred times quicker."""
+        """Return the worst-case epsilon of `steps` steps by our own curves: for plots, a hundred times quicker."""
         curve = worst_curve(steps, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
         epsilon = float(curve.epsilon(delta)[0])
         if self.record_budget is None:
@@ -102,16 +133,42 @@ class Plan:
         return min(epsilon, filter_epsilon(self.record_budget, self.sample_rate, self.noise_multiplier, delta))
 
 
+@lru_cache(maxsize=64)
+def _worst_at(plan: Plan, steps: int, delta: float, method: str) -> Guarantee:
+    return plan.worst(steps, delta, method)
+
+
+def next_end(stops: tuple[tuple[int, float], ...], planned: int, taken: int) -> tuple[int, float]:
+    """Return the declared end at or after `taken`, and its share of delta; the plan's, with all of it, if none was."""
+    return next(((stop, share) for stop, share in stops if stop >= taken), (planned, 1.0))
+
+
+def of_one_end(found: Guarantee, delta: float, share: float) -> Guarantee:
+    """Return a figure computed at one declared end's share of delta as a statement at the whole of it."""
+    if share == 1.0:
+        return found
+    split = (("this declared end", delta * share), ("the other declared ends", delta * (1.0 - share)))
+    return replace(found, delta=delta, delta_split=split)
+
+
+def within_promise(found: Guarantee, promise: Pair | None) -> Guarantee:
+    """Return a figure, or the (epsilon, delta) that the ledger keeps whatever was released, where that says more."""
+    if promise is None or promise[1] > found.delta or promise[0] >= found.epsilon:
+        return found
+    return replace(found, epsilon=promise[0], method="the ledger's budget", mechanism=(), delta_split=())
+
+
 def make_plan(
     *,
-    size: int,
-    sample_rate: float,
+    sample_rate: float | None,
     steps: int,
+    stops: Sequence[int] | Mapping[int, float],
     clip_norm: float,
     noise_multiplier: float | None,
     target: Pair | None,
     budget: Pair | None,
     batch_size: float | None,
+    nominal_size: float | None,
     delta: float,
     individual_every: int | None,
     record_budget: Budget | None,
@@ -119,24 +176,32 @@ def make_plan(
     tolerated: int,
 ) -> Plan:
     """Check and complete what the user declared: calibrate the noise, cut the steps to the budget."""
-    rate, planned = _check.rate("sample_rate", sample_rate), _check.count("steps", steps)
+    divisor, rate = declared_rate(sample_rate, batch_size, nominal_size)
+    planned = _check.count("steps", steps)
+    ends = declared_stops(stops, planned)
+    last = ends[-1][1] if ends else 1.0
     clip = check_clip_norm(clip_norm)
     _check.probability("delta", delta)
     _check_budgets(individual_every, record_budget, certificate, tolerated)
     if (noise_multiplier is None) == (target is None):
         raise ValueError("Give either noise_multiplier or target=(epsilon, delta), and not both.")
     if target is not None:
-        noise = _calibrated(_pair("target", target), rate, planned, record_budget)
+        epsilon, total = _pair("target", target)
+        noise = _calibrated((epsilon, total * last), rate, planned, record_budget)
     else:
         _, noise, _ = check_mechanism(rate, noise_multiplier, planned)
     if budget is not None:
+        if ends:
+            raise ValueError("budget=… finds the number of steps, and stops=… declares it: give one of them.")
         planned = _within(_pair("budget", budget), rate, noise, planned)
     return Plan(
         clip_norm=clip,
         noise_multiplier=noise,
         sample_rate=rate,
         steps=planned,
-        batch_size=_divisor(batch_size, rate, size),
+        batch_size=divisor,
+        bare_rate=nominal_size is None and rate < 1.0,
+        stops=ends,
         delta=delta,
         individual_every=individual_every,
         record_budget=record_budget,
@@ -207,21 +272,43 @@ def _within(budget: Pair, rate: float, noise: float, steps: int) -> int:
     return low
 
 
-def _divisor(batch_size: float | None, rate: float, size: int) -> float:
-    """Return the declared batch size, or the whole number that sample_rate was made from.
-
-    A rate of 256/60000 gives 256 for 60000 records and for any dataset that differs by a few. Where the product
-    is not near a whole number the divisor would depend on the data, so it has to be declared. Two neighbouring
-    datasets never get two divisors: their products differ by less than a half, and both must be within a
-    quarter of the same number.
-    """
-    if batch_size is not None:
-        return positive("batch_size", batch_size)
-    product = rate * size
-    nearest = round(product)
-    if rate >= 0.5 or nearest < 1 or abs(product - nearest) > 0.25:
-        raise PrivacyError(
-            "batch_size cannot be told from sample_rate without looking at the data: declare the planned batch size, "
-            "for example batch_size=256. The noisy sum is divided by it."
+def declared_rate(
+    sample_rate: float | None, batch_size: float | None, nominal_size: float | None
+) -> tuple[float, float]:
+    """Return the divisor and the sample rate of a step; neither is compared with how many records there are."""
+    if batch_size is None or (sample_rate is None) == (nominal_size is None):
+        raise ValueError(
+            "Declare batch_size and nominal_size, for example batch_size=256, nominal_size=60_000: the planned batch "
+            "and the public size of the data, not counted from them. Their quotient is the sample rate. Or give "
+            "sample_rate and batch_size; the label then says that the rate was your choice."
         )
-    return float(nearest)
+    divisor = positive("batch_size", batch_size)
+    if sample_rate is not None:
+        return divisor, _check.rate("sample_rate", sample_rate)
+    size = positive("nominal_size", nominal_size)
+    if divisor > size:
+        raise ValueError(f"batch_size={divisor:g} must be at most nominal_size={size:g}.")
+    return divisor, divisor / size
+
+
+def declared_stops(stops: Sequence[int] | Mapping[int, float], steps: int) -> tuple[tuple[int, float], ...]:
+    """Return declared ends with their shares of delta, the last one at `steps`; equal shares unless they are given.
+
+    Examples:
+        >>> declared_stops((100, 200), 400), declared_stops({50: 0.2, 400: 0.8}, 400)
+        (((100, 0.3333333333333333), (200, 0.3333333333333333), (400, 0.3333333333333333)), ((50, 0.2), (400, 0.8)))
+    """
+    times = sorted({_check.count("a stop", stop) for stop in stops})
+    if not times:
+        return ()
+    if times[-1] > steps:
+        raise ValueError(f"stops must be at most steps={steps}, got {times[-1]}.")
+    if not isinstance(stops, Mapping):
+        times = sorted({*times, steps})
+        return tuple((stop, 1.0 / len(times)) for stop in times)
+    if times[-1] != steps:
+        raise ValueError(f"stops with shares must end at steps={steps}: add {{{steps}: its share}}.")
+    shares = [_check.in_range("a stop's share of delta", stops[stop], 1e-9, 1.0) for stop in times]
+    if not sum(shares) <= 1.0 + 1e-12:
+        raise ValueError(f"The stops' shares of delta must add up to at most 1, got {sum(shares):g}.")
+    return tuple(zip(times, shares, strict=True))

@@ -43,8 +43,9 @@ class Recipe:
         delta: Total failure probability.
         batch_size: The planned batch: the noisy sum is divided by it.
         nominal_size: The public size of the data, from which the sample rate is made. Built-in sets know theirs.
-        sample_rate: Instead of `nominal_size`.
+        sample_rate: Instead of `nominal_size`; the label then says that it was your choice.
         steps: How many steps.
+        stops: Further declared ends, such as [100, 200], or {"100" = 0.2, …} with shares of delta.
         clip_norm: The largest norm of one record's gradient.
         optimizer: sgd, adam or adamw.
         learning_rate: Its learning rate.
@@ -70,6 +71,7 @@ class Recipe:
     nominal_size: int | None = None
     sample_rate: float | None = None
     steps: int = 500
+    stops: list[int] | Mapping[str, float] = ()  # type: ignore[assignment]
     clip_norm: float = 1.0
     optimizer: str = "sgd"
     learning_rate: float = 0.5
@@ -228,12 +230,12 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
         loss,
         train,
         optimizer=optimizer,
-        sample_rate=_rate(recipe, dataset),
+        **_sizes(recipe, dataset),
         steps=recipe.steps,
+        stops=_stops(recipe.stops),
         clip_norm=recipe.clip_norm,
         noise_multiplier=recipe.noise_multiplier,
         target=None if recipe.epsilon is None else (recipe.epsilon, recipe.delta),
-        batch_size=recipe.batch_size,
         individual_every=recipe.individual_every or None,
         record_budget=profile,
         certificate=_profile(recipe.certificate_profile, recipe.steps),
@@ -363,13 +365,24 @@ def parts_of(
     return (inputs[kept], targets[kept]), (inputs[~kept], targets[~kept]), {k: v[~out] for k, v in groups.items()}
 
 
-def _rate(recipe: Recipe, dataset: Dataset) -> float:
+def _sizes(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
+    sizes: dict[str, Any] = {"batch_size": recipe.batch_size}
     if recipe.sample_rate is not None:
-        return recipe.sample_rate
+        return {**sizes, "sample_rate": recipe.sample_rate, "nominal_size": recipe.nominal_size}
     size = recipe.nominal_size or dataset.nominal_size
     if size is None:
         raise ValueError("Declare nominal_size, the public size of the data, or sample_rate; it is not counted.")
-    return recipe.batch_size / size
+    return {**sizes, "nominal_size": size}
+
+
+def _stops(stops: list[int] | Mapping[str, float]) -> list[int] | dict[int, float]:
+    """Return declared ends; a TOML table has texts for keys."""
+    if not isinstance(stops, Mapping):
+        return list(stops)
+    try:
+        return {int(stop): share for stop, share in stops.items()}
+    except ValueError:
+        raise ValueError(f"stops must map steps to shares of delta, got {', '.join(map(repr, stops))}.") from None
 
 
 def _profile(shares: Mapping[str, float] | None, steps: int) -> Any:
