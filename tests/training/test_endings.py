@@ -63,7 +63,7 @@ def test_f21_a_data_dependent_break_leaves_equal_public_pages(blobs, tmp_path, s
         model = nn.Linear(4, 2)
         nn.init.zeros_(model.bias)
         model.weight.data = torch.tensor([[-1.0] * 4, [1.0] * 4])  # the odd record's class is 0: its loss is huge
-        private = train(data, model=model, run_dir=tmp_path / str(number), name="the same", steps=20, rng=seed)
+        private = train(data, model=model, run_dir=tmp_path / str(number), name="the same", steps=60, rng=seed)
         for step in private:
             if step.loss > 50:
                 break

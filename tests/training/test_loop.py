@@ -147,17 +147,12 @@ def test_f12_divisor_rate_and_steps_do_not_depend_on_the_data(blobs, removed):
 
 
 def test_f12_sizes_are_declared(blobs):
-    for given in (
-        {"sample_rate": 0.1},
-        {"batch_size": 30},
-        {"sample_rate": 0.1, "nominal_size": 300},
-        {"nominal_size": 9},
-    ):
+    both = {"sample_rate": 0.1, "nominal_size": 300}
+    model = nn.Linear(4, 2)
+    common = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "steps": 1, "noise_multiplier": 1.0}
+    for given in ({"sample_rate": 0.1}, {"batch_size": 30}, {**both}, {"nominal_size": 9}, {**both, "batch_size": 30}):
         with pytest.raises(ValueError, match="Declare batch_size and nominal_size"):
-            PrivateTraining(
-                model := nn.Linear(4, 2), loss_fn, blobs, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), steps=1,
-                noise_multiplier=1.0, **given,
-            )  # fmt: skip
+            PrivateTraining(model, loss_fn, blobs, **common, **given)
     with pytest.raises(ValueError, match="batch_size=400 must be at most nominal_size=300"):
         train(blobs, batch_size=400)
     assert train(blobs, sample_rate=0.1017, batch_size=30).plan.bare_rate
@@ -974,7 +969,7 @@ TEAM = textwrap.dedent("""
             return torch.zeros(len(x), 2) + 0.0 * self.w.sum() + (x.sum(1, keepdim=True) * self.w[0] * 0.0)
     model = Still()
     data = torch.randn(100, 3), torch.zeros(100, dtype=torch.long)
-    private = PrivateTraining(model, nn.functional.cross_entropy, data, sample_rate=0.1, batch_size=30, steps=4,
+    private = PrivateTraining(model, nn.functional.cross_entropy, data, sample_rate=0.1, batch_size=10, steps=4,
                               noise_multiplier=2.0,
                               optimizer=torch.optim.SGD(model.parameters(), lr=1.0), panel=8,
                               ledger=f"{where}/b.sqlite" if rank == 0 else None)

@@ -176,8 +176,8 @@ def fit(
     from tacita.inference import replays
 
     own = {key: settings.pop(key) for key in replays.FIELDS if key in settings}
-    settings = _with_rate(settings)
     _require_arguments(epsilon, rng, name, progress, settings, training)
+    settings = _with_rate(settings)
     if method == replays.METHOD:
         replays.refuse(noise_multiplier=noise_multiplier, holdout=holdout, training=training)
         common = {"ledger": ledger, "run_dir": run_dir, "rng": rng, "name": name, "progress": progress}
@@ -284,6 +284,7 @@ def _require_arguments(
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function of (step, steps), got {type(progress).__name__}.")
     known = [field.name for field in fields(Settings) if field.name not in ("method", "bare_rate")]
+    known += ["batch_size", "nominal_size"]
     for key in settings:
         if key not in known:
             raise TypeError(f"fit() got an unknown setting {key!r}; there are {', '.join(known)}.")
