@@ -20,7 +20,7 @@ def plan(context: Context) -> FederationPlan:
     if level in ("client", "joint"):
         declared |= {"clip_norm": 1.0, "noise_multiplier": 1.2}
     if level != "client":
-        declared |= {"record_clip_norm": 2.0, "record_rate": 0.5, "local_batch": each / 2}
+        declared |= {"record_clip_norm": 2.0, "local_batch": each / 2, "local_size": each}
     if level in ("parallel", "sequential"):
         declared |= {"clip_norm": 10.0, "record_noise_multiplier": 1.0}
     return federation_plan(**declared)
