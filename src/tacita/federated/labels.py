@@ -146,7 +146,7 @@ def _record_steps(server: Server, rounds: int) -> int:
     They count once all rounds that the label speaks of were taken: before, how many were may depend on the data.
     """
     steps = rounds * server.plan.steps_a_round
-    known = server.plan.level == "parallel" and rounds == server.taken
+    known = server.plan.level == "parallel" and _end(server)[0] == server.taken
     return min(steps, server.most_steps) if known else steps
 
 
