@@ -1,8 +1,10 @@
 """`import tacita` and `tacita --help` stay light; every public name resolves."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,27 +49,68 @@ def test_every_public_name_resolves():
 
 
 @pytest.mark.parametrize(
-    ("missing", "command", "extra"),
+    ("missing", "commands"),
     [
-        ("matplotlib", "account --noise-multiplier 1 --sample-rate 0.1 --steps 3 --example --figure x.svg", "report"),
-        ("torch", "demo", "torch"),
-        ("safetensors", "label runs/x", "torch"),
-        ("sklearn", "demo", "torch"),
-        ("jinja2", "demo --steps 1", "report"),
-        ("opendp", "run survey.py --data people.csv", "posterior"),
+        (
+            "matplotlib",
+            {"account --noise-multiplier 1 --sample-rate 0.1 --steps 3 --example --figure x.svg": "report"},
+        ),
+        (
+            "torch",
+            {
+                "demo": "torch",
+                "train --config x.toml": "torch",
+                "label runs/x": "torch",
+                "audit runs/x": "torch",
+                "federate --demo": "federated",
+                "synthesise --dataset digits": "torch",
+            },
+        ),
+        ("safetensors", {"label runs/x": "torch", "federate --demo": "federated"}),
+        ("sklearn", {"demo": "torch"}),
+        ("jinja2", {"demo --steps 1": "report"}),
+        ("opendp", {"run survey.py --data people.csv": "posterior"}),
     ],
 )
-def test_a_missing_extra_names_the_install_command(missing, command, extra, tmp_path):
+def test_a_missing_extra_names_the_install_command(missing, commands, tmp_path):
     (tmp_path / "people.csv").write_text("smoker\nyes\n")
     (tmp_path / "survey.py").write_text(
         "from tacita.posterior import *\np = Program(schema=dict(smoker=Bool()), n=1, epsilon=1)\n"
         "x = p.release(p.column('smoker').count(), geometric(epsilon=1))\n"
     )
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    (tmp_path / "runs" / "x" / "run.json").write_text("{}")
     code = (
-        f"import sys; sys.modules[{missing!r}] = None; sys.argv = 'tacita {command}'.split()\n"
-        "from tacita.cli import main; main()"
+        f"import sys; sys.modules[{missing!r}] = None\nfrom tacita.cli import main\n"
+        f"for line in {list(commands)}:\n"
+        "    sys.argv = ['tacita', *line.split()]\n"
+        "    try: main()\n"
+        "    except SystemExit as end: assert end.code == 2, (line, end.code)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert result.returncode == 2
-    assert f"pip install 'tacita[{extra}]'" in result.stderr
-    assert result.stderr.strip().count("\n") == 0
+    assert result.returncode == 0, result.stderr
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(commands)
+    for line, extra in zip(lines, commands.values(), strict=True):
+        assert line.endswith(f": pip install -e '.[{extra}]' in the checkout of tacita")
+
+
+@pytest.mark.parametrize("missing", ["pyro", "torch"])
+def test_inference_without_its_packages_names_the_install_command(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None\nimport tacita.inference"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.stderr.endswith(": pip install -e '.[bayes]' in the checkout of tacita\n")
+
+
+def test_no_hint_and_no_page_installs_a_package_that_is_not_published():
+    """The name on the public index is not ours: only the checkout gives the extras."""
+    root = Path(__file__).parents[1]
+    named = re.compile(r"pip install\b[^\n]*?\btacita\b(?!\.)")
+    texts = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "src").rglob("*.py")]
+    found = [path.name for path in texts if named.search(re.sub(r"in the checkout of tacita", "", path.read_text()))]
+    assert found == []
+
+
+def test_the_package_runs_as_a_module_too():
+    result = subprocess.run([sys.executable, "-m", "tacita", "--version"], capture_output=True, text=True, check=False)
+    assert result.stdout == f"tacita {tacita.__version__}\n", result.stderr

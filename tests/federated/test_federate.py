@@ -102,5 +102,5 @@ def test_flower_missing_is_told_in_one_line(tmp_path):
         sys.modules.pop("tacita.federated.flower_client", None)
         done = federate("federate", "--demo", "--engine", "flower", "--dir", tmp_path)
     assert done.returncode == 2
-    assert "pip install 'tacita[federated]'" in done.stderr
+    assert "pip install -e '.[federated]'" in done.stderr
     assert done.stderr.count("\n") == 1

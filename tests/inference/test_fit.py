@@ -206,7 +206,7 @@ def test_further_draws_are_free_and_like_the_summary():
 
 
 def test_arviz_takes_the_draws():
-    arviz = pytest.importorskip("arviz", reason="ArviZ is not installed (pip install 'tacita[bayes]')")
+    arviz = pytest.importorskip("arviz", reason="ArviZ is not installed (pip install -e '.[bayes]')")
     x = torch.randn(200, 2)
     result = quick(logistic, (x, (x[:, 0] > 0).float()), samples=40)
     made = result.to_arviz().posterior

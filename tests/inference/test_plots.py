@@ -12,7 +12,7 @@ import torch
 from tacita.inference import fit
 from tacita.inference.plots import elbo_plot, posterior_plot
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install 'tacita[report]')")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install -e '.[report]')")
 
 
 def model_of(size):

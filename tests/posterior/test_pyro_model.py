@@ -547,4 +547,4 @@ def test_a_missing_extra_names_the_install_command(missing):
     code = f"import sys; sys.modules[{missing!r}] = None\nimport tacita.posterior.pyro_model"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert "pip install 'tacita[bayes]'" in result.stderr.splitlines()[-1]
+    assert "pip install -e '.[bayes]'" in result.stderr.splitlines()[-1]

@@ -202,4 +202,4 @@ def test_a_missing_jinja2_names_the_install_command(call):
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.stdout == "PRIVACY LABEL\n"
-    assert result.stderr.endswith("ImportError: The label page needs jinja2: pip install 'tacita[report]'\n")
+    assert "ImportError: The label page needs jinja2: pip install -e '.[report]'" in result.stderr.splitlines()[-1]
