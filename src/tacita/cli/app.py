@@ -20,6 +20,9 @@ app = typer.Typer(
 )
 
 DELTA = Annotated[float, typer.Option(help="Total failure probability, everything included.")]
+SEED = Annotated[
+    int | None, typer.Option(min=0, max=2**62, help="For a run that can be repeated; marked as not secure.")
+]
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 

@@ -27,7 +27,7 @@ def audit(
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="About how long it may take; the rest is left out.")] = None,
     references: Annotated[int, typer.Option(help="Models that membership inference trains to compare with.")] = 4,
-    seed: Annotated[int | None, typer.Option(help="For an audit that can be repeated.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**62, help="For an audit that can be repeated.")] = None,
     as_json: JSON = False,
 ) -> None:
     """Attack a run: does it leak more than its label claims?

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import JSON, app, busy
+from tacita.cli.app import JSON, SEED, app, busy
 from tacita.cli.training import Progress, show_label
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def federate(
     client_rate: Annotated[float, typer.Option(help="The chance of a client to take part in a round.")] = 0.5,
     epsilon: Annotated[float | None, typer.Option(help="Worst-case epsilon of the level's larger unit.")] = None,
     dropout: Annotated[float, typer.Option(help="The chance that a client does not answer (local).")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; marked as not secure.")] = None,
+    seed: SEED = None,
     folder: Annotated[Path, typer.Option("--dir", help="The folder that holds the runs.")] = Path("runs"),
     as_json: JSON = False,
 ) -> None:

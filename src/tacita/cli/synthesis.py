@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import JSON, app, busy, print_json
+from tacita.cli.app import JSON, SEED, app, busy, print_json
 from tacita.cli.training import Progress, show_label
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def synthesise(
     ledger: Annotated[Path | None, typer.Option(help="A shared ledger to charge.")] = None,
     quality: Annotated[bool, typer.Option(help="Measure what the set is worth and what it leaks.")] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.")] = None,
-    seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; marked as not secure.")] = None,
+    seed: SEED = None,
     folder: Annotated[Path, typer.Option("--dir", help="The folder that holds the runs.")] = Path("runs"),
     as_json: JSON = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import JSON, app, busy, print_json
+from tacita.cli.app import JSON, SEED, app, busy, print_json
 
 if TYPE_CHECKING:
     from tacita.report.label import Label
@@ -27,7 +27,7 @@ def demo(
     dataset: Annotated[str, typer.Option(help="digits (built in), mnist, fashion-mnist, adult or abalone.")] = "digits",
     epsilon: Annotated[float | None, typer.Option(help="The worst-case epsilon to stay within.")] = None,
     steps: Annotated[int | None, typer.Option(help="Number of steps.")] = None,
-    seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; marked as not secure.")] = None,
+    seed: SEED = None,
     folder: _DIR = Path("runs"),
     as_json: JSON = False,
 ) -> None:
