@@ -114,5 +114,5 @@ def test_without_matplotlib_the_message_says_what_to_install(result, monkeypatch
 
     monkeypatch.setattr(builtins, "__import__", without)
     for plot in (posterior_plot, elbo_plot):
-        with pytest.raises(ImportError, match=r"tacita\[report\]"):
+        with pytest.raises(ImportError, match=r"pip install -e .\.\[report\]"):
             plot(result)

@@ -103,6 +103,12 @@ def test_train_from_a_table_label_it_and_share_a_ledger(folder, tacita):
     assert "epsilon 4 at delta 1e-05" in text
     wrong = tacita(folder, "ledger", "budget", "budget.sqlite", "--epsilon", "40", "--delta", "1e-5", code=2)
     assert wrong.err.count("\n") == 1
+    assert "pass --raise" in wrong.err
+    assert "raise_it" not in wrong.err
+    again = tacita(folder, "train", "--resume", str(run))
+    (line,) = again.err.splitlines()
+    assert "is finished" in line
+    assert f"tacita label {run}" in line
     wrong = tacita(folder, "label", str(run), "--include", "shoe size", code=2)
     assert "shoe size" in wrong.err
 
@@ -187,7 +193,25 @@ def test_a_model_that_cannot_be_made_gives_one_line(folder, refused, body):
         (["train", "--config", "nothing.toml"], "no file"),
         (["train", "--resume", "nothing"], "no such folder"),
         (["label", "nothing"], "no such folder"),
-        (["ledger", "show", "nothing.sqlite"], "nothing.sqlite"),
+        (["ledger", "show", "nothing.sqlite"], "make one with: tacita ledger create nothing.sqlite"),
+        (["ledger", "show", "."], "is a folder"),
+        (["ledger", "create", "people.csv"], "tacita ledger show people.csv"),
+        (["ledger", "create", ":memory:"], "choose a file"),
+        (["train", "--config", "run.toml", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
+        (["train", "--config", "run.toml", "--dir", "people.csv/x"], "--dir 'people.csv/x' cannot hold a run"),
+        (["train", "--config", "run.toml", "--dir", "/proc/nothing"], "cannot be created"),
+        (["demo", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
+        (["federate", "--demo", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
+        (["synthesise", "--dataset", "digits", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
+        (["synthesise", "--dataset", "digits", "--clients", "3", "--dir", "people.csv"], "cannot hold a run"),
+        (["federate", "--resume", "x", "--rounds", "9", "--client-rate", "1"], "leave out --rounds, --client-rate"),
+        (["synthesise", "--config", "run.toml", "--clients", "3"], "leave out --config"),
+        (["synthesise", "--dataset", "digits", "--clients", "3", "--delta", "0.1"], "leave out --delta"),
+        (["synthesise", "--dataset", "digits", "--rounds", "3"], "leave out --rounds"),
+        (["label", "people.csv"], "it is a file"),
+        (["audit", "nothing", "--only", "luck"], "--only must be one of"),
+        (["audit", "nothing", "--references", "0"], "'--references'"),
+        (["audit", "nothing", "--seed", "-1"], "'--seed'"),
         (["ledger", "show", "people.csv"], "people.csv"),
         (["demo", "--dataset", "cats"], "must be one of digits"),
     ],
