@@ -124,6 +124,7 @@ BAD = {
     "odd figure": ([*RUN, *STEPS, "--example", "--figure", "x.bmp"], "must end in"),
     "figure nowhere": ([*RUN, *STEPS, "--example", "--figure", "no/x.svg"], "does not exist"),
     "odd estimator": ([*RUN, *STEPS, "--example", "--estimator", "mean"], "estimator must be one of"),
+    "estimator of Python": ([*RUN, *STEPS, "--example", "--estimator", "conformal"], "--estimator must be one of"),
     "odd composition": ([*RUN, *STEPS, "--example", "--composition", "sum"], "composition must be one of"),
     "large gamma": ([*RUN, *STEPS, "--example", "--gamma", "0.1"], "reaches delta"),
     "epsilon of zero": (

@@ -21,6 +21,14 @@ class PrivacyError(ValueError):
     """A request that would break or overstate a privacy guarantee."""
 
 
+def missing(what: str, extra: str) -> ImportError:
+    """Return the error for a package that is not installed, with the command that installs it.
+
+    tacita is installed from a checkout: there is no package of that name to install from the network.
+    """
+    return ImportError(f"{what}: pip install -e '.[{extra}]' in the checkout of tacita")
+
+
 def number(name: str, value: object) -> float:
     """Return `value` as a float, or raise TypeError naming the argument."""
     if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):

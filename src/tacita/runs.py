@@ -41,8 +41,13 @@ def create(path: str | Path) -> Path:
         raise RunError(
             f"{str(folder)!r} is not an empty folder; choose another run_dir, or resume the run that is there."
         )
-    (folder / "checkpoints").mkdir(parents=True)
-    os.chmod(folder, 0o700)  # everything but label.html is for the owner
+    try:
+        (folder / "checkpoints").mkdir(parents=True)
+        os.chmod(folder, 0o700)  # everything but label.html is for the owner
+    except OSError as error:
+        raise RunError(
+            f"The run directory {str(folder)!r} cannot be created: {error.strerror}; choose another place."
+        ) from error
     return folder
 
 
@@ -52,6 +57,13 @@ def fresh_name(parent: str | Path, stem: str) -> Path:
     while (Path(parent) / f"{stem}-{number}").exists():
         number += 1
     return Path(parent) / f"{stem}-{number}"
+
+
+def finished(folder: Path) -> str | None:
+    """Return a line that says that a run is finished and what to do; None if something may be left to do."""
+    if not (folder / "run.json").is_file() or read_json(folder, "run.json").get("status") != "done":
+        return None
+    return f"{str(folder)!r} is finished: no step is left to take. `tacita label {folder}` shows its label."
 
 
 def write_json(folder: Path, name: str, document: Mapping[str, Any]) -> None:
@@ -82,9 +94,10 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     """Read a JSON document of a run directory; a file that is not one is refused in one line."""
     path = folder / name
     if not folder.is_dir():
-        raise RunError(f"{str(folder)!r} is not a run directory: there is no such folder.")
+        what = "it is a file" if folder.is_file() else "there is no such folder"
+        raise RunError(f"{str(folder)!r} is not a run directory: {what}.")
     if not path.is_file():
-        raise RunError(f"{str(folder)!r} has no {name}.")
+        raise RunError(f"{str(folder)!r} has no {name}: it is not a run directory, or one of another kind.")
     if path.stat().st_size > LARGEST_JSON:
         raise RunError(f"{str(path)!r} is too large to be genuine.")
     try:

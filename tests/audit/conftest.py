@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'tacita[torch]')")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install -e '.[torch]')")
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'tacita[torch]')")
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install 'tacita[report]')")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install -e '.[torch]')")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install -e '.[report]')")
 
 from PIL import Image  # noqa: E402
 from torch import nn  # noqa: E402

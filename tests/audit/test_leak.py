@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from scipy.spatial.distance import cdist, pdist
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'tacita[torch]')")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install -e '.[torch]')")
 
 from tacita.audit.leak import leak, leak_test  # noqa: E402
 from tacita.data import load  # noqa: E402

@@ -143,7 +143,7 @@ def test_names_and_targets_are_checked():
 
 def test_digits_without_scikit_learn_name_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"tacita\[torch\]"):
+    with pytest.raises(ImportError, match=r"pip install -e .\.\[torch\]"):
         load("digits")
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'tacita[federated]')")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install -e '.[federated]')")
 
 
 @pytest.fixture(autouse=True)

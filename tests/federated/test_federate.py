@@ -58,6 +58,10 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     assert again.returncode == 0
     assert "Rounds taken / planned: 3 / 3" in again.stdout
     assert "Rounds lost to interruptions: 0" in again.stdout
+    assert "is finished" not in again.stderr
+    (line,) = federate("federate", "--resume", run).stderr.splitlines()
+    assert "is finished" in line
+    assert f"tacita label {run}" in line
 
 
 @pytest.mark.parametrize(
@@ -93,6 +97,8 @@ def test_a_federations_run_is_no_training_run(tmp_path):
         done = federate(*command)
         assert done.returncode == 2
         assert "is a federation's run" in done.stderr
+    (run / "recipe.json").write_text('{"recipe": {"data": {"name": "digits"}}, "coins": "1"}')
+    assert "is not a federation's run" in federate("federate", "--resume", run).stderr
 
 
 def test_flower_missing_is_told_in_one_line(tmp_path):
@@ -102,5 +108,5 @@ def test_flower_missing_is_told_in_one_line(tmp_path):
         sys.modules.pop("tacita.federated.flower_client", None)
         done = federate("federate", "--demo", "--engine", "flower", "--dir", tmp_path)
     assert done.returncode == 2
-    assert "pip install 'tacita[federated]'" in done.stderr
+    assert "pip install -e '.[federated]'" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -1,7 +1,7 @@
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'tacita[torch]')")
-pytest.importorskip("pyro", reason="Pyro is not installed (pip install 'tacita[bayes]')")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install -e '.[torch]')")
+pytest.importorskip("pyro", reason="Pyro is not installed (pip install -e '.[bayes]')")
 
 
 @pytest.fixture(autouse=True)

@@ -206,7 +206,7 @@ def test_further_draws_are_free_and_like_the_summary():
 
 
 def test_arviz_takes_the_draws():
-    arviz = pytest.importorskip("arviz", reason="ArviZ is not installed (pip install 'tacita[bayes]')")
+    arviz = pytest.importorskip("arviz", reason="ArviZ is not installed (pip install -e '.[bayes]')")
     x = torch.randn(200, 2)
     result = quick(logistic, (x, (x[:, 0] > 0).float()), samples=40)
     made = result.to_arviz().posterior
@@ -553,12 +553,16 @@ def test_a_site_may_be_called_file(tmp_path):
         assert np.array_equal(kept["file"], result.posterior.sample()["file"].numpy())
 
 
-def test_resuming_a_finished_fit_keeps_what_the_owner_knows(tmp_path):
+def test_resuming_a_finished_fit_says_so_and_keeps_what_the_owner_knows(tmp_path, capsys):
     x = torch.rand(50)
     result = fit(average, x, steps=5, run_dir=tmp_path / "run", **FEW)
     coverage(result, x, worlds=2, rng=1)
     before = runs.read_json(tmp_path / "run", "owner.json")
+    capsys.readouterr()
     again = resume(tmp_path / "run", average, x)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is finished" in line
+    assert f"tacita label {tmp_path / 'run'}" in line
     assert again.label() == label_of_run(tmp_path / "run")
     assert torch.equal(again.posterior.covariance, result.posterior.covariance)
     assert again.notes == result.notes

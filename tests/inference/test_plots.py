@@ -12,7 +12,7 @@ import torch
 from tacita.inference import fit
 from tacita.inference.plots import elbo_plot, posterior_plot
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install 'tacita[report]')")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install -e '.[report]')")
 
 
 def model_of(size):
@@ -114,5 +114,5 @@ def test_without_matplotlib_the_message_says_what_to_install(result, monkeypatch
 
     monkeypatch.setattr(builtins, "__import__", without)
     for plot in (posterior_plot, elbo_plot):
-        with pytest.raises(ImportError, match=r"tacita\[report\]"):
+        with pytest.raises(ImportError, match=r"pip install -e .\.\[report\]"):
             plot(result)

@@ -1,6 +1,6 @@
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'tacita[torch]')")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install -e '.[torch]')")
 
 
 @pytest.fixture(autouse=True)

@@ -103,6 +103,12 @@ def test_train_from_a_table_label_it_and_share_a_ledger(folder, tacita):
     assert "epsilon 4 at delta 1e-05" in text
     wrong = tacita(folder, "ledger", "budget", "budget.sqlite", "--epsilon", "40", "--delta", "1e-5", code=2)
     assert wrong.err.count("\n") == 1
+    assert "pass --raise" in wrong.err
+    assert "raise_it" not in wrong.err
+    again = tacita(folder, "train", "--resume", str(run))
+    (line,) = again.err.splitlines()
+    assert "is finished" in line
+    assert f"tacita label {run}" in line
     wrong = tacita(folder, "label", str(run), "--include", "shoe size", code=2)
     assert "shoe size" in wrong.err
 
@@ -148,6 +154,19 @@ def test_a_model_of_ones_own_and_a_resumed_command(folder):
         (("[data]", "[date]"), "did you mean 'data'"),
         (("name", "name ="), "is not TOML"),
         (("steps = 12", 'optimizer = "sdg"'), "optimizer must be one of"),
+        (("steps = 12", "model = 3"), "model must be text"),
+        (("steps = 12", "ledger = 3"), "ledger must be text"),
+        (("steps = 12", "record_profile = 3"), "record_profile must be a table"),
+        (("steps = 12", "momentum = 'much'"), "momentum must be a number"),
+        (("steps = 12", "seed = 'x'"), "seed must be a whole number"),
+        (("steps = 12", "seed = -1"), "seed must be a whole number"),
+        (("steps = 12", f"seed = {2**63}"), "seed must be a whole number"),
+        (('name = "Smokers"', "name = 3"), "name must be text"),
+        (('purpose = "A logistic regression that guesses who smokes."', "purpose = ['a']"), "purpose must be text"),
+        (('type = "real"', 'type = "rael"'), "data.columns.age: type must be one of"),
+        (("[data.columns.", "[date.columns."), "'date' is not an entry of a recipe; did you mean 'data'?"),
+        ((TOML[TOML.index("[data.columns") :], ""), "in a table [data.columns.NAME]."),
+        (("groups", "inputs = 3\ngroups"), "[data.inputs] low, high, shape and [data.targets] classes."),
     ],
 )
 def test_a_wrong_recipe_gets_one_clear_line(folder, refused, change, words):
@@ -155,14 +174,44 @@ def test_a_wrong_recipe_gets_one_clear_line(folder, refused, change, words):
     assert words in refused("train", "--config", "run.toml")
 
 
+@pytest.mark.parametrize("body", ["def net(:", "raise KeyError('x')", "def net():\n    return {}['x']", "net = open"])
+def test_a_model_that_cannot_be_made_gives_one_line(folder, refused, body):
+    name = f"mine_{abs(hash(body))}"  # a module is imported once
+    (folder / f"{name}.py").write_text(body)
+    (folder / "run.toml").write_text(TOML.replace("steps = 12", f'model = "{name}:net"'))
+    assert f"model '{name}:net'" in refused("train", "--config", "run.toml")
+    assert not (folder / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["train"], "either --config"),
+        (["train", "--config", "."], "'.' is a folder; pass a TOML file."),
+        (["demo", "--seed", "-1"], "'--seed'"),
+        (["demo", "--seed", "9" * 30], "'--seed'"),
         (["train", "--config", "nothing.toml"], "no file"),
         (["train", "--resume", "nothing"], "no such folder"),
         (["label", "nothing"], "no such folder"),
-        (["ledger", "show", "nothing.sqlite"], "nothing.sqlite"),
+        (["ledger", "show", "nothing.sqlite"], "make one with: tacita ledger create nothing.sqlite"),
+        (["ledger", "show", "."], "is a folder"),
+        (["ledger", "create", "people.csv"], "tacita ledger show people.csv"),
+        (["ledger", "create", ":memory:"], "choose a file"),
+        (["train", "--config", "run.toml", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
+        (["train", "--config", "run.toml", "--dir", "people.csv/x"], "--dir 'people.csv/x' cannot hold a run"),
+        (["train", "--config", "run.toml", "--dir", "/proc/nothing"], "cannot be created"),
+        (["demo", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
+        (["federate", "--demo", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
+        (["synthesise", "--dataset", "digits", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
+        (["synthesise", "--dataset", "digits", "--clients", "3", "--dir", "people.csv"], "cannot hold a run"),
+        (["federate", "--resume", "x", "--rounds", "9", "--client-rate", "1"], "leave out --rounds, --client-rate"),
+        (["synthesise", "--config", "run.toml", "--clients", "3"], "leave out --config"),
+        (["synthesise", "--dataset", "digits", "--clients", "3", "--delta", "0.1"], "leave out --delta"),
+        (["synthesise", "--dataset", "digits", "--rounds", "3"], "leave out --rounds"),
+        (["label", "people.csv"], "it is a file"),
+        (["audit", "nothing", "--only", "luck"], "--only must be one of"),
+        (["audit", "nothing", "--references", "0"], "'--references'"),
+        (["audit", "nothing", "--seed", "-1"], "'--seed'"),
         (["ledger", "show", "people.csv"], "people.csv"),
         (["demo", "--dataset", "cats"], "must be one of digits"),
     ],

@@ -1,5 +1,6 @@
 """Attacks on what a run claims: canaries, membership, inversion, and a leak test of the accountant."""
 
+import tacita.training as _training  # noqa: F401  # says what to install if PyTorch is missing
 from tacita.audit.attacks import ATTACKS as ATTACKS
 from tacita.audit.attacks import Audit as Audit
 from tacita.audit.attacks import run as run

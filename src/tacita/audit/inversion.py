@@ -388,7 +388,7 @@ def _drawn(rows: Sequence[Tensor], names: Sequence[str]) -> bytes:
     try:
         figure_module, image_module = import_module("matplotlib.figure"), import_module("PIL.Image")
     except ImportError:
-        raise ImportError("Pictures need matplotlib: pip install 'tacita[report]'") from None
+        raise _check.missing("Pictures need matplotlib", "report") from None
     columns = min(len(names), 10 if max(map(len, names)) <= 3 else 5)
     side = _WIDTH / columns
     captions = ("What the class looks like", "Rebuilt, trained without privacy", "Rebuilt, trained privately")

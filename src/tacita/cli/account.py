@@ -57,10 +57,14 @@ def account(
     Without norms this is worst-case differential privacy, by PLD and by RDP. With norms of followed records
     it adds what a record of their population loses, and how the records' own epsilons are spread.
     """
+    from tacita import _check
+
     if norms is not None and example:
         raise ValueError("Pass either --norms or --example, not both.")
     if norms is None and not example and (figure or static or estimator or gamma):
         raise ValueError("--figure, --static, --estimator and --gamma need --norms or --example.")
+    if estimator is not None:
+        _check.one_of("--estimator", estimator, ("band", "student", "bernstein", "binary"))
     if figure is not None and figure.suffix not in (".svg", ".png", ".pdf"):
         raise ValueError(f"--figure must end in .svg, .png or .pdf, got {str(figure)!r}.")
     if figure is not None and not figure.resolve().parent.is_dir():

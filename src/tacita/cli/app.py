@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import typer
+from click.core import ParameterSource
 
 from tacita import __version__
 
@@ -20,6 +24,10 @@ app = typer.Typer(
 )
 
 DELTA = Annotated[float, typer.Option(help="Total failure probability, everything included.")]
+SEED = Annotated[
+    int | None, typer.Option(min=0, max=2**62, help="For a run that can be repeated; marked as not secure.")
+]
+DIR = Annotated[Path, typer.Option("--dir", help="The folder that holds the runs.")]
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
@@ -34,7 +42,10 @@ def main() -> None:
     except click.Abort:
         print("tacita: interrupted", file=sys.stderr)
         code = 130
-    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
+    except OSError as error:
+        about = error.filename2 or error.filename
+        code = _complain(f"{str(about)!r}: {error.strerror}." if about and error.strerror else str(error))
+    except (ValueError, TypeError, ImportError, MemoryError) as error:
         code = _complain(str(error) or type(error).__name__)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -71,6 +82,40 @@ class busy:
     def __exit__(self, *details: object) -> None:
         if self.status is not None:
             self.status.__exit__(*details)
+
+
+def new_run(folder: Path, stem: str) -> Path:
+    """Return the path of a new run directory in `--dir`; a place that cannot hold one is refused before the work."""
+    from tacita import runs
+
+    try:
+        run = runs.fresh_name(folder, stem)
+        nearest = next(path for path in run.absolute().parents if path.exists())
+        usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    except PermissionError:
+        usable, nearest = False, folder
+    if not usable:
+        raise ValueError(
+            f"--dir {str(folder)!r} cannot hold a run: {str(nearest)!r} is not a folder that may be written to."
+        )
+    return run
+
+
+def tell_finished(run: Path) -> None:
+    """Say on standard error that a run to go on with is finished, if it is."""
+    from tacita import runs
+
+    said = runs.finished(run)
+    if said is not None:
+        print(f"tacita: {said}", file=sys.stderr)
+
+
+def refuse_ignored(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Refuse options that were typed and would be ignored."""
+    typed = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if typed:
+        options = ", ".join("--" + name.replace("_", "-") for name in typed)
+        raise ValueError(f"{why}: leave out {options}.")
 
 
 def print_json(document: dict[str, Any]) -> None:

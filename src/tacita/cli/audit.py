@@ -26,8 +26,10 @@ def audit(
         list[str] | None, typer.Option(help="canaries, leak, typical, membership or inversion; may be repeated.")
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="About how long it may take; the rest is left out.")] = None,
-    references: Annotated[int, typer.Option(help="Models that membership inference trains to compare with.")] = 4,
-    seed: Annotated[int | None, typer.Option(help="For an audit that can be repeated.")] = None,
+    references: Annotated[
+        int, typer.Option(min=1, help="Models that membership inference trains to compare with.")
+    ] = 4,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**62, help="For an audit that can be repeated.")] = None,
     as_json: JSON = False,
 ) -> None:
     """Attack a run: does it leak more than its label claims?
@@ -35,10 +37,11 @@ def audit(
     Nothing is charged and the run is not changed. Results go to audit.json and to the owner's label. The exit code is 1
     if a claim was broken.
     """
+    from tacita import _check
     from tacita.audit.attacks import ATTACKS
     from tacita.audit.attacks import run as attack
 
-    chosen = only or ATTACKS
+    chosen = [_check.one_of("--only", name, tuple(_NAMES)) for name in only or ATTACKS]
     try:
         with _Progress(quiet=as_json) as progress:
             made = attack(run, attacks=chosen, minutes=minutes, references=references, rng=seed, progress=progress)

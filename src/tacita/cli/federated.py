@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import JSON, app, busy
+from tacita.cli.app import DIR, JSON, SEED, app, busy, new_run, refuse_ignored, tell_finished
 from tacita.cli.training import Progress, show_label
 
 if TYPE_CHECKING:
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from tacita.report.label import Label
 
 
+_SETTINGS = ("engine", "level", "split", "dataset", "clients", "rounds", "client_rate", "epsilon", "dropout", "seed")
+
+
 @app.command(epilog="Example: tacita federate --demo --split class --engine flower")
 def federate(
+    context: typer.Context,
     demo: Annotated[bool, typer.Option("--demo", help="Split real data over clients and train on them.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.")] = None,
     engine: Annotated[str, typer.Option(help="local (this process) or flower (Flower's simulation).")] = "local",
@@ -30,8 +34,8 @@ def federate(
     client_rate: Annotated[float, typer.Option(help="The chance of a client to take part in a round.")] = 0.5,
     epsilon: Annotated[float | None, typer.Option(help="Worst-case epsilon of the level's larger unit.")] = None,
     dropout: Annotated[float, typer.Option(help="The chance that a client does not answer (local).")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; marked as not secure.")] = None,
-    folder: Annotated[Path, typer.Option("--dir", help="The folder that holds the runs.")] = Path("runs"),
+    seed: SEED = None,
+    folder: DIR = Path("runs"),
     as_json: JSON = False,
 ) -> None:
     """Train a classifier over many clients privately, and write its privacy label.
@@ -42,13 +46,14 @@ def federate(
 
     For a federation of your own see `tacita.federated` and its Flower strategy in the guide.
     """
-    from tacita import _check, runs
+    from tacita import _check
     from tacita.federated.recipes import ENGINES, Recipe
 
     if demo == (resume is not None):
         raise ValueError("Pass either --demo to start a run, or --resume RUN to go on with one.")
     _check.one_of("--engine", engine, ENGINES)
     if resume is not None:
+        refuse_ignored(context, _SETTINGS, "--resume goes on with the run's own settings")
         _go_on(resume, as_json)
         return
     recipe = Recipe(
@@ -62,7 +67,7 @@ def federate(
         dropout=dropout,
         seed=seed,
     )
-    run = runs.fresh_name(folder, f"federate-{dataset}-{recipe.level}")
+    run = new_run(folder, f"federate-{dataset}-{recipe.level}")
     if engine == "flower":
         _flower(recipe, run, as_json)
     else:
@@ -81,6 +86,7 @@ def _go_on(run: Path, as_json: bool) -> None:
     from tacita.federated.recipes import recipe_of, restart
 
     recipe, engine = recipe_of(run)
+    tell_finished(run)
     if engine == "flower":
         _flower(recipe, run, as_json)
         return

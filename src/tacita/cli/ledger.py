@@ -31,6 +31,12 @@ def create(
     """Make a ledger. Its unit and its neighbouring relation can not be changed later."""
     from tacita.ledger import Ledger
 
+    if str(file) == ":memory:":
+        raise ValueError("A ledger in memory ends with this command: choose a file.")
+    if file.exists():
+        raise ValueError(
+            f"{str(file)!r} exists already: choose another file, or see it with: tacita ledger show {file}"
+        )
     with Ledger.create(file, unit=unit, neighbours=neighbours, dataset=dataset, epsilon=epsilon, delta=delta) as made:
         _print(made, as_json)
 
@@ -38,10 +44,8 @@ def create(
 @ledger_app.command(epilog="Example: tacita ledger show budget.sqlite")
 def show(file: _FILE, as_json: JSON = False) -> None:
     """Say what was spent, by which runs, and what is left. Checks every link of the chain first."""
-    from tacita.ledger import Ledger
-
-    with Ledger.open(file) as opened:
-        _print(opened, as_json)
+    with _opened(file) as ledger:
+        _print(ledger, as_json)
 
 
 @ledger_app.command(epilog="Example: tacita ledger budget budget.sqlite --epsilon 2 --delta 1e-5")
@@ -55,11 +59,24 @@ def budget(
     as_json: JSON = False,
 ) -> None:
     """Set the budget. Lowering it is always possible, raising it only with --raise."""
+    from tacita.ledger import BudgetRaised
+
+    with _opened(file) as ledger:
+        try:
+            ledger.set_budget(epsilon, delta, raise_it=allow_raise)
+        except BudgetRaised:
+            raise ValueError("This is more than the budget in force; if its owner agrees, pass --raise.") from None
+        _print(ledger, as_json)
+
+
+def _opened(file: Path) -> Ledger:
     from tacita.ledger import Ledger
 
-    with Ledger.open(file) as opened:
-        opened.set_budget(epsilon, delta, raise_it=allow_raise)
-        _print(opened, as_json)
+    if not file.is_file():
+        if file.is_dir():
+            raise ValueError(f"{str(file)!r} is a folder; pass the ledger's file.")
+        raise ValueError(f"There is no ledger at {str(file)!r}; make one with: tacita ledger create {file}")
+    return Ledger.open(file)
 
 
 def _print(ledger: Ledger, as_json: bool) -> None:

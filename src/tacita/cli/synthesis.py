@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import JSON, app, busy, print_json
+from tacita.cli.app import DIR, JSON, SEED, app, busy, new_run, print_json, refuse_ignored, tell_finished
 from tacita.cli.training import Progress, show_label
 
 if TYPE_CHECKING:
     from tacita.synthesis.jobs import Job
 
+_CENTRAL = ("config", "generator", "delta", "steps", "annotator", "dp_critic", "ledger", "quality")
+_FEDERATED = ("split", "least", "rounds", "engine")
 _EXAMPLE = "Example: tacita synthesise --dataset digits --epsilon 2"
 
 synthesise_app = typer.Typer(invoke_without_command=True, subcommand_metavar="[inspect RUN]")
@@ -46,8 +48,8 @@ def synthesise(
     ledger: Annotated[Path | None, typer.Option(help="A shared ledger to charge.")] = None,
     quality: Annotated[bool, typer.Option(help="Measure what the set is worth and what it leaks.")] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.")] = None,
-    seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; marked as not secure.")] = None,
-    folder: Annotated[Path, typer.Option("--dir", help="The folder that holds the runs.")] = Path("runs"),
+    seed: SEED = None,
+    folder: DIR = Path("runs"),
     as_json: JSON = False,
 ) -> None:
     """Fit a private generator, release synthetic records, and say what they leak and what they are worth.
@@ -64,7 +66,16 @@ def synthesise(
         return
     if sum(given is not None for given in (dataset, config, resume)) != 1:
         raise ValueError("Pass one of --dataset NAME, --config FILE, or --resume RUN to go on with a run.")
-    if clients is not None or (resume is not None and runs.read_json(resume, "recipe.json").get("kind") == "fedgp"):
+    fedgp = clients is not None or (resume and runs.read_json(resume, "recipe.json").get("kind") == "fedgp")
+    if resume is not None:
+        own = ("clients", *_FEDERATED, *_CENTRAL[:-1], "epsilon", "seed", *(("quality",) if fedgp else ("samples",)))
+        refuse_ignored(context, own, "--resume goes on with the run's own settings")
+        tell_finished(resume)
+    elif fedgp:
+        refuse_ignored(context, _CENTRAL, "--clients trains a federated generator, which has other settings")
+    else:
+        refuse_ignored(context, _FEDERATED, "These are for a federated generator, with --clients")
+    if fedgp:
         federated = {"clients": clients, "split": split, "least": least, "rounds": rounds}
         _federate(dataset, resume, {**federated, "epsilon": epsilon, "seed": seed}, engine, samples, folder, as_json)
         return
@@ -95,7 +106,7 @@ def synthesise(
     recipe = Recipe.from_dict(table)
     stem = f"synthesise-{dataset or recipe.name or 'data'}"
     with busy("Preparing", quiet=as_json):
-        job = start(recipe, runs.fresh_name(folder, stem))
+        job = start(recipe, new_run(folder, stem))
     _finish(job, quality, as_json)
 
 
@@ -137,13 +148,12 @@ def _federate(
     folder: Path,
     as_json: bool,
 ) -> None:
-    from tacita import runs
     from tacita.synthesis.fedgp import FedGP, federate_generator, recipe_of, resume_generator
     from tacita.synthesis.jobs import release_federated
 
     if resume is None:
         recipe = FedGP(data=dataset or "digits", **asked)
-        where = runs.fresh_name(folder, f"synthesise-{recipe.data}-fedgp")
+        where = new_run(folder, f"synthesise-{recipe.data}-fedgp")
     else:
         recipe, where = recipe_of(resume)[0], resume
     try:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import JSON, app, busy, print_json
+from tacita.cli.app import DIR, JSON, SEED, app, busy, new_run, print_json, tell_finished
 
 if TYPE_CHECKING:
     from tacita.report.label import Label
     from tacita.training.loop import Step
     from tacita.training.recipes import Job, Recipe
 
-_DIR = Annotated[Path, typer.Option("--dir", help="The folder that holds the runs.")]
 _INCLUDE = Annotated[
     list[str] | None,
     typer.Option(help="A metric, such as accuracy, to put on the public page although it depends on the data."),
@@ -28,14 +27,13 @@ def demo(
     dataset: Annotated[str, typer.Option(help="digits (built in), mnist, fashion-mnist, adult or abalone.")] = "digits",
     epsilon: Annotated[float | None, typer.Option(help="The worst-case epsilon to stay within.")] = None,
     steps: Annotated[int | None, typer.Option(help="Number of steps.")] = None,
-    seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; marked as not secure.")] = None,
-    folder: _DIR = Path("runs"),
+    seed: SEED = None,
+    folder: DIR = Path("runs"),
     as_json: JSON = False,
 ) -> None:
     """Train a classifier privately on real data, and write its privacy label."""
     from dataclasses import replace
 
-    from tacita import runs
     from tacita.training.recipes import DEMOS
 
     if dataset not in DEMOS:
@@ -43,18 +41,17 @@ def demo(
     recipe = DEMOS[dataset]
     changes = {"epsilon": epsilon, "steps": steps, "seed": seed}
     recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
-    _train(recipe, runs.fresh_name(folder, f"demo-{dataset}"), as_json)
+    _train(recipe, new_run(folder, f"demo-{dataset}"), as_json)
 
 
 @app.command(epilog="Example: tacita train --config run.toml")
 def train(
     config: Annotated[Path | None, typer.Option(help="A TOML recipe: data, model, privacy. See the guide.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.")] = None,
-    folder: _DIR = Path("runs"),
+    folder: DIR = Path("runs"),
     as_json: JSON = False,
 ) -> None:
     """Train your model on your data, without writing a loop."""
-    from tacita import runs
     from tacita.training.recipes import Recipe, restart
 
     if (config is None) == (resume is None):
@@ -62,8 +59,9 @@ def train(
     if config is not None:
         recipe = Recipe.read(config)
         stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in config.stem) or "run"
-        _train(recipe, runs.fresh_name(folder, stem), as_json)
+        _train(recipe, new_run(folder, stem), as_json)
     elif resume is not None:
+        tell_finished(resume)
         with busy("Reading the run", quiet=as_json):
             job = restart(resume)
         _finish(job, resume, as_json)

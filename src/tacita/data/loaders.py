@@ -128,7 +128,7 @@ def _digits() -> Dataset:
     try:
         datasets = import_module("sklearn.datasets")
     except ImportError:
-        raise ImportError("The digits come with scikit-learn: pip install 'tacita[torch]'") from None
+        raise _check.missing("The digits come with scikit-learn", "torch") from None
     found = datasets.load_digits()
     train, test = _split(1797, 360)
     inputs, targets = _images(found.images, scale=16.0), _labels(found.target)

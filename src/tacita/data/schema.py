@@ -79,8 +79,12 @@ class Schema:
     nominal_size: int | None = None
 
     @classmethod
-    def from_dict(cls, table: Mapping[str, Any]) -> Schema:
+    def from_dict(cls, table: Mapping[str, Any], *, within: str = "") -> Schema:
         """Return the schema that a TOML table (as tomllib reads it) describes.
+
+        Args:
+            table: The parsed table.
+            within: Where the table is in its file, as in `"data."`, so that a mistake names the header to change.
 
         Raises:
             ValueError: With one line for every mistake.
@@ -96,7 +100,8 @@ class Schema:
         if not isinstance(table, Mapping):
             raise TypeError(f"A schema must be a table of keys, got {type(table).__name__}.")
         mistakes: list[str] = []
-        parts = _arrays(table, mistakes) if "inputs" in table or "targets" in table else _table(table, mistakes)
+        read = _arrays if "inputs" in table or "targets" in table else _table
+        parts = read(table, within, mistakes)
         parts |= _common(table, mistakes)
         if mistakes:
             raise ValueError("\n".join(mistakes))
@@ -126,13 +131,13 @@ def _common(table: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:
     return {"file": table.get("file"), "test": table.get("test"), "missing": missing, "nominal_size": size}
 
 
-def _table(table: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:
+def _table(table: Mapping[str, Any], within: str, mistakes: list[str]) -> dict[str, Any]:
     _unknown("", table, _TABLE, mistakes)
     listed = table.get("columns")
     if not isinstance(listed, Mapping) or not listed:
-        mistakes.append("columns is missing: describe every column you use in a table [columns.NAME].")
+        mistakes.append(f"columns is missing: describe every column you use in a table [{within}columns.NAME].")
         return {}
-    columns = {name: _column(name, entry, mistakes) for name, entry in listed.items()}
+    columns = {name: _column(name, f"{within}columns.{name}", entry, mistakes) for name, entry in listed.items()}
     target = table.get("target")
     if not isinstance(target, str) or target not in columns:
         got = "it is missing" if target is None else f"got {target!r}{_closest(target, columns)}"
@@ -140,14 +145,13 @@ def _table(table: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:
         return {}
     groups = _groups(table.get("groups", []), columns, mistakes)
     goal = columns.pop(target)
-    _target(f"columns.{target}", goal, mistakes)
+    _target(f"{within}columns.{target}", goal, mistakes)
     if not columns:
         mistakes.append("columns holds only the target; describe at least one more column.")
     return {"target": goal, "columns": tuple(columns.values()), "groups": groups}
 
 
-def _column(name: str, entry: object, mistakes: list[str]) -> Column:
-    where = f"columns.{name}"
+def _column(name: str, where: str, entry: object, mistakes: list[str]) -> Column:
     if not name or name != name.strip():
         mistakes.append(f"{where}: a column's name must not be empty, nor start or end with a space.")
     kind = entry.get("type") if isinstance(entry, Mapping) else None
@@ -172,25 +176,29 @@ def _column(name: str, entry: object, mistakes: list[str]) -> Column:
     return Column(name, "real", low, high, str(scale), whole=bool(whole))
 
 
-def _arrays(table: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:
+def _arrays(table: Mapping[str, Any], within: str, mistakes: list[str]) -> dict[str, Any]:
     _unknown("", table, _ARRAYS, mistakes)
     inputs, targets = table.get("inputs"), table.get("targets")
     if not isinstance(inputs, Mapping) or not isinstance(targets, Mapping):
-        mistakes.append("inputs and targets must both be tables: [inputs] low, high, shape and [targets] classes.")
+        mistakes.append(
+            f"inputs and targets must both be tables: [{within}inputs] low, high, shape and [{within}targets] classes."
+        )
         return {}
-    _unknown("inputs", inputs, ("low", "high", "shape"), mistakes)
-    low, high = _bounds("inputs", inputs, mistakes)
+    _unknown(f"{within}inputs", inputs, ("low", "high", "shape"), mistakes)
+    low, high = _bounds(f"{within}inputs", inputs, mistakes)
     shape = inputs.get("shape")
     if not isinstance(shape, list | tuple) or not 1 <= len(shape) <= 4 or not all(map(_whole, shape)):
-        mistakes.append(f"inputs: shape must list 1 to 4 sizes of one record, as in [1, 28, 28], got {shape!r}.")
+        mistakes.append(
+            f"{within}inputs: shape must list 1 to 4 sizes of one record, as in [1, 28, 28], got {shape!r}."
+        )
         shape = ()
     if "classes" in targets:
-        _unknown("targets", targets, ("classes",), mistakes)
-        goal = Column("targets", "category", values=_values("targets: classes", targets["classes"], mistakes))
+        _unknown(f"{within}targets", targets, ("classes",), mistakes)
+        goal = Column("targets", "category", values=_values(f"{within}targets: classes", targets["classes"], mistakes))
     else:
-        _unknown("targets", targets, ("classes", "low", "high"), mistakes)
-        goal = Column("targets", "real", *_bounds("targets", targets, mistakes))
-    _target("targets", goal, mistakes)
+        _unknown(f"{within}targets", targets, ("classes", "low", "high"), mistakes)
+        goal = Column("targets", "real", *_bounds(f"{within}targets", targets, mistakes))
+    _target(f"{within}targets", goal, mistakes)
     return {"target": goal, "inputs": ArrayInputs(low, high, tuple(shape))}
 
 

@@ -174,7 +174,7 @@ def _read(path: Path, schema: Schema) -> Encoded:
     if schema.inputs is not None:
         if suffix != ".npz":
             raise ValueError(
-                f"{path.name} must be .npz for a schema with [inputs]; describe a CSV with [columns.NAME]."
+                f"{path.name} must be .npz for a schema with inputs; describe a CSV with a table for each column."
             )
         encoded = _read_arrays(path, schema)
     else:

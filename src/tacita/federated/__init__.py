@@ -5,6 +5,14 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tacita import _check
+
+try:
+    import safetensors as _safetensors  # noqa: F401
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise _check.missing("Federations need PyTorch", "federated") from error
+
 from tacita.federated.client import Client as Client
 from tacita.federated.client import Local as Local
 from tacita.federated.client import Task as Task

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tacita import runs
+from tacita import _check, runs
 from tacita._check import PrivacyError
 from tacita.federated.flower_client import ANSWER, ASK, fingerprint, parameters_of, record_like
 from tacita.federated.labels import federation_label, figures
@@ -34,7 +34,7 @@ try:
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import Result, Strategy
 except ImportError as error:
-    raise ImportError("Flower is not installed: pip install 'tacita[federated]'") from error
+    raise _check.missing("Flower is not installed", "federated") from error
 
 if TYPE_CHECKING:
     from tacita.ledger import Ledger

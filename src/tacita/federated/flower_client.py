@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tacita import _check
 from tacita._check import PrivacyError
 from tacita.federated.client import Client, Local, Memory, Task, Training
 from tacita.federated.masking import Masker
@@ -20,7 +21,7 @@ from tacita.training.gradients import Parameters
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 except ImportError as error:
-    raise ImportError("Flower is not installed: pip install 'tacita[federated]'") from error
+    raise _check.missing("Flower is not installed", "federated") from error
 
 ASK, ANSWER = "tacita-ask", "tacita-answer"  # records of a message
 _STATE, _MEMORY = "tacita", "tacita-memory"  # records of a client's own state

@@ -135,7 +135,7 @@ def masker(name: str, exchange: str) -> Masker:
     try:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     except ImportError as error:
-        raise ImportError("Masked sums need cryptography: pip install 'tacita[federated]'") from error
+        raise _check.missing("Masked sums need cryptography", "federated") from error
     return Masker(name, X25519PrivateKey.generate(), exchange)
 
 

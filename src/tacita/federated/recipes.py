@@ -187,6 +187,11 @@ def _keep(recipe: Recipe, run_dir: str | Path, engine: str) -> None:
 def recipe_of(run_dir: str | Path) -> tuple[Recipe, str]:
     """Return the recipe of a run and the engine that it was started with."""
     document = runs.read_json(Path(run_dir), "recipe.json")
+    if document.get("kind") != "federated":
+        raise runs.RunError(
+            f"{str(run_dir)!r} is not a federation's run; for a training there is `tacita train --resume`, for a "
+            "generator `tacita synthesise --resume`."
+        )
     try:
         return Recipe(**document["recipe"]), _check.one_of("engine", document["engine"], ENGINES)
     except (KeyError, TypeError) as error:

@@ -1,5 +1,14 @@
 """Private variational inference on Pyro models."""
 
+from tacita import _check
+
+try:
+    import pyro as _pyro  # noqa: F401
+    import safetensors as _safetensors  # noqa: F401
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise _check.missing("Inference needs Pyro and PyTorch", "bayes") from error
+
 from tacita.inference.calibration import coverage as coverage
 from tacita.inference.divergences import Box as Box
 from tacita.inference.fit import fit as fit

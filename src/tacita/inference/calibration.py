@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pyro
 import torch
+from pyro import poutine
 from torch import Tensor
 
 from tacita import _check, runs
@@ -23,12 +25,6 @@ from tacita.inference.results import Result
 from tacita.inference.terms import Separated, called, without_validation
 from tacita.posterior.pyro_model import session_left_as_found
 from tacita.training.labels import write_label
-
-try:
-    import pyro
-    from pyro import poutine
-except ImportError as error:
-    raise ImportError("Inference needs Pyro and PyTorch: pip install 'tacita[bayes]'") from error
 
 
 @dataclass(frozen=True)

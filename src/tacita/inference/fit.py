@@ -237,6 +237,8 @@ def resume(
 ) -> Result:
     """Go on with an interrupted fit: the same settings, the same guarantee, fresh noise.
 
+    A fit that is finished is returned as it is, which a line on standard error says.
+
     Args:
         run_dir: The run directory.
         model: The same model.
@@ -246,6 +248,9 @@ def resume(
         progress: Called with (step, steps) after each step.
     """
     chosen = Settings(**runs.read_json(Path(run_dir), FILE)["settings"])
+    said = runs.finished(Path(run_dir))
+    if said is not None:
+        print(f"tacita: {said}", file=sys.stderr)
     if chosen.method == "final-samples":
         from tacita.inference import replays
 

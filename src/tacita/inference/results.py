@@ -179,7 +179,7 @@ class Result:
                 warnings.simplefilter("ignore", FutureWarning)  # it tells of its next version once a day
                 import arviz
         except ImportError as error:
-            raise ImportError("ArviZ output needs ArviZ: pip install 'tacita[bayes]'") from error
+            raise _check.missing("ArviZ output needs ArviZ", "bayes") from error
         draws = {name: values.numpy()[None] for name, values in self.posterior.sample().items()}
         notes = {"inference_library": "tacita", "method": self.method, "privacy": self.guarantee.claim}
         return arviz.from_dict(posterior=draws, posterior_attrs=notes)

@@ -24,7 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyro
+import pyro.distributions as dist
 import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
 from torch.func import grad, vmap
@@ -35,14 +39,6 @@ from tacita._check import PrivacyError
 from tacita.inference import terms
 from tacita.inference.terms import FreshDraws, Model, Run, Separated, Unknown, called, without_validation
 from tacita.posterior.pyro_model import session_left_as_found
-
-try:
-    import pyro
-    import pyro.distributions as dist
-    from pyro.poutine.messenger import Messenger
-    from pyro.poutine.util import site_is_subsample
-except ImportError as error:
-    raise ImportError("Inference needs Pyro and PyTorch: pip install 'tacita[bayes]'") from error
 
 TOLERANCE = 1e-4  # relative: models compute in single precision
 _PROBES = 3  # records that the model is tried on

@@ -9,18 +9,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import pyro
 import torch
+from pyro.distributions.util import scale_and_mask
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
-
-try:
-    import pyro
-    from pyro.distributions.util import scale_and_mask
-    from pyro.poutine.messenger import Messenger
-    from pyro.poutine.util import site_is_subsample
-except ImportError as error:
-    raise ImportError("Inference needs Pyro and PyTorch: pip install 'tacita[bayes]'") from error
 
 Model = Callable[..., Any]
 

@@ -68,9 +68,7 @@ class Chain:
             try:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             except FileExistsError:
-                raise PrivacyError(
-                    f"{path} exists already; open it with Ledger.open, or choose another path."
-                ) from None
+                raise PrivacyError(f"{path} exists already; open it, or choose another path.") from None
             except OSError as error:
                 raise PrivacyError(f"The ledger {path} cannot be created: {error.strerror}.") from error
         try:
@@ -93,7 +91,9 @@ class Chain:
     def open(cls, path: str) -> Chain:
         """Open a chain and check that the file is sound. Rows are checked when they are read."""
         if path == MEMORY or not Path(path).is_file():
-            raise PrivacyError(f"There is no ledger at {path}; make one with Ledger.create.")
+            raise PrivacyError(
+                f"There is no ledger at {path}: create it first, or give the place that it was moved to."
+            )
         with _clear(path):
             chain = cls(_connect(path), path)
             try:

@@ -56,6 +56,10 @@ class BudgetExceeded(PrivacyError):
     """A charge that would pass the budget. Nothing was written."""
 
 
+class BudgetRaised(PrivacyError):
+    """A larger budget than the one in force, without its owner's consent. Nothing was written."""
+
+
 class Ledger:
     """A privacy budget in one file. Make it with `create` or `open`; close it, or use it in a `with` statement.
 
@@ -214,9 +218,9 @@ class Ledger:
         body = budget_body(epsilon, delta)
         with self._writing() as state:
             if state.budget and not raise_it and (epsilon > state.budget[0] or delta > state.budget[1]):
-                raise PrivacyError(
+                raise BudgetRaised(
                     f"The budget is epsilon {state.budget[0]:g} at delta {state.budget[1]:g}, and {epsilon:g} at "
-                    f"{delta:g} would raise it; if its owner agrees, pass raise_it=True (--raise for the command)."
+                    f"{delta:g} would raise it; if its owner agrees, pass raise_it=True."
                 )
             return self._append("budget", "", body)
 

@@ -12,6 +12,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from tacita import _check
+
 if TYPE_CHECKING:
     from tacita._check import Floats
 
@@ -75,6 +77,6 @@ def _opendp() -> Any:
         import opendp.metrics
         from opendp.mod import enable_features
     except ImportError as error:
-        raise ImportError("Exact noise needs OpenDP: pip install 'tacita[posterior]'") from error
+        raise _check.missing("Exact noise needs OpenDP", "posterior") from error
     enable_features("contrib")
     return opendp

@@ -25,7 +25,7 @@ try:
     from pyro import poutine
     from pyro.poutine.util import site_is_factor, site_is_subsample
 except ImportError as error:
-    raise ImportError("Pyro models need Pyro and PyTorch: pip install 'tacita[bayes]'") from error
+    raise _check.missing("Pyro models need Pyro and PyTorch", "bayes") from error
 
 if TYPE_CHECKING:
     from tacita._check import Floats

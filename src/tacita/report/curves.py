@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tacita import _check
 from tacita.guarantee import Guarantee
 
 _WORST, _TYPICAL, _RECORDS, _INK, _GRID = "#b3403a", "#1f6f8b", "#5a8f69", "#2b2b2b", "#d9d9d9"
@@ -84,7 +85,7 @@ def load_matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise ImportError("Figures need matplotlib: pip install 'tacita[report]'") from error
+        raise _check.missing("Figures need matplotlib", "report") from error
     return matplotlib
 
 

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from tacita import _check
 from tacita.report import attacks, figures, numbers, words
 from tacita.report.label import GroupRow, Label
 
@@ -56,7 +57,7 @@ def page_template() -> Template:
     try:
         import jinja2
     except ImportError as error:
-        raise ImportError("The label page needs jinja2: pip install 'tacita[report]'") from error
+        raise _check.missing("The label page needs jinja2", "report") from error
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalize
     )

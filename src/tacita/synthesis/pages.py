@@ -199,7 +199,7 @@ def page_template() -> Template:
     try:
         import jinja2
     except ImportError as error:
-        raise ImportError("Pages need jinja2: pip install 'tacita[report]'") from error
+        raise _check.missing("Pages need jinja2", "report") from error
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalize
     )

@@ -1,10 +1,12 @@
 """Private training in PyTorch: per-record gradients, clip, noise, Poisson sampling, the loop, checkpoints."""
 
+from tacita import _check
+
 try:
     import safetensors as _safetensors  # noqa: F401
     import torch as _torch  # noqa: F401
 except ImportError as error:
-    raise ImportError("Private training needs PyTorch: pip install 'tacita[torch]'") from error
+    raise _check.missing("Private training needs PyTorch", "torch") from error
 
 from tacita.training.gradients import clipped_sum as clipped_sum
 from tacita.training.gradients import record_norms as record_norms

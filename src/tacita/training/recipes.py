@@ -97,6 +97,7 @@ class Recipe:
         _check.count("batch_size", recipe.batch_size)
         _check.in_range("holdout", recipe.holdout, 0.0, 0.9)
         _check.in_range("learning_rate", recipe.learning_rate, 0.0, 1e6)
+        _check.in_range("momentum", recipe.momentum, 0.0, 1e6)
         _check.count("individual_every", recipe.individual_every, low=0)
         return recipe
 
@@ -107,13 +108,22 @@ class Recipe:
 
 
 def check_words(recipe: type, table: Mapping[str, Any]) -> None:
-    """Refuse entries that a recipe does not know, with the nearest one that it does, and a recipe without data."""
+    """Refuse entries that a recipe does not know or of another type, and a recipe without data."""
     known = [f.name for f in fields(recipe)]
     for word in table:
         if word not in known:
             raise ValueError(f"{word!r} is not an entry of a recipe{_meant(get_close_matches(str(word), known, 1))}")
     if not isinstance(table.get("data"), Mapping):
         raise ValueError("A recipe needs a [data] table, with a name or a file.")
+    for entry in fields(recipe):
+        value = table.get(entry.name)
+        if value is not None and str(entry.type).startswith("str") and not isinstance(value, str):
+            raise ValueError(f"{entry.name} must be text in quotes, got {value!r}.")
+        if value is not None and str(entry.type).startswith("Mapping") and not isinstance(value, Mapping):
+            raise ValueError(f"{entry.name} must be a table, got {value!r}.")
+    seed = table.get("seed")
+    if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
+        raise ValueError(f"seed must be a whole number in [0, 2**63), got {seed!r}.")
 
 
 def read_recipe(path: str | Path, recipe: type) -> dict[str, Any]:
@@ -123,6 +133,8 @@ def read_recipe(path: str | Path, recipe: type) -> dict[str, Any]:
         table = tomllib.loads(file.read_text())
     except FileNotFoundError:
         raise ValueError(f"There is no file {str(file)!r}.") from None
+    except IsADirectoryError:
+        raise ValueError(f"{str(file)!r} is a folder; pass a TOML file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{str(file)!r} is not TOML: {error}.") from None
     check_words(recipe, table)
@@ -335,7 +347,8 @@ def dataset_of(table: Mapping[str, Any]) -> Dataset:
         return load(str(table["name"]), target=table.get("target"))
     if "file" not in table:
         raise ValueError("[data] needs a name (one of the built-in sets) or a file.")
-    schema = Schema.from_dict({k: v for k, v in table.items() if k not in ("file", "test")})
+    described = {k: v for k, v in table.items() if k not in ("file", "test")}
+    schema = Schema.from_dict(described, within="data.")
     for entry in ("file", "test"):
         if entry in table and not Path(str(table[entry])).is_file():
             raise ValueError(f"[data] names a {entry} that is not there: {str(table[entry])!r}.")
@@ -420,11 +433,11 @@ def _custom(reference: str) -> nn.Module:
     sys.path.insert(0, os.getcwd())
     try:
         made = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"model {reference!r} cannot be loaded: {error}.") from error
+        model = made() if callable(made) and not isinstance(made, nn.Module) else made
+    except Exception as error:  # it is the user's own file: anything may be wrong in it, and no data are in it yet
+        raise ValueError(f"model {reference!r} cannot be loaded: {type(error).__name__}: {error}.") from error
     finally:
         sys.path.remove(os.getcwd())
-    model = made() if callable(made) and not isinstance(made, nn.Module) else made
     if not isinstance(model, nn.Module):
         raise TypeError(f"model {reference!r} must give a torch.nn.Module, got {type(model).__name__}.")
     return model
