@@ -41,7 +41,6 @@ _TRUST = {
 
 def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
     """Return the label of a federation after the rounds it has taken, at one delta for every figure."""
-    plan = server.plan
     if server.open_round is not None:
         server.lose(1)  # it was charged, and what came of it is not known
     worst = _worst(server, server.taken, delta)
@@ -54,7 +53,7 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
         comparisons=tuple(replace(g, assumptions=texts) for g in _comparisons(server, delta)),
         curve=(*((t, _running(server, t, delta)) for t in _times(server.taken)), (server.taken, worst.epsilon)),
         mechanism=_mechanism(server, facts),
-        declared=_declared(plan),
+        declared=_declared(server),
         checks=_checks(server, facts),
         steps_word="round",
         not_hardened=not_hardened("how long a round takes depends on how many clients were drawn, and on their data"),
@@ -172,9 +171,14 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def _declared(plan: FederationPlan) -> tuple[str, ...]:
-    lines = []
-    if plan.level == "parallel":
+def _declared(server: Server) -> tuple[str, ...]:
+    plan, lines = server.plan, []
+    if plan.level == "parallel" and server.unnamed_took_part:
+        lines.append(
+            "The headline is for a record of a client that took part in every round, since not every client declared "
+            "who it is."
+        )
+    elif plan.level == "parallel":
         lines.append(
             "The headline is for a record of the client that took part most often; who takes part is decided by coins "
             "and does not depend on the data."
