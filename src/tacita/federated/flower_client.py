@@ -69,6 +69,7 @@ def instance_privacy(
     it and adds the noise, so the server must be trusted. At every level the mod refuses whatever is not a well-formed
     request under its own plan, which must be the one that the server's `PrivateStrategy` has. A server without
     `PrivateStrategy` gets error replies to its train, evaluate and query messages, and the app's functions do not run.
+    Give the mod to the whole app, `ClientApp(mods=[...])`: one that is given to a single function guards that function.
 
     Args:
         plan: From `federation_plan`, the same on both sides; or a function of Flower's context that returns it.
@@ -138,9 +139,9 @@ class _Guard:
     warned: bool = False
 
     def __call__(self, message: Message, context: Context, call_next: App) -> Message:
-        with _wordless(but=PrivacyError):
+        with _redacted(allow=PrivacyError):
             if self.allow_evaluation and message.metadata.message_type.split(".")[0] == "evaluate":
-                with _wordless():
+                with _redacted():
                     return call_next(message, context)
             asked = request_of(message)
             if asked["ask"] == "name":
@@ -153,11 +154,11 @@ class _Guard:
                 return self._answer(message, context, plan, asked)
             if asked["ask"] != "update":
                 raise PrivacyError("At level 'client' a client answers requests for its name and its update only.")
-            with _wordless():
+            with _redacted():
                 return call_next(message, context)
 
     def _answer(self, message: Message, context: Context, plan: FederationPlan, asked: Mapping[str, Any]) -> Message:
-        with _wordless():
+        with _redacted():
             client = self.make(context, plan)
         costs = self.ledger is None or self.make.panel > 0
         answer = _answers(client, message, asked, lambda: self._charge(client, context), costs=costs)
@@ -184,21 +185,21 @@ class _Guard:
 
 
 @contextmanager
-def _wordless(but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Pass an error on by its type alone: Flower sends its words to the server, and they may quote a record."""
+def _redacted(allow: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Replace errors by their type alone: Flower sends their text to the server, and it may quote a record."""
     try:
         yield
-    except _Wordless:
+    except _RedactedError:
         raise
-    except but:
+    except allow:
         raise
     except Exception as error:
         _LOG.exception("Tacita: this client cannot answer")
-        raise _Wordless(f"the client could not answer ({type(error).__name__}); its own log says why") from None
+        raise _RedactedError(f"the client could not answer ({type(error).__name__}); its own log says why") from None
 
 
-class _Wordless(RuntimeError):
-    """An error without the words of the one that it stands for."""
+class _RedactedError(RuntimeError):
+    """An error in place of another one, without its text."""
 
 
 def request_of(message: Message) -> dict[str, Any]:
@@ -327,7 +328,7 @@ def _update_reply(
         raise PrivacyError("The server's arrays are not the parameters of this client's model: nothing is sent.")
     client.require_next(asked["round"])
     charge()
-    with _wordless():
+    with _redacted():
         update = client.update({name: current[name] for name in own}, asked["round"])
     moved = {k: a.numpy() + update[k].numpy() if k in update else a.numpy() for k, a in arrays.items()}
     content = RecordDict({key: record_like(moved, arrays), "metrics": MetricRecord({"num-examples": 1})})
