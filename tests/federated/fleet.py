@@ -99,8 +99,12 @@ class Fleet:
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
         )
 
-    def start_node(self, partition: int, partitions: int, deadline: float = 40.0, wait: bool = True) -> Process:
+    def start_node(
+        self, partition: int, partitions: int, deadline: float = 40.0, wait: bool = True, config: str | None = None
+    ) -> Process:
+        """Start a SuperNode with its partition, or with another node configuration; an empty one is none."""
         port = free_port()
+        chosen = f"partition-id={partition} num-partitions={partitions}" if config is None else config
         command = [
             str(BIN / "flower-supernode"),
             "--insecure",
@@ -110,14 +114,18 @@ class Fleet:
             "127.0.0.1",
             "--port",
             str(port),
-            "--node-config",
-            f"partition-id={partition} num-partitions={partitions}",
+            *(["--node-config", chosen] if chosen else []),
         ]
         node = self.spawn(f"supernode{partition}-{port}", command, port)
         self.nodes.append(node)
         if wait:
             wait_until(lambda: "SuperNode ID:" in node.log, deadline, node)
         return node
+
+    def stop_node(self, node: Process) -> None:
+        """End a SuperNode as its operator would, and wait until it is gone."""
+        node.popen.terminate()
+        node.popen.wait(30)
 
     def cli(self, *arguments: str, deadline: float = 60.0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -174,11 +174,7 @@ class Client:
             At levels parallel, sequential and joint what is returned is one or more Poisson-sampled Gaussian steps for
             each of the client's records, at the plan's record rate and noise (sequential: its share of the noise).
         """
-        if not self.answered < number <= self.plan.rounds:
-            raise PrivacyError(
-                f"Client {self.name!r} answered round {self.answered} and was asked for round {number} of "
-                f"{self.plan.rounds}: a round is answered once."
-            )
+        self.require_next(number)
         self.answered = number
         random = np.random.Generator(np.random.PCG64DXSM(self._entropy(number)))
         if self.task.training is not None:
@@ -190,6 +186,21 @@ class Client:
         if self.plan.level == "parallel":
             return self._private_steps(parameters, random)
         return self._private_sum(parameters, random)
+
+    def require_next(self, number: int) -> None:
+        """Raise unless round `number` is one of the plan's and comes after those that were answered."""
+        if not self.answered < number <= self.plan.rounds:
+            raise PrivacyError(
+                f"Client {self.name!r} answered round {self.answered} and was asked for round {number} of "
+                f"{self.plan.rounds}: a round is answered once."
+            )
+
+    @property
+    def seed_mark(self) -> str | None:
+        """A hash that says whether two runs of this client draw the same noise; None without a chosen seed."""
+        if self._seed is None:
+            return None
+        return hashlib.sha256(f"tacita client mark {self._seed} {self.name}".encode()).hexdigest()
 
     def restore(self, account: Mapping[str, Any]) -> None:
         """Take up the account of this client's records that a checkpoint kept."""

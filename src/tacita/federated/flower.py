@@ -58,8 +58,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         run_dir: Where to write the run: checkpoints, ledger and label. If it holds a run of this plan, that is resumed.
         panel: How many clients are followed, at level client; 0 takes the norms of those who take part.
         record_panel: How many records each client follows, at the other levels: the `panel` of their mod.
-        named: Ask clients for their names (`partition-id`), which their mod tells; needed for a stable identity across
-            restarts. By default at all levels but client.
+        named: Ask clients for the names that they declare, which their mod reports; needed for a stable identity across
+            restarts. By default at all levels but client, and with `client_rates`.
         patience: Seconds to wait for `min_available_nodes` before the first round.
         rng: A seed. None, the default, is seeded by the operating system.
         name: The run's name on its label.
@@ -95,7 +95,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._books = (ledger, record_ledger)
         self._panel, self._record_panel, self._patience, self._rng = panel, record_panel, patience, rng
-        self._named = plan.level != "client" if named is None else named
+        self._named = plan.level != "client" or bool(plan.client_rates) if named is None else named
+        if plan.client_rates and not self._named:
+            raise PrivacyError("client_rates go by the names that clients declare: leave out named=False.")
         self._facts = RunFacts(
             title=name or (self.run_dir.name if self.run_dir else "Private federation"),
             purpose=purpose or f"A model trained by a Flower federation with {type(strategy).__name__}.",
@@ -105,6 +107,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         self._arrays: ArrayRecord | None = None
         self._nodes: dict[str, int] = {}
         self._names: dict[int, str] = {}
+        self._unnamed: set[str] = set()  # nodes that did not declare whose they are
         self._sent: list[Message] = []
         self._grid: Grid | None = None
         self._told: str | None = None
@@ -148,7 +151,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if self.server is None:
             arrays = self.open(arrays)
         self._arrays = arrays
-        now = self._core.begin(self._enrolled(grid))
+        now = self._core.begin(self._enrolled(grid), unnamed=self._unnamed)
         if now is None:
             if self._told is None:
                 self._told = self._core.status
@@ -298,18 +301,28 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
     def _learn_names(self, grid: Grid, nodes: list[int]) -> None:
         if not self._named:
             self._names.update({n: str(n) for n in nodes})
+            self._unnamed.update(str(n) for n in nodes)
             return
         asked = [self._ask(node, {"ask": "name"}) for node in nodes]
         for reply in grid.send_and_receive(asked, timeout=self.timeout) if asked else ():
-            name = _answer(reply).get("name")
-            node = reply.metadata.src_node_id
-            if isinstance(name, str) and node in nodes and name not in self._names.values():
-                self._names[node] = name
+            node, answer = reply.metadata.src_node_id, _answer(reply)
+            if node in nodes and isinstance(answer.get("name"), str):
+                self._enrol(node, answer["name"] if answer.get("declared") is True else None)
         if not self._names:
             raise PrivacyError(
                 f"No client told its name. Level {self.plan.level!r} needs the mod: "
                 "ClientApp(mods=[tacita.federated.instance_privacy(...)])."
             )
+
+    def _enrol(self, node: int, name: str | None) -> None:
+        """Take up a node under the name that it declared, or under its number; a name gets one coin."""
+        if name is None and self.plan.client_rates:
+            _LOG.warning("Tacita: node %s declares no name, so its rate is not known, and it is not asked", node)
+        elif name in self._names.values():
+            _LOG.warning("Tacita: node %s declares the name of another node, and is not asked", node)
+        else:
+            self._names[node] = str(node) if name is None else name
+            self._unnamed.update([str(node)] if name is None else [])
 
     def _content(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
         """Return what the inner strategy would send to a client."""
@@ -375,12 +388,13 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         def keys(names: tuple[str, ...], exchange: str) -> Mapping[str, bytes]:
             if sent and exchange == first_attempt(exchange):
                 return sent
-            answers = ask({n: {"ask": "key", "exchange": exchange} for n in names if n in self._nodes})
+            question = {"ask": "key", "plan": fingerprint(self.plan), "exchange": exchange}
+            answers = ask({n: question for n in names if n in self._nodes})
             return {n: a["key"] for n, a in answers.items() if isinstance(a.get("key"), bytes)}
 
         def costs(keys: Mapping[str, bytes], exchange: str, what: str) -> dict[str, Any]:
             everyone = {"names": list(keys), "keys": list(keys.values())}
-            question = {"ask": "costs", "exchange": exchange, "what": what, **everyone}
+            question = {"ask": "costs", "plan": fingerprint(self.plan), "exchange": exchange, "what": what, **everyone}
             answers = ask({n: {**question, "steps": core.steps_of(n)} for n in keys})
             return {n: words for n, a in answers.items() if (words := _words(a.get("words"))) is not None}
 

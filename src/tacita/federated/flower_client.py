@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +17,10 @@ import torch
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.federated.client import Client, Local, Memory, Task, Training
+from tacita.federated.client_ledger import ClientLedger, Standing, checked_budget, enforced_plan
 from tacita.federated.masking import Masker
 from tacita.federated.plan import FederationPlan
+from tacita.ledger.rows import name_text
 from tacita.training.gradients import Parameters
 
 try:
@@ -24,8 +29,23 @@ except ImportError as error:
     raise _check.missing("Flower is not installed", "federated") from error
 
 ASK, ANSWER = "tacita-ask", "tacita-answer"  # records of a message
-_STATE, _MEMORY = "tacita", "tacita-memory"  # records of a client's own state
+_STATE, _MEMORY, _CHARGED = "tacita", "tacita-memory", "tacita-ledger"  # records of a client's own state
 _LOG = logging.getLogger("flwr")
+_PANEL = 64
+_UPDATE: dict[str, type] = {"plan": str, "round": int}
+_KEY: dict[str, type] = {"plan": str, "exchange": str}
+_REQUESTS: dict[str, tuple[dict[str, type], ...]] = {  # what a server may ask for, each with its exact fields
+    "name": ({},),
+    "update": (_UPDATE, {**_UPDATE, "exchange": str}),
+    "key": (_KEY,),
+    "costs": ({**_KEY, "what": str, "names": list, "keys": list, "steps": int},),
+}
+_COSTS = ("records", "norms")
+
+App = Callable[[Message, Context], Message]
+Mod = Callable[[Message, Context, App], Message]
+Name = str | Callable[[Context], str]
+LedgerPath = str | Path | Callable[[Context], str | Path]
 
 
 def instance_privacy(
@@ -35,14 +55,22 @@ def instance_privacy(
     loss_fn: Callable[[Any, Any], torch.Tensor],
     data: Callable[[Context], Any],
     learning_rate: float = 1.0,
-    panel: int = 64,
+    panel: int | None = None,
     rng: int | None = None,
-) -> Callable[[Message, Context, Callable[[Message, Context], Message]], Message]:
+    name: Name | None = None,
+    ledger: LedgerPath | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    allow_evaluation: bool = False,
+) -> Mod:
     """Return a Flower mod that trains privately in the place of the app's own train function.
 
-    What a client sends then protects each of its records, at the level and with the noise of the plan, which must be
-    the one that the server's `PrivateStrategy` has: a client refuses another. At level client the app's own function
-    trains, and the mod tells the client's name.
+    At levels parallel, sequential and joint what a client sends protects each of its records, with the noise of the
+    plan. At level client the app's own function trains, and its update leaves the client unprotected: the server clips
+    it and adds the noise, so the server must be trusted. At every level the mod refuses whatever is not a well-formed
+    request under its own plan, which must be the one that the server's `PrivateStrategy` has. A server without
+    `PrivateStrategy` gets error replies to its train, evaluate and query messages, and the app's functions do not run.
+    Give the mod to the whole app, `ClientApp(mods=[...])`: one that is given to a single function guards that function.
 
     Args:
         plan: From `federation_plan`, the same on both sides; or a function of Flower's context that returns it.
@@ -50,39 +78,145 @@ def instance_privacy(
         loss_fn: As in PyTorch, the mean over a batch.
         data: Returns this client's records, from Flower's context; called for every message, so keep what is slow.
         learning_rate: Of the steps inside the client, at level parallel.
-        panel: How many of its records a client follows, for typical figures; 0 follows none.
+        panel: How many of its records a client follows, for typical figures; 0 follows none. By default 64, and 0 with
+            a ledger: costs are reported masked, and no ledger is charged for them.
         rng: A seed. None, the default, is seeded by the operating system.
+        name: The client's name, the same after every restart: a string, or a function of Flower's context. By default
+            `client-id` or `partition-id` of the node's configuration. A client without a name says so, and the server
+            counts it as if it had taken part in every round.
+        ledger: Where the client keeps account of its records over all runs and servers: a path, or a function of
+            Flower's context. Every answer is charged there, on disk, before it is computed, with what the client
+            enforces by itself: its own noise and its own sampling. Not for level client, where it enforces nothing.
+        epsilon: With `delta`, the budget of a ledger that is created. An answer that would pass the budget is refused.
+        delta: See `epsilon`.
+        allow_evaluation: Whether evaluate messages reach the app's own function. What it sends is computed from the
+            records without noise, is charged nowhere, and is covered by no figure; not together with a ledger.
     """
-    local, tasks = Local(learning_rate=learning_rate), list[Task]()
+    if isinstance(name, str):
+        name_text("name", name)
+    if ledger is None and (epsilon is not None or delta is not None):
+        raise ValueError("epsilon and delta are the budget of a ledger: give ledger= as well.")
+    if ledger is not None and allow_evaluation:
+        raise PrivacyError("allow_evaluation sends what no ledger is charged for: leave it out, or leave ledger out.")
+    if ledger is not None and isinstance(plan, FederationPlan):
+        enforced_plan(plan)
+    budget = None if epsilon is None and delta is None else checked_budget(epsilon, delta)
+    followed = panel if panel is not None else 0 if ledger is not None else _PANEL
+    make = _Maker(model, loss_fn, data, Local(learning_rate=learning_rate), followed, rng, name)
+    return _Guard(plan, make, ledger, budget, allow_evaluation)
 
-    def client(context: Context, declared: FederationPlan) -> Client:
-        if not tasks:
-            tasks.append(Task(model(), loss_fn, local))
-        made = Client(client_name_of(context), tasks[0], data(context), declared, panel=panel, rng=rng)
+
+@dataclass
+class _Maker:
+    """Makes this node's client, for every message anew; what it remembers is in Flower's own state."""
+
+    model: Callable[[], torch.nn.Module]
+    loss_fn: Callable[[Any, Any], torch.Tensor]
+    data: Callable[[Context], Any]
+    local: Local
+    panel: int
+    rng: int | None
+    name: Name | None
+    task: Task | None = None
+
+    def __call__(self, context: Context, plan: FederationPlan) -> Client:
+        if self.task is None:
+            self.task = Task(self.model(), self.loss_fn, self.local)
+        name, _ = identity_of(context, self.name)
+        made = Client(name, self.task, self.data(context), plan, panel=self.panel, rng=self.rng)
         _restore_client(made, context)
         return made
 
-    def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-        asked = message.content.config_records.get(ASK)
-        if asked is None:
-            return call_next(message, context)
-        if asked["ask"] == "name":
-            return _reply(message, {"name": client_name_of(context)})
-        declared = plan(context) if callable(plan) else plan
-        if declared.level == "client":
-            return call_next(message, context)
-        try:
-            this = client(context, declared)
-            answer = _answers(this, message, dict(asked))
-        except PrivacyError:
-            raise
-        except Exception as error:  # Flower passes its words on to the server, and they may quote a record
-            _LOG.exception("Tacita: this client cannot answer")
-            raise RuntimeError(f"the client could not answer ({type(error).__name__}); its own log says why") from None
-        _keep_client(this, context)
+
+@dataclass
+class _Guard:
+    """The mod: it answers private requests under its plan, and refuses everything else."""
+
+    plan: FederationPlan | Callable[[Context], FederationPlan]
+    make: _Maker
+    ledger: LedgerPath | None
+    budget: tuple[float, float] | None
+    allow_evaluation: bool
+    warned: bool = False
+
+    def __call__(self, message: Message, context: Context, call_next: App) -> Message:
+        with _redacted(allow=PrivacyError):
+            if self.allow_evaluation and message.metadata.message_type.split(".")[0] == "evaluate":
+                with _redacted():
+                    return call_next(message, context)
+            asked = request_of(message)
+            if asked["ask"] == "name":
+                return _name_reply(message, *identity_of(context, self.make.name))
+            plan = self.plan(context) if callable(self.plan) else self.plan
+            _require_plan(asked, plan)
+            if self.ledger is not None:
+                enforced_plan(plan)
+            if plan.level != "client":
+                return self._answer(message, context, plan, asked)
+            if asked["ask"] != "update":
+                raise PrivacyError("At level 'client' a client answers requests for its name and its update only.")
+            with _redacted():
+                return call_next(message, context)
+
+    def _answer(self, message: Message, context: Context, plan: FederationPlan, asked: Mapping[str, Any]) -> Message:
+        with _redacted():
+            client = self.make(context, plan)
+        costs = self.ledger is None or self.make.panel > 0
+        answer = _answers(client, message, asked, lambda: self._charge(client, context), costs=costs)
+        _keep_client(client, context)
         return answer
 
-    return mod
+    def _charge(self, client: Client, context: Context) -> None:
+        """Charge one answer to the client's ledger, and keep what that returned in Flower's own state."""
+        if self.ledger is None:
+            if not self.warned and _STATE not in context.state.config_records:
+                _LOG.warning("Tacita: without ledger= this client does not count what its records spend in other runs.")
+            self.warned = True
+            return
+        kept = context.state.config_records.get(_CHARGED)
+        last = Standing(str(kept["run"]), int(kept["steps"]), str(kept["head"])) if kept is not None else Standing()
+        try:
+            where = self.ledger(context) if callable(self.ledger) else self.ledger
+            ledger = ClientLedger(Path(where), self.budget)
+            now = ledger.charge(client.plan, last, title=f"flower {context.run_id}", seed_mark=client.seed_mark)
+        except PrivacyError as error:  # its words tell what was spent elsewhere
+            _LOG.error("Tacita: the ledger refuses this answer. %s", error)
+            raise PrivacyError("This client's ledger refuses another answer: nothing was computed.") from None
+        context.state[_CHARGED] = ConfigRecord({"run": now.run, "steps": now.steps, "head": now.head})
+
+
+@contextmanager
+def _redacted(allow: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Replace errors by their type alone: Flower sends their text to the server, and it may quote a record."""
+    try:
+        yield
+    except _RedactedError:
+        raise
+    except allow:
+        raise
+    except Exception as error:
+        _LOG.exception("Tacita: this client cannot answer")
+        raise _RedactedError(f"the client could not answer ({type(error).__name__}); its own log says why") from None
+
+
+class _RedactedError(RuntimeError):
+    """An error in place of another one, without its text."""
+
+
+def request_of(message: Message) -> dict[str, Any]:
+    """Return the private request that a message carries; anything else is refused."""
+    asked: dict[str, Any] = {}
+    if message.metadata.message_type == "train":
+        asked = dict(message.content.config_records.get(ASK, {}))
+    kind = asked.get("ask")
+    fields = {field: type(value) for field, value in asked.items() if field != "ask"}
+    known = _REQUESTS.get(kind, ()) if isinstance(kind, str) else ()
+    if fields not in known or asked.get("what", "records") not in _COSTS:
+        raise PrivacyError(
+            "This client answers well-formed private requests only, and this message is none: nothing is sent. "
+            "The server needs tacita.federated.PrivateStrategy with the client's plan."
+        )
+    return asked
 
 
 def local_training(
@@ -99,9 +233,13 @@ def local_training(
 
     What a `Training` remembers is kept in Flower's own state, which stays with the client.
     """
+    asked = request_of(message)
+    if asked["ask"] != "update":
+        raise PrivacyError("Local training answers requests for an update only.")
+    _require_plan(asked, plan)
     client = Client(client_name_of(context), Task(model, loss_fn, local), data(context), plan, rng=rng)
     client.memory = kept_memory(context)
-    answer = _answers(client, message, dict(message.content.config_records[ASK]))
+    answer = _answers(client, message, asked)
     keep_memory(context, client.memory)
     return answer
 
@@ -118,18 +256,36 @@ def kept_memory(context: Context) -> Memory:
     return {} if kept is None else dict(kept.to_torch_state_dict())
 
 
-def named_client(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """A Flower mod that tells the client's name (`partition-id`), for `PrivateStrategy(named=True)` at level client."""
+def named_client(message: Message, context: Context, call_next: App) -> Message:
+    """A Flower mod that reports the client's name, for `PrivateStrategy(named=True)` at level client.
+
+    It protects nothing: every other message, from any server, reaches the app's own functions as it is. Use
+    `instance_privacy` for a client that refuses servers without its plan.
+    """
     asked = message.content.config_records.get(ASK)
-    if asked is not None and asked["ask"] == "name":
-        return _reply(message, {"name": client_name_of(context)})
+    if asked is not None and asked.get("ask") == "name":
+        return _name_reply(message, *identity_of(context))
     return call_next(message, context)
 
 
 def client_name_of(context: Context) -> str:
-    """Return a client's name: its partition, or its node where it has none."""
-    partition = context.node_config.get("partition-id")
-    return f"{int(partition):06d}" if isinstance(partition, int) else str(context.node_id)
+    """Return a client's name: as its node's configuration declares it, else its node's number."""
+    return identity_of(context)[0]
+
+
+def identity_of(context: Context, name: Name | None = None) -> tuple[str, bool]:
+    """Return a client's name, and whether it was declared. A node's number changes at every restart, so it is none."""
+    if name is not None:
+        return name_text("name", name(context) if callable(name) else name), True
+    for key in ("client-id", "partition-id"):
+        value = context.node_config.get(key)
+        if isinstance(value, str) and value.isascii() and value.isdecimal():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return f"{value:06d}", True
+        if isinstance(value, str) and value:
+            return name_text(key, value), True
+    return str(context.node_id), False
 
 
 def fingerprint(plan: FederationPlan) -> str:
@@ -137,25 +293,49 @@ def fingerprint(plan: FederationPlan) -> str:
     return hashlib.sha256(json.dumps(plan.to_dict(), sort_keys=True).encode()).hexdigest()
 
 
-def _answers(client: Client, message: Message, asked: dict[str, Any]) -> Message:
+def _require_plan(asked: Mapping[str, Any], plan: FederationPlan) -> None:
+    if asked["plan"] != fingerprint(plan):
+        raise PrivacyError("The server's plan is not this client's: nothing is sent.")
+
+
+def _answers(
+    client: Client,
+    message: Message,
+    asked: Mapping[str, Any],
+    charge: Callable[[], None] = lambda: None,
+    costs: bool = True,
+) -> Message:
+    """Answer a request under the client's plan; `charge` is called before anything is computed from the records."""
     if asked["ask"] == "update":
-        if asked["plan"] != fingerprint(client.plan):
-            raise PrivacyError("The server's plan is not this client's: nothing is sent.")
-        key, arrays = next(iter(message.content.array_records.items()))
-        current = parameters_of(arrays)
-        update = client.update({name: current[name] for name in client.task.parameters}, int(asked["round"]))
-        moved = {k: a.numpy() + update[k].numpy() if k in update else a.numpy() for k, a in arrays.items()}
-        content = RecordDict({key: record_like(moved, arrays), "metrics": MetricRecord({"num-examples": 1})})
-        if "exchange" in asked:
-            content[ANSWER] = ConfigRecord({"key": client.key(str(asked["exchange"]))})
-        return Message(content, reply_to=message)
+        return _update_reply(client, message, asked, charge, costs)
+    if not costs:
+        raise PrivacyError("This client reports no costs: its ledger could not charge them.")
     if asked["ask"] == "key":
-        return _reply(message, {"key": client.key(str(asked["exchange"]))})
-    if asked["ask"] == "costs":
-        keys = dict(zip(asked["names"], asked["keys"], strict=True))
-        words = client.costs(keys, what=str(asked["what"]), steps=int(asked["steps"]))
-        return _reply(message, {"words": words.astype("<u8").tobytes()})
-    raise PrivacyError(f"The server asked for {asked['ask']!r}, which this client does not know.")
+        return _reply(message, {"key": client.key(asked["exchange"])})
+    if client.masker is None or client.masker.exchange != asked["exchange"]:
+        raise PrivacyError("This exchange was not begun, or was answered: ask for this client's key first.")
+    keys = dict(zip(asked["names"], asked["keys"], strict=True))
+    words = client.costs(keys, what=asked["what"], steps=asked["steps"])
+    return _reply(message, {"words": words.astype("<u8").tobytes()})
+
+
+def _update_reply(
+    client: Client, message: Message, asked: Mapping[str, Any], charge: Callable[[], None], costs: bool
+) -> Message:
+    records, own = message.content.array_records, client.task.parameters
+    key, arrays = next(iter(records.items()), ("", ArrayRecord()))
+    current = parameters_of(arrays)
+    if len(records) != 1 or any(n not in current or current[n].shape != p.shape for n, p in own.items()):
+        raise PrivacyError("The server's arrays are not the parameters of this client's model: nothing is sent.")
+    client.require_next(asked["round"])
+    charge()
+    with _redacted():
+        update = client.update({name: current[name] for name in own}, asked["round"])
+    moved = {k: a.numpy() + update[k].numpy() if k in update else a.numpy() for k, a in arrays.items()}
+    content = RecordDict({key: record_like(moved, arrays), "metrics": MetricRecord({"num-examples": 1})})
+    if costs and "exchange" in asked:
+        content[ANSWER] = ConfigRecord({"key": client.key(asked["exchange"])})
+    return Message(content, reply_to=message)
 
 
 def _keep_client(client: Client, context: Context) -> None:
@@ -185,6 +365,10 @@ def _restore_client(client: Client, context: Context) -> None:
 
         key = X25519PrivateKey.from_private_bytes(bytes(kept["key"]))
         client.masker = Masker(client.name, key, str(kept["exchange"]))
+
+
+def _name_reply(message: Message, name: str, declared: bool) -> Message:
+    return _reply(message, {"name": name, "declared": declared})
 
 
 def _reply(message: Message, answer: Mapping[str, Any]) -> Message:

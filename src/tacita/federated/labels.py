@@ -46,7 +46,6 @@ _TRUST = {
 
 def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
     """Return the label of a federation after the rounds it has taken, at one delta for every figure."""
-    plan = server.plan
     if server.open_round is not None:
         server.lose(1)  # it was charged, and what came of it is not known
     worst, end = _headline(server, delta), _end(server)[0]
@@ -59,7 +58,7 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
         comparisons=tuple(replace(g, assumptions=texts) for g in _comparisons(server, delta)),
         curve=(*((t, min(worst.epsilon, _running(server, t, delta))) for t in _times(end)), (end, worst.epsilon)),
         mechanism=_mechanism(server, facts),
-        declared=_declared(plan),
+        declared=_declared(server),
         checks=_checks(server, facts),
         bare_rate=plan.bare_rate,
         steps_word="round",
@@ -199,9 +198,14 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def _declared(plan: FederationPlan) -> tuple[str, ...]:
-    lines = []
-    if plan.level == "parallel":
+def _declared(server: Server) -> tuple[str, ...]:
+    plan, lines = server.plan, []
+    if plan.level == "parallel" and server.unnamed_took_part:
+        lines.append(
+            "The headline is for a record of a client that took part in every round, since not every client declared "
+            "who it is."
+        )
+    elif plan.level == "parallel":
         lines.append(
             "The headline is for a record of the client that took part most often; who takes part is decided by coins "
             "and does not depend on the data."

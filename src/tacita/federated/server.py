@@ -100,6 +100,7 @@ class Server:
         self.identity = identity or secrets.token_hex(8)
         self.status = "running"
         self.participations: dict[str, int] = {}
+        self.unnamed: set[str] = set()  # clients that did not declare who they are
         self.lost = 0  # rounds of which nothing is known any more
         self.untold: set[str] = set()  # clients whose records' costs since their last exchange are not known
         self.typical: Floats = np.zeros(2)  # the largest typical epsilon of any client's records so far
@@ -150,8 +151,14 @@ class Server:
 
     # A round.
 
-    def begin(self, enrolled: Iterable[str]) -> Round | None:
-        """Charge the next round, toss the coins, and return who is asked; None if no round, or no budget, is left."""
+    def begin(self, enrolled: Iterable[str], *, unnamed: Iterable[str] = ()) -> Round | None:
+        """Charge the next round, toss the coins, and return who is asked; None if no round, or no budget, is left.
+
+        Args:
+            enrolled: The clients that are there.
+            unnamed: Those of them that did not declare who they are, so that each may be one that took part before
+                under another name. They count as if they had taken part in every round.
+        """
         names = sorted(set(enrolled))
         if len(names) > self.plan.clients:
             raise PrivacyError(f"{len(names)} clients are enrolled, and the plan was declared for {self.plan.clients}.")
@@ -160,6 +167,7 @@ class Server:
         if self.taken >= self.plan.rounds or not self._charge():
             return None
         self.status = "running"
+        self.unnamed |= set(unnamed)
         self._choose_panel(names)
         self.open_round = Round(self.taken + 1, self._draw(names), self._also_asked(names))
         return self.open_round
@@ -271,12 +279,21 @@ class Server:
     @property
     def most_steps(self) -> int:
         """The steps of the busiest clients that may hold one record; the coins do not depend on the data."""
+        if self.unnamed_took_part:
+            return self.taken * self.plan.steps_a_round
         counts = sorted(self.participations.values(), reverse=True)[: self.plan.copies]
         counts += [0] * (self.plan.copies - len(counts))
         return max(1, sum(min(count + self.lost, self.taken) for count in counts)) * self.plan.local_steps
 
+    @property
+    def unnamed_took_part(self) -> bool:
+        """Whether a client took part that did not declare who it is."""
+        return not self.unnamed.isdisjoint(self.participations)
+
     def steps_of(self, name: str) -> int:
         """Return how many local steps of a client count."""
+        if name in self.unnamed:
+            return self.taken * self.plan.local_steps
         return min(self.participations.get(name, 0) + self.lost, self.taken) * self.plan.local_steps
 
     # Typical figures for clients, who are measured by the server.
@@ -379,6 +396,7 @@ class Server:
             "lost": self.lost,
             "status": self.status,
             "participations": dict(self.participations),
+            "unnamed": sorted(self.unnamed),
             "untold": sorted(self.untold),
             "typical": self.typical.tolist(),
             "held_out": sorted(self.held_out),
@@ -393,6 +411,7 @@ class Server:
         self.taken, self.lost = int(saved["taken"]), int(saved["lost"])
         self.status = str(saved["status"])
         self.participations = {str(n): _check.count("participations", c) for n, c in saved["participations"].items()}
+        self.unnamed = set(saved.get("unnamed", self.participations))  # a checkpoint that does not say knows no names
         self.untold, self.typical = set(saved["untold"]), np.asarray(saved["typical"], dtype=np.float64)
         self.held_out |= set(saved.get("held_out", ()))
         self.members = {kind: tuple(names) for kind, names in saved["members"].items()}
