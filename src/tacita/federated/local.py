@@ -123,7 +123,10 @@ class Federation:
         self.model, self.plan = model, plan
         self.optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1.0)
         self._moved = trainable(model, self.optimizer)
-        self._task = Task(copy.deepcopy(model), loss_fn, local)
+        twin = copy.deepcopy(model)
+        for name, parameter in twin.named_parameters():
+            parameter.requires_grad_(name in self._moved)  # what the optimiser does not move is frozen for clients too
+        self._task = Task(twin, loss_fn, local)
         self._record_panel = _check.count("record_panel", record_panel, low=0)
         self.clients = {
             name: Client(name, self._task, data, plan, panel=self._record_panel, rng=rng)
