@@ -153,6 +153,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             if self._told is None:
                 self._told = self._core.status
                 _LOG.warning("Tacita: no further round is trained (%s)", self._told)
+                self._facts = self._facts.with_status(self._told)
+                self._save(arrays)
             return []
         content = self._content(server_round, arrays, config)
         asked = {"ask": "update", "round": now.number, "plan": fingerprint(self.plan)}
@@ -199,19 +201,31 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
     # What users call.
 
     def label(self, *, delta: float | None = None, metrics: Mapping[str, str] | None = None) -> Label:
-        """Return the privacy label of the rounds taken so far, and write it to the run directory."""
+        """Return the privacy label of the rounds taken so far, and write it to the run directory.
+
+        An open round counts as charged and stays open. Between rounds clients are asked for figures of the owner's
+        that they have not told yet; nothing else changes, but for `metrics`, which are kept.
+        """
         core = self._core
         if core.taken == 0:
             raise PrivacyError("No round was taken yet: there is nothing to label.")
-        if core.untold and self._grid is not None and self._record_panel and self.plan.level in ("parallel", "joint"):
+        if self._may_ask_records:
             core.hear_records(self._exchange())
-        self._facts = self._facts.with_metrics(metrics or {}).with_status(core.status)
-        label = federation_label(core, self._facts, self.plan.delta if delta is None else delta)
+        self._facts = self._facts.with_metrics(metrics or {})
+        facts = self._facts.with_status(core.status)
+        label = federation_label(core, facts, self.plan.delta if delta is None else delta)
         if self._arrays is not None:
             self._save(self._arrays)
         if self.run_dir is not None:
             write_label(self.run_dir, label)
         return label
+
+    @property
+    def _may_ask_records(self) -> bool:
+        """Whether clients can be asked for their records' costs; in a round that would end its exchange of norms."""
+        if self._grid is None or not self._record_panel or self.plan.level not in ("parallel", "joint"):
+            return False
+        return bool(self._core.untold) and self._core.open_round is None
 
     # Opening, and keeping.
 

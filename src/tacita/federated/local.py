@@ -161,7 +161,7 @@ class Federation:
         mean = self.server.finish(replies)
         self._tell_costs(now, set(answered))
         apply(mean, self._moved, self.optimizer)
-        self._save()
+        self._note(self.server.status)
         return now
 
     def run(self) -> Federation:
@@ -171,13 +171,18 @@ class Federation:
         return self
 
     def label(self, *, delta: float | None = None, metrics: Mapping[str, str] | None = None) -> Label:
-        """Return the privacy label of the rounds taken so far, and write it to the run directory."""
+        """Return the privacy label of the rounds taken so far, and write it to the run directory.
+
+        A round that is open, since a client raised in it, counts as charged and stays open. Clients tell figures of the
+        owner's that they have not told yet; nothing else changes, but for `metrics`, which are kept.
+        """
         if self.server.taken == 0:
             raise PrivacyError("No round was taken yet: there is nothing to label.")
-        self._facts = self._facts.with_metrics(metrics or {}).with_status(self.server.status)
-        if self.server.untold and self._follows_records:
+        self._facts = self._facts.with_metrics(metrics or {})
+        if self.server.untold and self._follows_records and self.server.open_round is None:
             self.server.hear_records(self._exchange(set(self.server.untold)))
-        label = federation_label(self.server, self._facts, self.plan.delta if delta is None else delta)
+        facts = self._facts.with_status(self.server.status)
+        label = federation_label(self.server, facts, self.plan.delta if delta is None else delta)
         self._save()
         if self.run_dir is not None:
             write_label(self.run_dir, label)
