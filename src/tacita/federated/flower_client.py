@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tacita.federated.client import Client, Local, Memory, Task, Training
 from tacita.federated.masking import Masker
 from tacita.federated.plan import FederationPlan
 from tacita.training.gradients import Parameters
+from tacita.training.records import check_model
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -24,6 +25,7 @@ except ImportError as error:
 
 ASK, ANSWER = "tacita-ask", "tacita-answer"  # records of a message
 _STATE, _MEMORY = "tacita", "tacita-memory"  # records of a client's own state
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of layers that are no parameters
 _LOG = logging.getLogger("flwr")
 
 
@@ -65,9 +67,11 @@ def instance_privacy(
         asked = message.content.config_records.get(ASK)
         if asked is None:
             return call_next(message, context)
-        if asked["ask"] == "name":
-            return _reply(message, {"name": client_name_of(context)})
         declared = plan(context) if callable(plan) else plan
+        if asked["ask"] == "name":
+            if "arrays" in asked:  # before the first round: what cannot work is refused before it is charged
+                _check_parameters(_made(model), asked["arrays"], declared)
+            return _reply(message, {"name": client_name_of(context)})
         if declared.level == "client":
             return call_next(message, context)
         try:
@@ -141,6 +145,7 @@ def _answers(client: Client, message: Message, asked: dict[str, Any]) -> Message
         if asked["plan"] != fingerprint(client.plan):
             raise PrivacyError("The server's plan is not this client's: nothing is sent.")
         key, arrays = next(iter(message.content.array_records.items()))
+        _check_parameters(client.task.model, list(arrays), client.plan)
         current = parameters_of(arrays)
         update = client.update({name: current[name] for name in client.task.parameters}, int(asked["round"]))
         moved = {k: a.numpy() + update[k].numpy() if k in update else a.numpy() for k, a in arrays.items()}
@@ -155,6 +160,28 @@ def _answers(client: Client, message: Message, asked: dict[str, Any]) -> Message
         words = client.costs(keys, what=str(asked["what"]), steps=int(asked["steps"]))
         return _reply(message, {"words": words.astype("<u8").tobytes()})
     raise PrivacyError(f"The server asked for {asked['ask']!r}, which this client does not know.")
+
+
+def _made(model: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    try:
+        return model()
+    except Exception as error:
+        _LOG.exception("Tacita: this client cannot make its model")
+        raise RuntimeError(f"the client could not make its model ({type(error).__name__}); see its own log") from None
+
+
+def _check_parameters(model: torch.nn.Module, names: Iterable[str], plan: FederationPlan) -> None:
+    """Refuse names of a server's arrays that are buffers of this client's model, and a model that cannot be trained."""
+    told = set(names)
+    buffers = told & {name for name, _ in model.named_buffers()}
+    if buffers:
+        _refuse_buffers(buffers)
+    if plan.level == "client":
+        return  # the app trains, in its own way
+    check_model(model)
+    missing = sorted({name for name, p in model.named_parameters() if p.requires_grad} - told)
+    if missing:
+        raise PrivacyError(f"The server's arrays lack {missing[0]!r}, which this client's model trains.")
 
 
 def _keep_client(client: Client, context: Context) -> None:
@@ -199,3 +226,24 @@ def parameters_of(arrays: ArrayRecord) -> Parameters:
 def record_like(values: Mapping[str, Any], like: ArrayRecord) -> ArrayRecord:
     """Return arrays with the names, order and types of others."""
     return ArrayRecord({k: Array(np.ascontiguousarray(values[k], dtype=a.numpy().dtype)) for k, a in like.items()})
+
+
+def check_arrays(arrays: ArrayRecord) -> None:
+    """Refuse arrays that are no parameters, by name, as far as a server can tell: running statistics and integers."""
+    wrong = [
+        name
+        for name, array in arrays.items()
+        if name.rpartition(".")[2] in _STATISTICS or not np.issubdtype(array.numpy().dtype, np.floating)
+    ]
+    if wrong:
+        _refuse_buffers(wrong)
+
+
+def _refuse_buffers(names: Iterable[str]) -> None:
+    """Raise the error for arrays that are no parameters."""
+    found = sorted(names)
+    some = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    raise PrivacyError(
+        f"The arrays hold buffers, which noise would spoil: {some}. Send the parameters alone, as "
+        "ArrayRecord(dict(model.named_parameters())); GroupNorm in the place of BatchNorm needs no buffers."
+    )
