@@ -198,6 +198,8 @@ def test_a_subclass_is_taken_unless_it_combines_replies_and_then_by_declaration(
 def test_a_subclass_of_a_refused_strategy_and_what_is_no_strategy_are_refused():
     with pytest.raises(PrivacyError, match="FedMedian"):
         private(any_instance(type("Mine", (flowers.FedMedian,), {})), one_reply=True)
+    with pytest.raises(PrivacyError, match="FedMedian"):  # whose aggregate_train it has
+        private(any_instance(type("Mixed", (flowers.FedProx, flowers.FedMedian), {})))
     with pytest.raises(PrivacyError, match="private already"):
         private(private(FedAvg(**NODES)), one_reply=True)
     with pytest.raises(TypeError, match=r"flwr\.serverapp\.strategy"):
@@ -252,6 +254,19 @@ class Centred(torch.nn.Linear):
 
     def forward(self, x):
         return super().forward(x - self.centre)
+
+
+class Tied(torch.nn.Module):
+    """Two layers with one weight, which a state dict holds twice."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__()
+        self.front, self.back, self.top = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)
+        self.back.weight = self.front.weight
+
+    def forward(self, x):
+        return self.top(self.back(self.front(x)))
 
 
 class Words(torch.nn.Module):
@@ -314,9 +329,10 @@ def app_of(plan, network) -> ClientApp:
     [
         (lambda: ArrayRecord(Centred().state_dict()), Centred, "centre"),
         (lambda: ArrayRecord({"weight": model().weight}), model, "bias"),
+        (lambda: ArrayRecord(Tied().state_dict()), Tied, r"back\.weight"),
         (lambda: ArrayRecord(dict(normalised().named_parameters())), normalised, "BatchNorm1d at '1'"),
     ],
-    ids=["a buffer", "a parameter missing", "a layer that mixes records"],
+    ids=["a buffer", "a parameter missing", "a tied weight twice", "a layer that mixes records"],
 )
 def test_what_only_clients_can_see_is_refused_by_them_before_a_round_is_charged(arrays, network, told, tmp_path):
     plan = plan_for("parallel")

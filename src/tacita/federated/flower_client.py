@@ -179,9 +179,13 @@ def _check_parameters(model: torch.nn.Module, names: Iterable[str], plan: Federa
     if plan.level == "client":
         return  # the app trains, in its own way
     check_model(model)
-    missing = sorted({name for name, p in model.named_parameters() if p.requires_grad} - told)
-    if missing:
-        raise PrivacyError(f"The server's arrays lack {missing[0]!r}, which this client's model trains.")
+    own = dict(model.named_parameters())  # a tied weight once, whatever a state dict holds
+    wrong = sorted({*told - set(own), *({name for name, p in own.items() if p.requires_grad} - told)})
+    if wrong:
+        raise PrivacyError(
+            f"{wrong[0]!r} is not both among the server's arrays and this client's parameters: the server must send "
+            "ArrayRecord(dict(model.named_parameters())) of the same model."
+        )
 
 
 def _keep_client(client: Client, context: Context) -> None:
