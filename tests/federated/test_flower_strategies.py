@@ -121,14 +121,25 @@ def test_a_supported_strategy_does_with_the_private_mean_what_it_does_with_one_r
         assert np.abs(array.numpy() - initial()[name].numpy()).min() > 0.015
 
 
-def test_a_strategy_that_computes_in_float64_leaves_the_types_of_the_arrays_alone():
-    plan = plan_for("parallel", client_rate=1.0)
-    grid, strategy, errors = DirectGrid(app_for(plan)), strategy_for(plan, FedAdam(**NODES)), []
-    grid.tamper = lambda message, reply: (errors.append(reply) if reply.has_error() else None) or reply
+@pytest.mark.parametrize("start", ["float32", "float64"])
+def test_float64_of_a_strategy_or_of_the_arrays_does_not_silence_clients(start):
+    """FedAdam computes in float64; a float32 model raises on such parameters, and a record that raises is zero."""
+    plan, far = plan_for("parallel", client_rate=1.0, record_noise_multiplier=0.01), []
+    strategy, grid = strategy_for(plan, FedAdam(**NODES)), DirectGrid(app_for(plan))
+    arrays = strategy.open(ArrayRecord({k: flwr.app.Array(a.numpy().astype(start)) for k, a in initial().items()}))
+
+    def note(message, reply):
+        far.append(np.abs(reply.content["arrays"]["bias"].numpy() - message.content["arrays"]["bias"].numpy()).max())
+        return reply
+
     for _ in range(2):
-        arrays = one_round(strategy, grid)
-    assert {a.numpy().dtype for a in arrays.values()} == {np.dtype("float32")}
-    assert not errors
+        messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+        grid.tamper = note
+        arrays, _ = strategy.aggregate_train(1, grid.send_and_receive(messages))
+        grid.tamper = None
+    assert {a.numpy().dtype for a in arrays.values()} == {np.dtype(start)}
+    assert len(far) == 2 * CLIENTS
+    assert min(far) > 0.01  # the noise is a tenth of that
 
 
 def test_a_strategy_of_a_later_flower_is_refused_rather_than_guessed():

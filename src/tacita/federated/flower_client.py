@@ -147,7 +147,8 @@ def _answers(client: Client, message: Message, asked: dict[str, Any]) -> Message
         key, arrays = next(iter(message.content.array_records.items()))
         _check_parameters(client.task.model, list(arrays), client.plan)
         current = parameters_of(arrays)
-        update = client.update({name: current[name] for name in client.task.parameters}, int(asked["round"]))
+        own = {name: current[name].to(p.dtype) for name, p in client.task.parameters.items()}
+        update = client.update(own, int(asked["round"]))
         moved = {k: a.numpy() + update[k].numpy() if k in update else a.numpy() for k, a in arrays.items()}
         content = RecordDict({key: record_like(moved, arrays), "metrics": MetricRecord({"num-examples": 1})})
         if "exchange" in asked:
