@@ -15,7 +15,7 @@ flwr = pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import strategy as flowers  # noqa: E402
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Strategy  # noqa: E402
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, Strategy  # noqa: E402
 
 from tacita import PrivacyError  # noqa: E402
 from tacita.federated import PrivateStrategy, federation_plan, instance_privacy  # noqa: E402
@@ -215,6 +215,16 @@ def test_a_subclass_of_a_refused_strategy_and_what_is_no_strategy_are_refused():
         private(private(FedAvg(**NODES)), one_reply=True)
     with pytest.raises(TypeError, match=r"flwr\.serverapp\.strategy"):
         private(object())
+
+
+@pytest.mark.parametrize("level", ["client", "parallel", "joint"])
+def test_a_proximal_term_is_refused_where_clients_do_not_have_it(level):
+    private(FedProx(**NODES), plan_for(level))
+    if level == "client":
+        private(FedProx(**NODES, proximal_mu=0.1), plan_for(level))
+    else:
+        with pytest.raises(PrivacyError, match=r"proximal term.*FedAvg"):
+            private(FedProx(**NODES, proximal_mu=0.1), plan_for(level))
 
 
 def test_a_strategy_that_sends_clients_different_things_is_refused_before_the_charge(tmp_path):

@@ -92,7 +92,6 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
     ) -> None:
         if isinstance(strategy, PrivateStrategy):
             raise PrivacyError("This strategy is private already: wrap the one that is inside it.")
-        check_strategy(strategy, one_reply=one_reply)
         if run_dir is not None:
             page_template()
         self.timeout = 3600.0
@@ -100,6 +99,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             plan = federation_plan(**{"clients": getattr(strategy, "min_available_nodes", 2), **declared})
         elif declared:
             raise TypeError(f"Give a plan, or {', '.join(sorted(declared))}, and not both.")
+        check_strategy(strategy, level=plan.level, one_reply=one_reply)
         self.plan = plan
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._books = (ledger, record_ledger)

@@ -23,7 +23,7 @@ except ImportError as error:
 SUPPORTED: dict[type[Strategy], str] = {
     FedAvg: "adds the private mean to the model",
     FedAvgM: "steps along the private mean, with momentum and a learning rate of the server",
-    FedProx: "adds the private mean; tells clients how far to stray",
+    FedProx: "adds the private mean; tells clients how far to stray, at level client",
     FedAdagrad: "steps along the private mean, adaptively",
     FedAdam: "steps along the private mean, adaptively",
     FedYogi: "steps along the private mean, adaptively",
@@ -53,7 +53,7 @@ REFUSED = {
 _BASES = {base for cls in SUPPORTED for base in cls.__mro__}
 
 
-def check_strategy(strategy: object, *, one_reply: bool) -> None:
+def check_strategy(strategy: object, *, level: str, one_reply: bool) -> None:
     """Refuse a strategy that is not right with the private mean as its one reply.
 
     A class of one's own is accepted if it leaves `aggregate_train` to a class of the table, or if `one_reply` declares
@@ -76,6 +76,10 @@ def check_strategy(strategy: object, *, one_reply: bool) -> None:
         raise PrivacyError(
             f"{name} has a start() of its own, which would not be called: do what it does around "
             "PrivateStrategy.start(), or in its evaluate_fn, which is called after every round."
+        )
+    if isinstance(strategy, FedProx) and level != "client" and getattr(strategy, "proximal_mu", 0.0):
+        raise PrivacyError(
+            f"{name} tells clients a proximal term, which they do not have at level {level!r}: use FedAvg."
         )
     combines = next(cls for cls in classes if "aggregate_train" in vars(cls))
     if (combines not in SUPPORTED or "aggregate_train" in vars(strategy)) and not one_reply:
