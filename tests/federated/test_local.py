@@ -326,3 +326,75 @@ def test_models_of_all_layouts_train(make, shape):
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(update[name], -parameter.grad, rtol=1e-4, atol=1e-6)
         assert torch.equal(before[name], parameter.detach())
+
+
+def normalised():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+
+
+class Counts(nn.Linear):
+    """Counts its calls in a buffer."""
+
+    def __init__(self):
+        super().__init__(4, 2)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+def test_buffers_do_not_move_and_those_that_would_are_refused():
+    for model, told in ((Counts(), "changes a buffer"), (normalised(), "BatchNorm1d at '1'")):
+        with pytest.raises(PrivacyError, match=told):
+            make("client", model=model)
+    fixed = normalised().eval()
+    before = {name: buffer.clone() for name, buffer in fixed.named_buffers()}
+    make("client", model=fixed).run()
+    assert all(torch.equal(buffer, before[name]) for name, buffer in fixed.named_buffers())
+
+
+@pytest.mark.parametrize("level", ["client", "joint"])
+def test_what_the_optimizer_does_not_hold_is_frozen(level):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    top = torch.optim.SGD(model[1].parameters(), lr=1.0)
+    make(level, model=model, optimizer=top).run()
+    assert {n for n, p in model.named_parameters() if not torch.equal(p, before[n])} == {"1.weight", "1.bias"}
+
+
+def standing(server):
+    """Return everything that a server knows, to compare."""
+    tensors, document = server.state()
+    panels = {kind: {name: value.tolist() for name, value in part.items()} for kind, part in tensors.items()}
+    return {"followed": panels, "open": server.open_round, **deepcopy(document)}
+
+
+def test_l18_looking_at_a_label_closes_no_round_and_changes_no_status(tmp_path):
+    broken = []
+
+    def training(parameters, records, memory, random):
+        if broken:
+            raise OSError
+        return {name: torch.full_like(p, 0.1) for name, p in parameters.items()}, memory
+
+    plan = make_plan("client", rounds=4)
+    federation = Federation(nn.Linear(4, 2), None, make_data(), plan, local=training, run_dir=tmp_path / "run", rng=3)
+    federation.advance()
+    broken.append(True)
+    with pytest.raises(OSError, match=r"^$"):
+        federation.advance()
+    before = standing(federation.server)
+    labels = [federation.label() for _ in range(2)]
+    assert labels[0] == labels[1]
+    assert labels[0].worst.epsilon == plan.client_worst(2, plan.delta).epsilon  # the open round was charged
+    assert standing(federation.server) == before
+    broken.clear()
+    assert federation.advance().number == 3
+    assert (federation.server.taken, federation.server.lost) == (3, 1)
+    again = Federation.resume(tmp_path / "run", nn.Linear(4, 2), None, make_data(), local=training)
+    again.label()
+    assert again.status == "resumed"
+    assert again.run().status == "done"
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "done"

@@ -18,7 +18,8 @@ import torch
 
 from tacita import _check, runs
 from tacita._check import PrivacyError
-from tacita.federated.flower_client import ANSWER, ASK, fingerprint, parameters_of, record_like
+from tacita.federated.flower_client import ANSWER, ASK, check_arrays, fingerprint, parameters_of, record_like
+from tacita.federated.flower_strategies import check_strategy, inner_state, plain_numbers, restore_inner
 from tacita.federated.labels import federation_label, figures
 from tacita.federated.local import ledger_place, plan_of, restore_federation, save_federation
 from tacita.federated.plan import FederationPlan, federation_plan
@@ -43,14 +44,16 @@ _LOG = logging.getLogger("flwr")
 
 
 class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not checked
-    """Any Flower strategy, on private aggregates: clients by independent coins, clipped, noised, charged, accounted.
+    """A Flower strategy, on private aggregates: clients by independent coins, clipped, noised, charged, accounted.
 
     The inner strategy's `aggregate_train` gets one reply, the private mean, so its server optimiser works as before.
     Its way of sampling is not used. Metrics that clients send are computed from private data: they are dropped, and
-    clients are not asked to evaluate, unless the plan has `client_metrics=True`.
+    clients are not asked to evaluate, unless the plan has `client_metrics=True`. Round numbers are the plan's, so they
+    go on after a resume. Attributes of the inner strategy are read and set through this one.
 
     Args:
-        strategy: The strategy to wrap, such as `FedAvg(min_available_nodes=100)` or `FedAdam(...)`.
+        strategy: The strategy to wrap, such as `FedAvg(min_available_nodes=100)` or `FedAdam(...)`: one of
+            `tacita.federated.flower_strategies.SUPPORTED`, or a subclass.
         plan: From `federation_plan`; or give its arguments (`level`, `client_rate`, `rounds`, …) here. `clients` is by
             default the inner strategy's `min_available_nodes`.
         ledger: A path, or a `tacita.ledger.Ledger`, to charge; made if it does not exist.
@@ -60,6 +63,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         record_panel: How many records each client follows, at the other levels: the `panel` of their mod.
         named: Ask clients for the names that they declare, which their mod reports; needed for a stable identity across
             restarts. By default at all levels but client, and with `client_rates`.
+        one_reply: Declares that a strategy with an `aggregate_train` of its own is right with one reply, the model
+            moved by the private mean. Without it such a strategy is refused.
         patience: Seconds to wait for `min_available_nodes` before the first round.
         rng: A seed. None, the default, is seeded by the operating system.
         name: The run's name on its label.
@@ -78,19 +83,23 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         panel: int = 0,
         record_panel: int = 64,
         named: bool | None = None,
+        one_reply: bool = False,
         patience: float = 300.0,
         rng: int | None = None,
         name: str = "",
         purpose: str = "",
         **declared: Any,
     ) -> None:
+        if isinstance(strategy, PrivateStrategy):
+            raise PrivacyError("This strategy is private already: wrap the one that is inside it.")
         if run_dir is not None:
             page_template()
-        self.inner, self.timeout = strategy, 3600.0
+        self.timeout = 3600.0
         if plan is None:
             plan = federation_plan(**{"clients": getattr(strategy, "min_available_nodes", 2), **declared})
         elif declared:
             raise TypeError(f"Give a plan, or {', '.join(sorted(declared))}, and not both.")
+        check_strategy(strategy, level=plan.level, one_reply=one_reply)
         self.plan = plan
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._books = (ledger, record_ledger)
@@ -111,6 +120,21 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         self._sent: list[Message] = []
         self._grid: Grid | None = None
         self._told: str | None = None
+        self._waiting: frozenset[str] = frozenset()
+        self._first = plain_numbers(strategy)
+        self.inner = strategy  # last: from here on names that only it has are set there
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "inner" not in vars(self):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
+        return getattr(self.inner, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        own = name in vars(self) or hasattr(type(self), name) or not hasattr(vars(self).get("inner"), name)
+        if own:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.inner, name, value)
 
     # What Flower calls.
 
@@ -126,9 +150,12 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
     ) -> Result:
         self.timeout = timeout
         arrays = self.open(initial_arrays)
-        left = self.plan.rounds - self._core.taken
+        done = self._core.next_round - 1
+        left = self.plan.rounds - done
         rounds = left if num_rounds is None else min(num_rounds, left)
-        result = super().start(grid, arrays, rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        shown = None if evaluate_fn is None else lambda number, now: evaluate_fn(done + number, now)
+        result = super().start(grid, arrays, rounds, timeout, train_config, evaluate_config, shown)
+        _count_from(result, done)
         if not result.arrays:
             result.arrays = arrays
         if self._core.taken:
@@ -151,13 +178,16 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if self.server is None:
             arrays = self.open(arrays)
         self._arrays = arrays
-        now = self._core.begin(self._enrolled(grid), unnamed=self._unnamed)
+        names = self._enrolled(grid)
+        content = self._content(self._core.next_round, arrays, config)  # before the charge: it may fail
+        now = self._core.begin(names, unnamed=self._unnamed)
         if now is None:
             if self._told is None:
                 self._told = self._core.status
                 _LOG.warning("Tacita: no further round is trained (%s)", self._told)
+                self._facts = self._facts.with_status(self._told)
+                self._save(arrays)
             return []
-        content = self._content(server_round, arrays, config)
         asked = {"ask": "update", "round": now.number, "plan": fingerprint(self.plan)}
         if self._tells_norms:
             asked["exchange"] = first_attempt(self._core.norms_exchange(now))
@@ -178,38 +208,56 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if self._tells_norms:
             followed = self._record_panel if self.plan.level == "sequential" else 1
             self._core.hear_norms(now, self._exchange(self._keys(answers)), followed=followed)
-        moved = {k: a.numpy() + mean[k].numpy() if k in mean else a.numpy() for k, a in current.items()}
-        weight = getattr(self.inner, "weighted_by_key", "num-examples")
-        key = getattr(self.inner, "arrayrecord_key", "arrays")
-        one = RecordDict({key: record_like(moved, current), "metrics": MetricRecord({weight: 1.0})})
-        with _quiet():
-            arrays, _ = self.inner.aggregate_train(server_round, [Message(one, dst_node_id=0, message_type="train")])
+        arrays = self._moved(now.number, mean, current)
+        self._facts = self._facts.with_status(self._core.status)
         self._save(arrays or current)
         worst = ", ".join(f"{unit} {round_up_text(e)}" for unit, e in figures(self._core).items())
         _LOG.info("Tacita: round %s of %s, worst-case epsilon of the plan: %s", now.number, self.plan.rounds, worst)
         return arrays, self._client_metrics(answers)
 
+    def _moved(self, number: int, mean: Parameters, current: ArrayRecord) -> ArrayRecord | None:
+        """Give the inner strategy the private mean as its one reply, and return its new arrays, of the same types."""
+        inner, moved = self.inner, {k: a.numpy() + mean[k].numpy() for k, a in current.items()}
+        weight, key = getattr(inner, "weighted_by_key", "num-examples"), getattr(inner, "arrayrecord_key", "arrays")
+        one = RecordDict({key: record_like(moved, current), "metrics": MetricRecord({weight: 1.0})})
+        with _quiet(), _without_metrics(inner):
+            arrays, _ = inner.aggregate_train(number, [Message(one, dst_node_id=0, message_type="train")])
+        if not arrays:
+            return None
+        found = {k: a.numpy() for k, a in arrays.items()}
+        if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in moved.items()}:
+            raise PrivacyError(f"{type(inner).__name__} returned arrays of other names or shapes than the model's.")
+        return record_like(found, current)
+
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask nobody, unless metrics were asked for: what clients measure is computed from private data."""
-        return self.inner.configure_evaluate(server_round, arrays, config, grid) if self.plan.client_metrics else []
+        if not self.plan.client_metrics:
+            return []
+        messages: Iterable[Message] = self.inner.configure_evaluate(self._core.taken, arrays, config, grid)
+        return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Pass on the inner strategy's answer if metrics were asked for."""
-        return self.inner.aggregate_evaluate(server_round, replies) if self.plan.client_metrics else None
+        return self.inner.aggregate_evaluate(self._core.taken, replies) if self.plan.client_metrics else None
 
     # What users call.
 
     def label(self, *, delta: float | None = None, metrics: Mapping[str, str] | None = None) -> Label:
-        """Return the privacy label of the rounds taken so far, and write it to the run directory."""
+        """Return the privacy label of the rounds taken so far, and write it to the run directory.
+
+        An open round counts as charged and stays open. Between rounds clients are asked for figures of the owner's
+        that they have not told yet; nothing else changes, but for `metrics`, which are kept.
+        """
         core = self._core
         if core.taken == 0:
             raise PrivacyError("No round was taken yet: there is nothing to label.")
-        if core.untold and self._grid is not None and self._record_panel and self.plan.level in ("parallel", "joint"):
+        if self._may_ask_records:
             core.hear_records(self._exchange())
-        self._facts = self._facts.with_metrics(metrics or {}).with_status(core.status)
-        label = federation_label(core, self._facts, self.plan.delta if delta is None else delta)
+        self._facts = self._facts.with_metrics(metrics or {})
+        facts = self._facts.with_status(core.status)
+        label = federation_label(core, facts, self.plan.delta if delta is None else delta)
         if self._arrays is not None:
             self._save(self._arrays)
         if self.run_dir is not None:
@@ -219,6 +267,13 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
     def end(self, reason: str) -> None:
         """End the federation here, declaring that this depended on nothing private; see `Federation.end`."""
         self._core.end(reason)
+
+    @property
+    def _may_ask_records(self) -> bool:
+        """Whether clients can be asked for their records' costs; in a round that would end its exchange of norms."""
+        if self._grid is None or not self._record_panel or self.plan.level not in ("parallel", "joint"):
+            return False
+        return bool(self._core.untold) and self._core.open_round is None
 
     # Opening, and keeping.
 
@@ -232,13 +287,14 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         """Make the server for these arrays, or take up the run that the run directory holds; `start` does it, too."""
         if self.server is not None and self._arrays is not None:
             return self._arrays
+        check_arrays(arrays)
         like = parameters_of(arrays)
         if self.run_dir is not None and (self.run_dir / "run.json").exists():
             if plan_of(runs.read_json(self.run_dir, "run.json")) != self.plan:
                 raise PrivacyError(f"{str(self.run_dir)!r} holds a run of another plan: choose another run_dir.")
             self.server, facts, state, _ = restore_federation(self.run_dir, like, resume=True)
             self._facts = facts.with_status("resumed")
-            self._restore_inner(state["inner"])
+            restore_inner(self.inner, state["inner"])
             _LOG.info("Tacita: resumed after round %s of %s", self.server.taken, self.plan.rounds)
             kept = {name: value.numpy() for name, value in state["model"].items()}
             self._arrays = record_like(kept, arrays)
@@ -264,23 +320,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             return
         panels, document = self._core.state()
         model = {k: torch.from_numpy(np.array(a.numpy())) for k, a in arrays.items()}
-        state = {"model": model, "inner": self._inner_state(), "panels": panels}
+        state = {"model": model, "inner": inner_state(self.inner, self._first), "panels": panels}
         save_federation(self.run_dir, self._core, self._facts, state, document)
-
-    def _inner_state(self) -> dict[str, Any]:
-        """Return what the inner strategy remembers as arrays: the moments of FedAdam, the momentum of FedAvgM."""
-        found: dict[str, Any] = {}
-        for name, value in vars(self.inner).items():
-            if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
-                found[name] = {k: torch.from_numpy(np.array(v)) for k, v in value.items()}
-            elif isinstance(value, list) and value and all(isinstance(v, np.ndarray) for v in value):
-                found[name] = [torch.from_numpy(np.array(v)) for v in value]
-        return found
-
-    def _restore_inner(self, state: Mapping[str, Any]) -> None:
-        for name, value in state.items():
-            plain = {k: v.numpy() for k, v in value.items()} if isinstance(value, dict) else [v.numpy() for v in value]
-            setattr(self.inner, name, plain)
 
     # Who is there, and what they say.
 
@@ -294,24 +335,44 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             time.sleep(0.2)
         self._names = {n: name for n, name in self._names.items() if n in nodes}  # a node that restarts is another one
         self._learn_names(grid, [n for n in nodes if n not in self._names])
-        self._nodes = {self._names[n]: n for n in nodes if n in self._names}
+        self._nodes = self._places({self._names[n]: n for n in nodes if n in self._names})
         self._facts = replace(self._facts, trained=max(self._facts.trained, len(self._nodes)))
         return list(self._nodes)
+
+    def _places(self, nodes: dict[str, int]) -> dict[str, int]:
+        """Return as many nodes as the plan has clients: those of earlier rounds first, then by name, never by data."""
+        core = self._core
+        known = {*self._nodes, *core.participations, *(n for members in core.members.values() for n in members)}
+        order = sorted(nodes, key=lambda name: (name not in known, name))
+        waiting = frozenset(order[self.plan.clients :])
+        if waiting - self._waiting:
+            _LOG.warning(
+                "Tacita: %s nodes are not enrolled, since the plan is for %s clients", len(waiting), self.plan.clients
+            )
+        self._waiting = waiting
+        return {name: nodes[name] for name in sorted(order[: self.plan.clients])}
 
     def _learn_names(self, grid: Grid, nodes: list[int]) -> None:
         if not self._named:
             self._names.update({n: str(n) for n in nodes})
             self._unnamed.update(str(n) for n in nodes)
             return
-        asked = [self._ask(node, {"ask": "name"}) for node in nodes]
+        question: dict[str, Any] = {"ask": "name"}
+        if self.plan.level != "client":
+            question["arrays"] = list(self._core.like)  # for a client to refuse before anything is charged
+        asked, errors = [self._ask(node, question) for node in nodes], list[str]()
         for reply in grid.send_and_receive(asked, timeout=self.timeout) if asked else ():
             node, answer = reply.metadata.src_node_id, _answer(reply)
-            if node in nodes and isinstance(answer.get("name"), str):
+            if reply.has_error():
+                errors.append(_reason(reply))
+                _LOG.warning("Tacita: node %s is not enrolled (%s)", node, errors[-1])
+            elif node in nodes and isinstance(answer.get("name"), str):
                 self._enrol(node, answer["name"] if answer.get("declared") is True else None)
         if not self._names:
             raise PrivacyError(
                 f"No client told its name. Level {self.plan.level!r} needs the mod: "
                 "ClientApp(mods=[tacita.federated.instance_privacy(...)])."
+                + (f" The first error: {errors[0]}" if errors else "")
             )
 
     def _enrol(self, node: int, name: str | None) -> None:
@@ -329,7 +390,13 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         with _quiet():
             messages = list(self.inner.configure_train(server_round, arrays, config, _Roll(self.inner)))
         if messages:
-            return RecordDict(dict(messages[0].content.items()))
+            first = messages[0].content
+            if any(m.content is not first and m.content != first for m in messages):
+                raise PrivacyError(
+                    f"{type(self.inner).__name__} has different messages for different clients, and who gets which "
+                    "would be lost: send the same to all."
+                )
+            return RecordDict(dict(first.items()))
         config["server-round"] = server_round
         return RecordDict({"arrays": arrays, "config": config})
 
@@ -341,6 +408,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             if name is None or name in found:
                 continue
             found[name] = _update(reply, current) if not reply.has_error() else None
+            if found[name] is None and not reply.has_error():
+                _LOG.warning("Tacita: client %s sent other arrays than the model's; they are dropped", name)
         return found
 
     def _report(self, replies: Iterable[Message]) -> None:
@@ -349,7 +418,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         for reply in replies:
             if reply.has_error():
                 name = sent.get(reply.metadata.reply_to_message_id, "?")
-                _LOG.warning("Tacita: client %s failed (%s)", name, " ".join(str(reply.error.reason).split())[:200])
+                _LOG.warning("Tacita: client %s failed (%s)", name, _reason(reply))
 
     def _client_metrics(self, replies: list[Message]) -> MetricRecord | None:
         if not self.plan.client_metrics:
@@ -420,6 +489,29 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         _LOG.setLevel(level)
+
+
+@contextmanager
+def _without_metrics(inner: Strategy) -> Iterator[None]:
+    """The stand-in has no metrics, and what a function of the app's makes of it would be dropped: it is not called."""
+    own = vars(inner).get("train_metrics_aggr_fn")
+    if own is not None:
+        inner.train_metrics_aggr_fn = lambda contents, weight: MetricRecord()
+    try:
+        yield
+    finally:
+        if own is not None:
+            inner.train_metrics_aggr_fn = own
+
+
+def _count_from(result: Result, done: int) -> None:
+    """Count the rounds of a result from those that were done before."""
+    for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+        setattr(result, name, {done + number: found for number, found in getattr(result, name).items()})
+
+
+def _reason(reply: Message) -> str:
+    return " ".join(str(reply.error.reason).split())[:200]
 
 
 def _answer(reply: Message) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from tacita.federated.masking import Masker
 from tacita.federated.plan import FederationPlan
 from tacita.ledger.rows import name_text
 from tacita.training.gradients import Parameters
+from tacita.training.records import check_model
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -30,12 +31,13 @@ except ImportError as error:
 
 ASK, ANSWER = "tacita-ask", "tacita-answer"  # records of a message
 _STATE, _MEMORY, _CHARGED = "tacita", "tacita-memory", "tacita-ledger"  # records of a client's own state
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of layers that are no parameters
 _LOG = logging.getLogger("flwr")
 _PANEL = 64
 _UPDATE: dict[str, type] = {"plan": str, "round": int}
 _KEY: dict[str, type] = {"plan": str, "exchange": str}
 _REQUESTS: dict[str, tuple[dict[str, type], ...]] = {  # what a server may ask for, each with its exact fields
-    "name": ({},),
+    "name": ({}, {"arrays": list}),  # the names of the server's arrays, before the first round
     "update": (_UPDATE, {**_UPDATE, "exchange": str}),
     "key": (_KEY,),
     "costs": ({**_KEY, "what": str, "names": list, "keys": list, "steps": int},),
@@ -145,9 +147,11 @@ class _Guard:
                 with _redacted():
                     return call_next(message, context)
             asked = request_of(message)
-            if asked["ask"] == "name":
-                return _name_reply(message, *identity_of(context, self.make.name))
             plan = self.plan(context) if callable(self.plan) else self.plan
+            if asked["ask"] == "name":
+                if "arrays" in asked:  # what cannot work is refused before it is charged
+                    _check_parameters(self.make.model(), asked["arrays"], plan)
+                return _name_reply(message, *identity_of(context, self.make.name))
             _require_plan(asked, plan)
             if self.ledger is not None:
                 enforced_plan(plan)
@@ -327,15 +331,34 @@ def _update_reply(
     current = parameters_of(arrays)
     if len(records) != 1 or any(n not in current or current[n].shape != p.shape for n, p in own.items()):
         raise PrivacyError("The server's arrays are not the parameters of this client's model: nothing is sent.")
+    _check_parameters(client.task.model, list(arrays), client.plan)
     client.require_next(asked["round"])
     charge()
     with _redacted():
-        update = client.update({name: current[name] for name in own}, asked["round"])
+        update = client.update({name: current[name].to(p.dtype) for name, p in own.items()}, asked["round"])
     moved = {k: a.numpy() + update[k].numpy() if k in update else a.numpy() for k, a in arrays.items()}
     content = RecordDict({key: record_like(moved, arrays), "metrics": MetricRecord({"num-examples": 1})})
     if costs and "exchange" in asked:
         content[ANSWER] = ConfigRecord({"key": client.key(asked["exchange"])})
     return Message(content, reply_to=message)
+
+
+def _check_parameters(model: torch.nn.Module, names: Iterable[str], plan: FederationPlan) -> None:
+    """Refuse names of a server's arrays that are buffers of this client's model, and a model that cannot be trained."""
+    told = set(names)
+    buffers = told & {name for name, _ in model.named_buffers()}
+    if buffers:
+        _refuse_buffers(buffers)
+    if plan.level == "client":
+        return  # the app trains, in its own way
+    check_model(model)
+    own = dict(model.named_parameters())  # a tied weight once, whatever a state dict holds
+    wrong = sorted({*told - set(own), *({name for name, p in own.items() if p.requires_grad} - told)})
+    if wrong:
+        raise PrivacyError(
+            f"{wrong[0]!r} is not both among the server's arrays and this client's parameters: the server must send "
+            "ArrayRecord(dict(model.named_parameters())) of the same model."
+        )
 
 
 def _keep_client(client: Client, context: Context) -> None:
@@ -384,3 +407,24 @@ def parameters_of(arrays: ArrayRecord) -> Parameters:
 def record_like(values: Mapping[str, Any], like: ArrayRecord) -> ArrayRecord:
     """Return arrays with the names, order and types of others."""
     return ArrayRecord({k: Array(np.ascontiguousarray(values[k], dtype=a.numpy().dtype)) for k, a in like.items()})
+
+
+def check_arrays(arrays: ArrayRecord) -> None:
+    """Refuse arrays that are no parameters, by name, as far as a server can tell: running statistics and integers."""
+    wrong = [
+        name
+        for name, array in arrays.items()
+        if name.rpartition(".")[2] in _STATISTICS or not np.issubdtype(array.numpy().dtype, np.floating)
+    ]
+    if wrong:
+        _refuse_buffers(wrong)
+
+
+def _refuse_buffers(names: Iterable[str]) -> None:
+    """Raise the error for arrays that are no parameters."""
+    found = sorted(names)
+    some = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    raise PrivacyError(
+        f"The arrays hold buffers, which noise would spoil: {some}. Send the parameters alone, as "
+        "ArrayRecord(dict(model.named_parameters())); GroupNorm in the place of BatchNorm needs no buffers."
+    )

@@ -46,8 +46,7 @@ _TRUST = {
 
 def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
     """Return the label of a federation after the rounds it has taken, at one delta for every figure."""
-    if server.open_round is not None:
-        server.lose(1)  # it was charged, and what came of it is not known
+    plan, server = server.plan, server.settled()  # an open round was charged, and what comes of it is not known
     worst, end = _headline(server, delta), _end(server)[0]
     texts = tuple(check.text for check in _checks(server, facts))
     worst = replace(worst, assumptions=texts)
@@ -299,7 +298,6 @@ def _typical_clients(server: Server, delta: float) -> list[Guarantee]:
         return _panel_figures(server.panels, delta)
     if server.norms is None or server.norms.taken == 0 or plan.client_rates:
         return []  # who takes part more often is counted more often, so participants are no sample of all clients
-    server.settle()
     unit = plan.headline.unit
     sound = server.norms.guarantee(delta=delta, estimator="bernstein", notion="weak")
     found = [replace(sound, unit=unit, assumptions=_fresh(plan))]

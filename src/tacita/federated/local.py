@@ -123,7 +123,10 @@ class Federation:
         self.model, self.plan = model, plan
         self.optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1.0)
         self._moved = trainable(model, self.optimizer)
-        self._task = Task(copy.deepcopy(model), loss_fn, local)
+        twin = copy.deepcopy(model)
+        for name, parameter in twin.named_parameters():
+            parameter.requires_grad_(name in self._moved)  # what the optimiser does not move is frozen for clients too
+        self._task = Task(twin, loss_fn, local)
         self._record_panel = _check.count("record_panel", record_panel, low=0)
         self.clients = {
             name: Client(name, self._task, data, plan, panel=self._record_panel, rng=rng)
@@ -158,7 +161,7 @@ class Federation:
         mean = self.server.finish(replies)
         self._tell_costs(now, set(answered))
         apply(mean, self._moved, self.optimizer)
-        self._save()
+        self._note(self.server.status)
         return now
 
     def run(self) -> Federation:
@@ -171,14 +174,17 @@ class Federation:
         """Return the privacy label of the federation, and write it to the run directory.
 
         The headline is that of the declared end which covers the rounds taken: the plan's, unless `stops` were
-        declared, or the owner's `end`, or the budget of a ledger that had one from its first charge on.
+        declared, or the owner's `end`, or the budget of a ledger that had one from its first charge on. A round that is
+        open, since a client raised in it, counts as charged and stays open. Clients report figures of the owner's that
+        they have not reported yet; nothing else changes, but for `metrics`, which are kept.
         """
         if self.server.taken == 0:
             raise PrivacyError("No round was taken yet: there is nothing to label.")
-        self._facts = self._facts.with_metrics(metrics or {}).with_status(self.server.status)
-        if self.server.untold and self._follows_records:
+        self._facts = self._facts.with_metrics(metrics or {})
+        if self.server.untold and self._follows_records and self.server.open_round is None:
             self.server.hear_records(self._exchange(set(self.server.untold)))
-        label = federation_label(self.server, self._facts, self.plan.delta if delta is None else delta)
+        facts = self._facts.with_status(self.server.status)
+        label = federation_label(self.server, facts, self.plan.delta if delta is None else delta)
         self._save()
         if self.run_dir is not None:
             write_label(self.run_dir, label)

@@ -269,10 +269,11 @@ def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[Server, 
         def main(grid: Grid, context: Context) -> None:
             def show(number: int, arrays: ArrayRecord) -> None:
                 model.load_state_dict(arrays.to_torch_state_dict())
-                if progress is not None and number and strategy.server is not None:
+                if progress is not None and number > begun and strategy.server is not None:
                     progress(strategy.server, this.accuracy(model))
 
             arrays = strategy.open(ArrayRecord(model.state_dict()))
+            begun = strategy.server.taken if strategy.server is not None else 0
             _keep(recipe, run_dir, "flower")
             strategy.start(grid, arrays, evaluate_fn=show)
             made.append(strategy.label(metrics=_measured(this, model)))

@@ -6,6 +6,7 @@ that is, and returns the private mean. Nothing that a client sends stops the ser
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import secrets
@@ -148,6 +149,19 @@ class Server:
         """End the federation here, declaring that this depended on nothing private. No round can follow."""
         for ledger in self.ledgers:
             ledger.end(self.identity, reason)
+
+    @property
+    def next_round(self) -> int:
+        """The number that the next round to begin will have; one that is open would be lost."""
+        return self.taken + 1 + (self.open_round is not None)
+
+    def settled(self) -> Server:
+        """Return a copy to read figures from, in which an open round counts as lost: looking changes nothing here."""
+        other = copy.copy(self)
+        other.panels, other.norms = copy.deepcopy((self.panels, self.norms))
+        other.lose(int(self.open_round is not None))
+        other.settle()
+        return other
 
     # A round.
 

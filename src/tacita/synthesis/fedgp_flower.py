@@ -107,10 +107,11 @@ def serve(this: Ready, folder: Path, grid: Grid, generator: Generator, progress:
 
     def show(number: int, arrays: ArrayRecord) -> None:
         generator.load_state_dict(arrays.to_torch_state_dict())
-        if progress is not None and number and strategy.server is not None:
-            progress(strategy.server.taken, generator)
+        if progress is not None and number > begun:
+            progress(number, generator)
 
     arrays = strategy.open(ArrayRecord(generator.state_dict()))
+    begun = strategy.server.taken if strategy.server is not None else 0
     keep_recipe(this.recipe, folder, "flower")
     strategy.start(grid, arrays, evaluate_fn=show)
     label = private_label(strategy.label())
