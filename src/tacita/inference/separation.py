@@ -5,9 +5,10 @@ something from call to call. Before a fit, and before anything is charged, the m
 public stand-ins first, of one, two and three rows, so that what it takes from its first calls is public; then with
 three records, together and one at a time, to see that their terms add up to its own density, as those of the stand-ins
 must; then with the stand-ins again, which must have the density they had. A model that fails is refused with the site
-and its line. Records on which it raises, or whose density is not a number, refuse nothing: a fit would tell by its
-refusal that they are there. The check compares what it sees: a model that is written to start keeping records later on
-is not found out.
+and its line, and so is one that makes no number of a stand-in alone and does of several, as where records are divided
+by their own deviation. Records on which it raises, or whose density is not a number, refuse nothing: a fit would tell
+by its refusal that they are there. The check compares what it sees: a model that is written to start keeping records
+later on is not found out.
 """
 
 from __future__ import annotations
@@ -128,9 +129,9 @@ def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] =
         public.require_unchanged()
         plate = _plate([*public.looks, *looks])
         made = _described(model, names, public.example, [*public.looks, *looks], plate, draws)
-        last = public.made[-1]
-        _require_separable(made, last.look, last.batch, public=True)
-        _require_differentiable(made, last.batch)
+        for one in public.full:
+            _require_separable(made, one.look, one.batch, public=True)
+        _require_differentiable(made, public.full[-1].batch)
         with _forgiven():
             if looks:
                 _require_separable(made, looks[0], few)
@@ -226,7 +227,8 @@ class _StandIn:
 class _StandIns:
     """Public stand-ins for one, two and three records, which the model is called with before it sees a record.
 
-    They are zeros, which it must run on, and fractions, on which a kept factor shows, if it runs on those.
+    They are zeros, which it must run on, and numbers that differ from record to record, if it runs on those: fractions,
+    on which a kept factor shows, and tens, for models that are no number below.
     """
 
     def __init__(self, model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
@@ -235,18 +237,20 @@ class _StandIns:
         self._add(zeros)
         self.example = tuple(t[0] for t in zeros[0])
         self.looks = [one.look for one in self.made]
-        try:
-            self._add([tuple(map(_fractions, zeros[-1]))])
-        except PrivacyError:
-            raise
-        except ValueError:
-            pass
+        for largest, wholes in ((1.0, (1, 0)), (100.0, (50, 1, 0))):
+            for whole in wholes:
+                with _forgiven():
+                    self._add([tuple(_different(t, largest, whole) for t in zeros[-1])])
+                    break
+
+    @property
+    def full(self) -> list[_StandIn]:
+        """The stand-ins of as many records as are tried."""
+        return [one for one in self.made if len(one.batch[0]) == _PROBES]
 
     def _add(self, batches: list[tuple[Tensor, ...]]) -> None:
         tracked = tree_map(lambda t: t.clone().requires_grad_(torch.is_floating_point(t)), batches)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of tracked tensors that become numbers
-            first = [_look(self.model, self.names, tree_map(torch.clone, batch), public=True) for batch in tracked]
+        first = [_look(self.model, self.names, tree_map(torch.clone, batch), public=True) for batch in tracked]
         _plate(first)
         for batch, look in zip(batches, first, strict=True):
             values = {name: site.value.detach() for name, site in look.sites.items() if not site.observed}
@@ -294,11 +298,12 @@ class _StandIns:
                     )
 
 
-def _fractions(zeros: Tensor) -> Tensor:
-    """Return numbers between 0 and 1, all different, in place of zeros that are not whole numbers."""
-    if not torch.is_floating_point(zeros):
-        return zeros
-    return torch.linspace(0.0, 1.0, zeros.numel() + 2)[1:-1].reshape(zeros.shape).to(zeros)
+def _different(zeros: Tensor, largest: float, whole: int) -> Tensor:
+    """Return different numbers up to the largest, in no order; of whole ones `whole` first, and then half of it."""
+    if torch.is_floating_point(zeros):
+        numbers = torch.linspace(0.0, largest, zeros.numel() + 2)[1:-1].reshape(zeros.shape).to(zeros)
+        return numbers.roll(1, 0)
+    return torch.cat([zeros[:1] + whole, zeros[1:] + whole // 2]).to(zeros)
 
 
 def _nodes(made: Tensor) -> set[Any]:
@@ -475,7 +480,8 @@ def _support(name: str, site: _Site, others: list[_Site]) -> Tensor:
 def _require_separable(made: Separated, look: _Look, few: tuple[Tensor, ...], *, public: bool = False) -> None:
     """Refuse unless the density of a few records is the prior times one factor for each, and each factor its own.
 
-    Densities that are not numbers are not compared, and refused only where a prior of `public` stand-ins has one.
+    Of `public` stand-ins, what is a number together must be one alone, and priors must be. Other densities that are not
+    numbers are not compared.
     """
     generator = np.random.default_rng(5)
     own = [look.sites.get(name) for name in (*(n for n, _ in made.discrete), *made.drawn)]
@@ -495,6 +501,8 @@ def _require_separable(made: Separated, look: _Look, few: tuple[Tensor, ...], *,
                     f"The prior of {name!r} ({look.sites[name].line}) changes with the records. A prior is fixed "
                     "before the data are seen: use public constants."
                 )
+        if public:
+            _require_numbers(made, look, singles, together)
         if not looped:  # a record's own sites in a loop have other names from record to record
             _require_sum(made, look, singles, together)
 
@@ -507,6 +515,19 @@ def _drawn(made: Separated, look: _Look, rows: Sequence[int]) -> dict[str, Tenso
         axis = site.value.dim() - site.fn.event_dim + int(site.frames[made.plate] or 0)
         values[name] = site.value.index_select(axis, torch.tensor(list(rows)))
     return values
+
+
+def _require_numbers(made: Separated, look: _Look, singles: list[Run], together: Run) -> None:
+    """Refuse if stand-ins have a density together and one of them has none alone, or the other way round."""
+    if any(bool(torch.isnan(single.term)) for single in singles) == bool(torch.isnan(together.term)):
+        return
+    lost = (n for single in singles for n, density in single.terms.items() if bool(torch.isnan(density)))
+    name = next(lost, next(iter(together.terms)))
+    raise PrivacyError(
+        f"Records cannot be separated at site {name!r} ({look.sites[name].line}): inside plate {made.plate!r} a record "
+        "has a density with others and none alone, or only alone, as when records are standardised by their own mean "
+        "and deviation. Standardise them before the fit, with public constants."
+    )
 
 
 def _require_sum(made: Separated, look: _Look, singles: list[Run], together: Run) -> None:
@@ -534,7 +555,7 @@ def _one(made: Separated, values: Mapping[str, Tensor], batch: tuple[Tensor, ...
 
 def _require_differentiable(made: Separated, few: tuple[Tensor, ...]) -> None:
     flat = torch.zeros(made.size)
-    with _refusals(_Look(), 1, public=True), _no_performance_warning():
+    with _refusals(_Look(), 1, public=True):
         vmap(grad(made.log_likelihood), in_dims=(None, 0), randomness="different")(flat, few)
         grad(made.log_prior)(flat)
 
@@ -597,7 +618,9 @@ def _line() -> str:
 def _refusals(look: _Look, count: int, *, public: bool = False) -> Iterator[None]:
     """Turn an error of the model into one line that says where, without its message, which may hold values."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tracked tensors that become numbers, or of a deviation of one record
+            yield
     except PrivacyError:
         raise
     except Exception as error:
