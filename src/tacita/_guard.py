@@ -1,0 +1,61 @@
+"""Run a user's code on records: what it raises there is the record's, and Ctrl-C waits until it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Stopped(BaseException):
+    """Ctrl-C for the second time while a user's code runs on records: it stops at once."""
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Hold Ctrl-C back while a user's code runs on records, and hand it to whoever listened before.
+
+    So a KeyboardInterrupt that is raised inside comes from the code and not from a person, and one that a person asks
+    for has a traceback without any record in it. A second Ctrl-C stops the code where it is. Outside of the main thread
+    Python delivers no signal, and nothing is held.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    pressed = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal pressed
+        if pressed:
+            raise Stopped
+        pressed = True
+
+    before = signal.signal(signal.SIGINT, note)
+    stopped = False
+    try:
+        yield
+    except Stopped:
+        stopped = True
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if stopped or (pressed and before is signal.default_int_handler):
+        raise KeyboardInterrupt from None
+    if pressed and callable(before):
+        before(signal.SIGINT, None)
+
+
+def attempt(function: Callable[..., T], *arguments: object) -> T | None:
+    """Return what a function says of one record, or None if it raises, whatever it raises: no record stops a run.
+
+    Call it under `held`, which keeps Ctrl-C out of it.
+    """
+    try:
+        return function(*arguments)
+    except Stopped:
+        raise
+    except BaseException:  # KeyboardInterrupt, SystemExit and MemoryError too: each would tell of the record
+        return None
