@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_HELD = (signal.SIGINT, signal.SIGTERM)
+
 
 class Stopped(BaseException):
     """Ctrl-C for the second time while a user's code runs on records: it stops at once."""
@@ -20,32 +22,32 @@ def held() -> Iterator[None]:
     """Hold Ctrl-C back while a user's code runs on records, and hand it to whoever listened before.
 
     So a KeyboardInterrupt that is raised inside comes from the code and not from a person, and one that a person asks
-    for has a traceback without any record in it. A second Ctrl-C stops the code where it is. Outside of the main thread
-    Python delivers no signal, and nothing is held.
+    for has a traceback without any record in it. A second Ctrl-C stops the code where it is. The same goes for SIGTERM,
+    where Python code listens to it. Outside of the main thread Python delivers no signal, and nothing is held.
     """
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
-        yield
-        return
-    pressed = False
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in _HELD if main and callable(signal.getsignal(number))}
+    pressed: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        nonlocal pressed
-        if pressed:
+        if number in pressed:
             raise Stopped
-        pressed = True
+        pressed.append(number)
 
-    before = signal.signal(signal.SIGINT, note)
+    for number in before:
+        signal.signal(number, note)
     stopped = False
     try:
         yield
     except Stopped:
         stopped = True
     finally:
-        signal.signal(signal.SIGINT, before)
-    if stopped or (pressed and before is signal.default_int_handler):
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if stopped:
         raise KeyboardInterrupt from None
-    if pressed and callable(before):
-        before(signal.SIGINT, None)
+    for number in pressed:
+        before[signal.Signals(number)](number, None)  # type: ignore[operator, misc]
 
 
 def attempt(function: Callable[..., T], *arguments: object) -> T | None:

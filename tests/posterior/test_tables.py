@@ -380,3 +380,24 @@ def test_records_of_few_possible_values_look_up_what_the_function_said_before_th
     table = read(p, {"smoker": [1, 0, 1, 1], "job": list("abca"), "age": [30, float("nan"), 70.1, 1e9]})
     assert [statistic(column.sum(), table) for column in mapped] == [(4,), (4,)]
     assert calls == []
+
+
+def test_another_signal_that_python_listens_to_waits_too():
+    p = program(2, x=Real())
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(len(seen)))
+    seen = []
+
+    def presses(value):
+        if value == 31337.25:
+            signal.raise_signal(signal.SIGTERM)
+        seen.append(value)
+        return value
+
+    try:
+        mapped = p.column("x").map(presses, low=0, high=9, step=1)
+        tried = len(seen)
+        assert statistic(mapped.sum(), read(p, {"x": [31337.25, 3.0]})) == (12,)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [tried + 2]
