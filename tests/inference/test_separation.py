@@ -755,6 +755,18 @@ def test_f3_whether_a_model_is_taken_does_not_hang_on_a_record(model, data, odd,
     assert separate(model, (torch.full_like(data, odd),)).plate == "records"
 
 
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_whatever_a_model_raises_on_a_record_is_looked_over(raised):
+    def model(y):
+        if not _batched(y) and bool((y == SECRET).any()):
+            raise raised(SECRET)
+        mean = normal_mean()
+        with pyro.plate("records", len(y)):
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    assert separate(model, (torch.full((5,), SECRET),)).plate == "records"
+
+
 # Models that keep something from call to call.
 
 

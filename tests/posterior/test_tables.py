@@ -401,3 +401,19 @@ def test_another_signal_that_python_listens_to_waits_too():
     finally:
         signal.signal(signal.SIGTERM, before)
     assert heard == [tried + 2]
+
+
+def test_a_record_that_a_column_cannot_give_is_unreadable():
+    class Lazy:
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, place):
+            if place == 1:
+                raise OSError("/secret/path")
+            return 1
+
+    p = program(3, x=Real())
+    table = read(p, {"x": Lazy()})
+    assert table.unreadable == {"x": 1}
+    assert statistic(p.column("x").clamp(0, 9, step=1).sum(), table) == (2,)

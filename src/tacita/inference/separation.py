@@ -33,6 +33,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita._guard import Stopped, attempt, held
 from tacita.inference import terms
 from tacita.inference.terms import FreshDraws, Model, Run, Separated, Unknown, called, without_validation
 from tacita.posterior.pyro_model import session_left_as_found
@@ -117,7 +118,7 @@ def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] =
     tensors = tuple(t.detach() for t in tensors)
     _require_arguments(model, names, tensors)
     _require_not_held(model, tensors)
-    with session_left_as_found():
+    with session_left_as_found(), held():
         public = _StandIns(model, names, tensors)
         few = _probes(tensors)
         looks: list[_Look] = []
@@ -176,8 +177,8 @@ def _require_arguments(model: Model, names: tuple[str, ...], tensors: tuple[Tens
 
 def _require_not_held(model: Model, tensors: tuple[Tensor, ...]) -> None:
     """Refuse a model that refers to the records beside its arguments, as far as can be seen from outside."""
-    for name, held in _references(model).items():
-        if any(_is(leaf, t) for leaf in tree_leaves(held) for t in tensors):
+    for name, referred in _references(model).items():
+        if any(_is(leaf, t) for leaf in tree_leaves(referred) for t in tensors):
             raise PrivacyError(
                 f"The model holds the records themselves, as {name!r}, so every record's term may depend on all of "
                 "them: pass them as arguments only."
@@ -621,9 +622,9 @@ def _refusals(look: _Look, count: int, *, public: bool = False) -> Iterator[None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tracked tensors that become numbers, or of a deviation of one record
             yield
-    except PrivacyError:
+    except (PrivacyError, Stopped):
         raise
-    except Exception as error:
+    except BaseException as error:  # an exit, too, would tell of a record
         where, trace = "", error.__traceback__
         while trace is not None:
             code = trace.tb_frame.f_code
@@ -636,7 +637,7 @@ def _refusals(look: _Look, count: int, *, public: bool = False) -> Iterator[None
         too = ", and on zeros of the same shapes, so that its first calls are public" if public else ""
         raise ValueError(
             f"The Pyro model raised {type(error).__name__}{where}{last}, when called with {what}."
-            f"{_hint(look, count, str(error))} It must run on any number of records, one included{too}."
+            f"{_hint(look, count, attempt(str, error) or '')} It must run on any number of records, one included{too}."
         ) from None
 
 

@@ -160,7 +160,16 @@ def _mapped_cells(program: Program, data: Mapping[str, Sequence[Any]]) -> dict[s
         shape = getattr(data[name], "shape", ())
         if len(shape) > 1:
             raise ValueError(f"Column {name!r} must hold one value for each record, got shape {shape}.")
-    return {name: list(data[name]) for name in program.schema}
+    with held():
+        return {name: _listed(data[name]) for name in program.schema}
+
+
+def _listed(values: Any) -> list[Any]:
+    """Return a column's values; None for one that the column cannot give."""
+    own = not isinstance(values, list | tuple) and not hasattr(values, "__array__")
+    if own and hasattr(values, "__len__") and hasattr(values, "__getitem__"):
+        return [attempt(values.__getitem__, place) for place in range(len(values))]
+    return list(values)
 
 
 def encoded(domain: Domain, cells: Sequence[object]) -> tuple[Values, int]:
