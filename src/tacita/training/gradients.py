@@ -148,8 +148,8 @@ def _chunks(
             except BaseException as error:  # whatever it is, it would tell of a record
                 one, full = None, _out_of_memory(error)
         if full and single:
-            one = _one_chunk(loss, parameters, tree_map(torch.zeros_like, part), sites)  # raises if it was the memory
-            one, full = None, False
+            _require_memory(loss, parameters, tree_map(torch.zeros_like, part), sites)
+            full = False  # it was the record
         if one is None:
             chunk = (rows.stop - start + 1) // 2
             if full:
@@ -161,6 +161,16 @@ def _chunks(
         yield one, norm, rows
         start = rows.stop
         del one
+
+
+def _require_memory(loss: Loss, parameters: Parameters, zeros: Any, sites: tuple[_Site, ...]) -> None:
+    """Raise if memory is too short for a record of zeros, which tells nothing of any record."""
+    gc.collect()
+    try:
+        _one_chunk(loss, parameters, zeros, sites).norms()
+    except Exception as error:
+        if _out_of_memory(error):
+            raise
 
 
 def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int]:
