@@ -338,3 +338,12 @@ def test_large_models_are_sketched_in_little_memory(rng):
     assert [c.quantity for c in found.comparisons] == ["gradient norm", "distance between gradients"]
     with pytest.raises(ValueError, match="at least 10"):
         leak_test(loss, parameters, (x[:5], y[:5]), (x[60:120], y[60:120]), clip_norm=0.1, rng=rng)
+
+
+def test_f24_records_that_cannot_be_read_are_left_out(rng):
+    x, y = digits()
+    loss, parameters = loss_of(network())
+    inside, outside = ([*zip(x[some], y[some], strict=True)] for some in (slice(60), slice(60, 120)))
+    whole = leak_test(loss, parameters, inside, outside, clip_norm=0.1, rng=np.random.default_rng(1))
+    broken = leak_test(loss, parameters, [None, *inside, (x[0],)], outside, clip_norm=0.1, rng=np.random.default_rng(1))
+    assert broken.comparisons[0].averages == pytest.approx(whole.comparisons[0].averages)

@@ -196,8 +196,8 @@ def test_local_steps_go_on_from_where_the_last_one_ended():
 def test_f7_records_enter_by_their_own_coins(level):
     plan = make_plan(level)
     client = make_client(plan, blobs(30))
-    sizes, take = [], client.records.take
-    client.records.take = lambda places: (sizes.append(len(places)), take(places))[1]
+    sizes, take = [], client.records.marked
+    client.records.marked = lambda places: (sizes.append(len(places)), take(places))[1]
     parameters = client.task.parameters
     for number in range(1, 51):
         client.update(parameters, number)
@@ -259,8 +259,8 @@ def test_fedsgd_at_client_level_sends_the_gradient():
 def test_epochs_and_batches_cover_every_record():
     client = make_client(make_plan("client"), blobs(10), local=Local(epochs=2, batch_size=3, learning_rate=0.1))
     client.task.settle(client.records)
-    seen, take = [], client.records.take
-    client.records.take = lambda places: (seen.extend(np.asarray(places).tolist()), take(places))[1]
+    seen, take = [], client.records.marked
+    client.records.marked = lambda places: (seen.extend(np.asarray(places).tolist()), take(places))[1]
     client.update(client.task.parameters, 1)
     assert sorted(seen) == sorted([*range(10)] * 2)
 
@@ -360,3 +360,52 @@ def test_followed_records_of_a_small_client_are_all_of_them():
     assert one.tolist() == other.tolist()
     assert len(set(one)) == 9
     assert tacita.accounting.level_of(np.array([1.0]))[0] == len(LEVELS) - 1
+
+
+# Records that are read one by one.
+
+
+class OneByOne(torch.utils.data.Dataset):
+    """Records of which one cannot be read and one is ragged."""
+
+    def __init__(self, x, y, broken):
+        self.x, self.y, self.broken = x, y, broken
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        if self.broken and i == 0:
+            raise KeyboardInterrupt("/secret/path")
+        return (self.x[i][:2] if self.broken and i == 5 else self.x[i]), int(self.y[i])
+
+
+@pytest.mark.parametrize("level", ["parallel", "sequential", "joint"])
+def test_f24_a_broken_record_of_a_client_contributes_zero(level):
+    x, y = blobs()
+    nan = x.clone()
+    nan[[0, 5]] = torch.nan
+    settings = {"panel": 8} if level != "joint" else {}
+    plan = make_plan(level, record_rate=0.9, **({"clip_norm": 1.0} if level == "joint" else {}))
+    sent = []
+    for data in (OneByOne(x, y, broken=True), OneByOne(nan, y, broken=False)):
+        torch.manual_seed(0)
+        client = make_client(plan, data, **settings)
+        sent.append(flat(client.update(client.task.parameters, 1)))
+    np.testing.assert_allclose(*sent, rtol=0, atol=1e-6)
+
+
+def test_f24_a_client_that_is_protected_as_a_whole_trains_without_its_broken_records():
+    x, y = blobs()
+    keep = [i for i in range(40) if i not in (0, 5)]
+    sent = []
+    for data in (OneByOne(x, y, broken=True), (x[keep], y[keep])):
+        torch.manual_seed(0)
+        client = make_client(make_plan("client", clip_norm=1.0), data)
+        sent.append(flat(client.update(client.task.parameters, 1)))
+    np.testing.assert_allclose(*sent, rtol=0, atol=1e-6)
+    part = Part(Records(OneByOne(x, y, broken=True)), np.array([5, 0]))
+    assert part.take([0, 1]) is None
+    assert part.marked([0, 1]).readable.tolist() == [False, False]
+    client = make_client(make_plan("client", clip_norm=1.0), part)
+    assert not flat(client.update(client.task.parameters, 1)).any()

@@ -376,6 +376,18 @@ def test_how_far_out_of_range_makes_no_difference():
 # Ledgers and interruptions.
 
 
+def test_standardising_inside_the_model_is_refused_before_anything_is_charged(tmp_path):
+    def standardised(y):
+        return middle((y - y.mean()) / y.std())
+
+    book = tmp_path / "book.sqlite"
+    Ledger.create(book, epsilon=1.0, delta=1e-5).close()
+    with pytest.raises(PrivacyError, match="before the fit, with public constants"):
+        quick(standardised, ledger=book, run_dir=tmp_path / "run")
+    assert charged(book) == 0
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_shared_ledger_is_charged_and_its_budget_kept(tmp_path):
     book = tmp_path / "shared.sqlite"
     Ledger.create(book, epsilon=1.0, delta=1e-5).close()

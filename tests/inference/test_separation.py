@@ -755,6 +755,18 @@ def test_f3_whether_a_model_is_taken_does_not_hang_on_a_record(model, data, odd,
     assert separate(model, (torch.full_like(data, odd),)).plate == "records"
 
 
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_whatever_a_model_raises_on_a_record_is_looked_over(raised):
+    def model(y):
+        if not _batched(y) and bool((y == SECRET).any()):
+            raise raised(SECRET)
+        mean = normal_mean()
+        with pyro.plate("records", len(y)):
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    assert separate(model, (torch.full((5,), SECRET),)).plate == "records"
+
+
 # Models that keep something from call to call.
 
 
@@ -894,12 +906,91 @@ def test_no_record_is_passed_before_the_model_has_run_on_zeros_of_one_two_and_th
     separate(model, secret_records())
     first = next(i for i, (_, zeros) in enumerate(calls) if not zeros)
     assert {rows for rows, _ in calls[:first]} == {1, 2, 3}
-    assert [zeros for _, zeros in calls[-4:]] == [True, True, True, False]  # the last are public fractions
+    assert [zeros for _, zeros in calls[-5:]] == [True, True, True, False, False]  # the last are public numbers
     assert max(rows for rows, _ in calls) == 3
 
 
 def _batched(y):
     return torch._C._functorch.is_functorch_wrapped_tensor(y)
+
+
+# What makes one record's value depend on the others; x are the records of one column.
+MIXING = {
+    "standardised": lambda x: (x - x.mean()) / x.std(),
+    "divided by the deviation": lambda x: x / x.std(),
+    "moved into [0, 1]": lambda x: (x - x.min()) / (x.max() - x.min()),
+    "standardised, with a floor": lambda x: (x - x.mean()) / (x.std(unbiased=False) + 1e-6),
+    "standardised unless alone": lambda x: (x - x.mean()) / x.std() if len(x) > 1 else x,
+    "standardised logarithms": lambda x: torch.log(x - 20.0) / torch.log(x - 20.0).std(),
+    "centred": lambda x: x - x.mean(),
+    "centred above 10": lambda x: torch.where(x > 10.0, x - x.mean(), x),
+    "a softmax": lambda x: torch.softmax(x, 0),
+    "batch norm": lambda x: torch.nn.functional.batch_norm(x[:, None], None, None, training=True)[:, 0],
+    "ranked": lambda x: x.argsort().argsort().float(),
+    "sorted": lambda x: x.sort().values,
+    "over the largest": lambda x: x / x.max(),
+    "over the sum": lambda x: x / x.sum(),
+    "added up": lambda x: x.cumsum(0),
+}
+
+
+@pytest.mark.parametrize("of", ["inputs", "outcomes", "whole numbers"])
+@pytest.mark.parametrize("how", MIXING)
+def test_a_model_that_computes_with_all_records_at_once_is_refused_whatever_they_are(how, of):
+    """Equal records tell nothing: public stand-ins must. A record that is no number alone would contribute nothing."""
+    mix = MIXING[how]
+
+    def model(x, y):
+        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+        inputs, outcomes = (x, mix(y)) if of == "outcomes" else (mix(x.float()), y)
+        with pyro.plate("records", len(y)):
+            pyro.sample("y", dist.Normal(slope * inputs, 1.0), obs=outcomes)
+
+    equal = torch.full((20,), SECRET)
+    with pytest.raises((PrivacyError, ValueError), match=r"cannot be separated|one included") as caught:
+        separate(model, (equal.long() if of == "whole numbers" else equal, equal))
+    assert "test_separation.py, line" in str(caught.value)
+    assert str(SECRET) not in str(caught.value)
+
+
+def test_a_lone_record_that_makes_no_number_is_told_with_the_way_out():
+    def model(x):
+        mean = normal_mean()
+        with pyro.plate("records", len(x)):
+            pyro.sample("x", dist.Normal(mean, 1.0), obs=(x - x.mean()) / x.std())
+
+    with pytest.raises(PrivacyError, match="before the fit, with public constants"):
+        separate(model, (torch.randn(20),))
+
+
+def test_a_lone_record_that_makes_no_number_is_found_in_a_loop_over_records_with_sites_of_their_own():
+    def model(x):
+        mean, scaled = normal_mean(), (x - x.mean()) / x.std()
+        for i in pyro.plate("records", len(x)):
+            own = pyro.sample(f"own_{i}", dist.Normal(0.0, 1.0))
+            pyro.sample(f"x_{i}", dist.Normal(mean + own, 1.0), obs=scaled[i])
+
+    with pytest.raises(PrivacyError, match="with others and none alone"):
+        separate(model, (torch.randn(20),))
+
+
+def by_category(kind, y):
+    """Whole numbers that are places in a table of two, on which 50 is no place."""
+    levels = pyro.sample("levels", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(levels[kind], 1.0), obs=y)
+
+
+def of_one_kind(kind, y):
+    """Whole numbers of which only 0 is a place."""
+    level = pyro.sample("level", dist.Normal(torch.zeros(1), 1.0).to_event(1))
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(level[kind], 1.0), obs=y)
+
+
+@pytest.mark.parametrize("model", [by_category, of_one_kind])
+def test_models_of_places_in_a_table_are_taken_apart(model):
+    assert separate(model, (torch.zeros(9, dtype=torch.long), torch.randn(9))).size in (1, 2)
 
 
 def log_normal(y):

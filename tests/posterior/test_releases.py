@@ -16,7 +16,7 @@ from tacita.posterior.choice import compare, expected_distance
 from tacita.posterior.mixtures import BetaMixture, NormalMixture, Shares
 from tacita.posterior.models import beta, dirichlet, normal
 from tacita.posterior.plans import Noise, cells_plan, number_plan, sum_plan
-from tacita.posterior.releases import release
+from tacita.posterior.releases import _counts, _records, release
 from tacita.posterior.requests import best, exponential, gaussian, geometric, laplace
 
 FALSE_ALARM = 1e-6  # of each statistical test here; noise is drawn by the operating system and cannot be seeded
@@ -341,8 +341,11 @@ def test_two_categories_as_a_dirichlet():
         ({"counts": (1, 2, 3), "epsilon": 1}, "each of 2 categories"),
         ({"counts": (1, -2), "epsilon": 1}, "counts must be"),
         ({"counts": (0, 0), "epsilon": 1}, "at least one record"),
-        ({"column": [0, 1, 2], "epsilon": 1}, "whole numbers from 0 to 1"),
-        ({"column": ["a"], "epsilon": 1}, "whole numbers"),
+        ({"column": [], "epsilon": 1}, "at least one record"),
+        ({"column": 3, "epsilon": 1}, "such as a list"),
+        ({"column": "yes", "epsilon": 1}, "such as a list"),
+        ({"column": np.zeros((2, 2)), "epsilon": 1}, "one column"),
+        ({"column": np.zeros(2, dtype="datetime64[s]"), "epsilon": 1}, "one column of numbers"),
         ({"counts": (1, 2), "epsilon": 0}, "epsilon must be"),
         ({"counts": (1, 2), "epsilon": 1, "mechanism": "magic"}, "mechanism must be one of"),
         ({"counts": (1, 2), "epsilon": 1, "mechanism": geometric(epsilon=1)}, "leave them out"),
@@ -361,7 +364,7 @@ def test_bad_input_says_what_to_do(arguments, message):
         ({"counts": (1, 2), "epsilon": 1}, "needs column"),
         ({"column": [1.0], "epsilon": 1}, "needs clamp"),
         ({"column": [1.0], "epsilon": 1, "clamp": (3, 1)}, "low < high"),
-        ({"column": [[1.0]], "epsilon": 1, "clamp": (0, 1)}, "one column"),
+        ({"column": np.array([[1.0]]), "epsilon": 1, "clamp": (0, 1)}, "one column"),
         ({"column": [1.0], "epsilon": 1, "clamp": (0, 1), "mechanism": "laplace"}, "for counts"),
         ({"column": [1.0], "epsilon": 1, "clamp": (0, 1), "step": 5}, "step must be"),
     ],
@@ -497,9 +500,53 @@ def test_numbers_beyond_arithmetic_are_refused(numbers):
         release(normal(0, 1, record_sd=1), column=[1.0], clamp=(-1e100, 1e100), epsilon=1)
 
 
-def test_messages_do_not_hold_records():
-    with pytest.raises(ValueError, match=r"^column must hold numbers\.$"):
-        release(normal(0, 1, record_sd=1), column=["1", "secret"], clamp=(0, 1), epsilon=1)
+class Raises:
+    """A record that cannot be read."""
+
+    def __init__(self, raised):
+        self.raised = raised
+
+    def __float__(self):
+        raise self.raised
+
+
+ODD = [
+    *(None, "secret", [1.0, 2.0], [], {}, b"secret", 2, -1, 0.5, 10**400, 1j, float("nan")),
+    *(Raises(ValueError("secret")), Raises(KeyboardInterrupt()), Raises(SystemExit(3)), Raises(MemoryError())),
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_f24_an_odd_record_of_a_column_counts_as_the_fallback_and_changes_no_other(odd):
+    column = [1] * 10 + [odd] + [0] * 5
+    assert _counts(beta(1, 1), None, column) == (10, 6)
+    assert sum(_counts(dirichlet(1, 1, 1), None, column)) == 16
+    assert _counts(dirichlet(1, 1, 1), None, column)[1] == 10
+    assert release(beta(1, 1), column=column, epsilon=5.0).n == 16
+    array = np.empty(16, dtype=object)
+    array[:] = column
+    assert _counts(beta(1, 1), None, array) == (10, 6)
+
+
+@pytest.mark.parametrize("odd", [odd for odd in ODD if not isinstance(odd, int | float)])
+def test_f24_an_odd_record_of_a_normal_model_counts_as_the_lower_bound(odd):
+    records = _records([7.0, odd, "3"])
+    assert records[[0, 2]].tolist() == [7.0, 3.0]
+    assert np.isnan(records[1])
+    release(normal(0, 1, record_sd=1), column=[7.0, odd], clamp=(0, 10), epsilon=1)
+
+
+def test_f24_a_record_that_a_column_cannot_give_counts_as_the_fallback():
+    class Lazy:
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, place):
+            if place == 1:
+                raise OSError("/secret/path")
+            return 1
+
+    assert _counts(beta(1, 1), None, Lazy()) == (2, 1)
 
 
 def test_posteriors_that_cannot_be_told_apart_are_released_all_the_same():

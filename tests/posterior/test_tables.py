@@ -1,5 +1,8 @@
 """Records through a program's schema: every cell is some value, whatever it holds, and no cell touches another."""
 
+import signal
+import traceback
+
 import numpy as np
 import pytest
 
@@ -175,10 +178,15 @@ def test_maps_are_forced_into_what_they_declare():
     def fails(value):
         if value != 1.0:  # one of the values that are tried beforehand
             raise SystemExit(value)
+        return 1
 
-    def first_only(value, seen=[]):  # noqa: B006
-        seen.append(value)
-        return len(seen) <= 7  # it is tried on six numbers before there are data
+    def senseless(value):
+        return 10**400 if value == 30 else "nonsense" if value == 70 else value
+
+    def first_only(value):  # it does not begin before it was tried
+        if changes:
+            changes.append(value)
+        return len(changes) <= 2
 
     age, job, smoker = p.column("age"), p.column("job"), p.column("smoker")
     asked = {
@@ -186,8 +194,7 @@ def test_maps_are_forced_into_what_they_declare():
         "infinite": (age.map(lambda v: float("inf"), low=0, high=10, step=1).sum(), (30,)),
         "exceptions": (age.map(fails, low=-3, high=10, step=1).sum(), (-9,)),
         "exceptions in labels": (age.map(fails, to=Category("x", "y", "z", other="z")).histogram(), (0, 0, 3)),
-        "nonsense": (age.map(lambda v: "nonsense", low=2, high=10, step=1).sum(), (6,)),
-        "huge": (age.map(lambda v: 10**400, low=2, high=10, step=1).sum(), (6,)),
+        "nonsense and huge": (age.map(senseless, low=2, high=10, step=1).sum(), (6,)),
         "labels are seen": (job.map(lambda v: v == "b", to=Bool()).count(), (1,)),
         "truth is seen": (smoker.map(lambda v: 5 if v is True else 1, low=0, high=9, step=1).sum(), (11,)),
         "unknown labels": (job.map(lambda v: v + v, to=Category("aa", "bb")).histogram(), (2,)),
@@ -197,7 +204,9 @@ def test_maps_are_forced_into_what_they_declare():
     }
     for name, (query, expected) in asked.items():
         assert statistic(query, table) == expected, name
+    changes = []
     parts = p.partition(age.map(first_only, to=Bool()))
+    changes.append(None)
     found = [statistic(part.count(), table) for part in parts.values()]
     assert found == [(1,), (2,)]  # one value a record, although the function would change its mind
 
@@ -300,3 +309,111 @@ def test_numpy_truth_values_and_marks_before_the_first_cell(tmp_path):
     table = read(p, tmp_path / "d.csv", header=["x"])
     assert statistic(p.column("x").count(), table) == (1,)
     assert table.unreadable["x"] == 0
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, RecursionError])
+def test_whatever_a_function_raises_on_a_record_counts_as_the_lower_bound(raised):
+    p = program(3, x=Real())
+
+    def fails(value):
+        if value == 31337.25:
+            raise raised(value)
+        return value
+
+    mapped = p.column("x").map(fails, low=0, high=9, step=1)
+    assert statistic(mapped.sum(), read(p, {"x": [4.0, 31337.25, 3.0]})) == (7,)
+
+
+def test_a_cell_that_raises_when_it_is_read_is_unreadable():
+    class Odd:
+        def __float__(self):
+            raise KeyboardInterrupt
+
+        __str__ = __float__
+
+    p = program(3)
+    table = read(p, {"smoker": [True, Odd(), True], "job": ["b", Odd(), "b"], "age": [1, Odd(), 2]})
+    assert table.unreadable == {"smoker": 1, "job": 1, "age": 1}
+
+
+def test_ctrl_c_waits_until_the_records_are_counted_and_shows_none_of_them():
+    p = program(3, x=Real())
+    seen = []
+
+    def presses(value):
+        if value == 31337.25:
+            signal.raise_signal(signal.SIGINT)
+        seen.append(value)
+        return value
+
+    mapped = p.column("x").map(presses, low=0, high=9, step=1)
+    table = read(p, {"x": [4.0, 31337.25, 3.0]})
+    with pytest.raises(KeyboardInterrupt) as caught:
+        statistic(mapped.sum(), table)
+    assert seen[-3:] == [4.0, 31337.25, 3.0]
+    assert "presses" not in "".join(traceback.format_exception(caught.value))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_stops_a_function_where_it_is():
+    p = program(2, x=Real())
+
+    def presses(value):
+        if value == 31337.25:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError
+        return value
+
+    mapped = p.column("x").map(presses, low=0, high=9, step=1)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        statistic(mapped.sum(), read(p, {"x": [31337.25, 3.0]}))
+    assert "presses" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_records_of_few_possible_values_look_up_what_the_function_said_before_there_were_data():
+    p = program(4)
+    calls = []
+    ages = p.column("age").clamp(0, 100, step=10)
+    mapped = [column.map(lambda v: calls.append(v) or 1.0, low=0, high=1, step=1) for column in (p.column("job"), ages)]
+    calls.clear()
+    table = read(p, {"smoker": [1, 0, 1, 1], "job": list("abca"), "age": [30, float("nan"), 70.1, 1e9]})
+    assert [statistic(column.sum(), table) for column in mapped] == [(4,), (4,)]
+    assert calls == []
+
+
+def test_another_signal_that_python_listens_to_waits_too():
+    p = program(2, x=Real())
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(len(seen)))
+    seen = []
+
+    def presses(value):
+        if value == 31337.25:
+            signal.raise_signal(signal.SIGTERM)
+        seen.append(value)
+        return value
+
+    try:
+        mapped = p.column("x").map(presses, low=0, high=9, step=1)
+        tried = len(seen)
+        assert statistic(mapped.sum(), read(p, {"x": [31337.25, 3.0]})) == (12,)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [tried + 2]
+
+
+def test_a_record_that_a_column_cannot_give_is_unreadable():
+    class Lazy:
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, place):
+            if place == 1:
+                raise OSError("/secret/path")
+            return 1
+
+    p = program(3, x=Real())
+    table = read(p, {"x": Lazy()})
+    assert table.unreadable == {"x": 1}
+    assert statistic(p.column("x").clamp(0, 9, step=1).sum(), table) == (2,)

@@ -116,8 +116,8 @@ def test_the_loop_uses_that_sampler(blobs):
     """Bounds seen by the step are those of independent coins: batch sizes vary as they should."""
     private = train(blobs, steps=200, panel=0, rng=3)
     sizes = []
-    original = private._records.take
-    private._records.take = lambda indices: (sizes.append(len(indices)), original(indices))[1]
+    original = private._records.marked
+    private._records.marked = lambda indices: (sizes.append(len(indices)), original(indices))[1]
     private.run()
     assert chisquare([sum(sizes), 200 * 300 - sum(sizes)], [200 * 30, 200 * 270]).pvalue > 1e-4
     assert 15 < np.var(sizes) < 45
@@ -720,21 +720,30 @@ def test_a_stale_gradient_of_a_frozen_parameter_is_not_released(blobs):
 
 
 def test_when_a_run_fails_is_not_on_its_public_label(blobs, tmp_path):
-    """A record that cannot be read stops the run when it is drawn; the label speaks of the whole plan."""
+    """A scheduler that raises, at a time that may depend on anything; the label speaks of the whole plan."""
 
-    class Unreadable(torch.utils.data.Dataset):
-        def __len__(self):
-            return len(blobs[0])
-
-        def __getitem__(self, i):
-            if i == 17:
+    class Failing(torch.optim.lr_scheduler.StepLR):
+        def step(self, *given):
+            if self._step_count > 20 * seed:
                 raise RuntimeError("gone")
-            return blobs[0][i], blobs[1][i]
+            super().step(*given)
 
     pages = set()
     for seed in (1, 2):
         torch.manual_seed(0)
-        private = train(Unreadable(), run_dir=tmp_path / str(seed), name="same", steps=60, panel=0, rng=seed)
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        private = train(
+            blobs,
+            model,
+            optimizer=optimizer,
+            scheduler=Failing(optimizer, 100),
+            run_dir=tmp_path / str(seed),
+            name="same",
+            steps=60,
+            panel=0,
+            rng=seed,
+        )
         with pytest.raises(RuntimeError, match="gone"):
             private.run()
         assert 0 < private.taken < 60

@@ -22,6 +22,7 @@ from tacita.accounting import LEVELS, BayesianAccountant, level_of
 from tacita.federated.masking import Masker, masker
 from tacita.federated.plan import FederationPlan
 from tacita.training.gradients import Parameters, clipped_sum, record_norms
+from tacita.training.reading import places
 from tacita.training.records import Records, check_model, record_loss, split_batch, trainable, try_one
 from tacita.training.step import poisson_sample, private_gradient
 
@@ -115,7 +116,10 @@ class Task:
             self._layout = layout
             for own in self._own.values():
                 own.data = self.laid_out(own.data)
-            args, kwargs, _ = split_batch(tree_map(self.laid_out, records.take(np.zeros(2, dtype=np.int64))))
+            few = records.take(places(len(records)))
+            if few is None:  # none of them can be read
+                return
+            args, kwargs, _ = split_batch(tree_map(self.laid_out, few))
             try:
                 with torch.no_grad():
                     self.model(*args, **kwargs)
@@ -213,7 +217,10 @@ class Client:
         batch = self.task.local.batch_size or size
         for _ in range(self.task.local.epochs):
             order = np.arange(size) if batch >= size else random.permutation(size)
-            leaves, shape = tree_flatten(tree_map(self.task.laid_out, self.records.take(order)))  # copied once
+            taken = self.records.take(order)
+            if taken is None:  # no record can be read
+                return
+            leaves, shape = tree_flatten(tree_map(self.task.laid_out, taken))  # copied once
             for views in zip(*(leaf.split(batch) for leaf in leaves), strict=True):
                 yield tree_unflatten(views, shape)
 
@@ -229,7 +236,7 @@ class Client:
             gradient, _ = private_gradient(
                 self.task.loss,
                 now,
-                self.records.take(sample),
+                self.records.marked(sample),
                 clip_norm=declared.clip_norm,
                 noise_multiplier=declared.noise_multiplier,
                 divisor=declared.batch_size,
@@ -244,7 +251,7 @@ class Client:
         self._measure(parameters)
         sample = poisson_sample(len(self.records), declared.sample_rate, rng=random)
         bounds = torch.full((len(sample),), declared.clip_norm, dtype=torch.float64)
-        sums = clipped_sum(self.task.loss, parameters, self.records.take(sample), bounds).sums
+        sums = clipped_sum(self.task.loss, parameters, self.records.marked(sample), bounds).sums
         mean = {name: -total / declared.batch_size for name, total in sums.items()}
         mean = clipped(mean, self.plan.clip_norm)  # a projection: it brings two sums nearer, never further apart
         if self.plan.level == "joint":
@@ -255,7 +262,7 @@ class Client:
         if self.account is None:
             return
         declared = _declared(self.plan)
-        batch = self.records.take(self.account.followed)
+        batch = self.records.marked(self.account.followed)
         norms = record_norms(self.task.loss, parameters, batch).numpy() / declared.clip_norm
         self.account.step(np.minimum(norms, 1.0))
         if self.plan.level == "sequential":
@@ -351,8 +358,12 @@ class Part:
         return len(self._positions)
 
     def take(self, indices: Any) -> Any:
-        """Return the records at `indices`, batched; None for no indices."""
+        """Return the records at `indices` that are not broken, batched; None if there are none."""
         return self._records.take(self._positions[np.asarray(indices, dtype=np.int64)])
+
+    def marked(self, indices: Any) -> Any:
+        """Return the records at `indices`, batched, and marked where one may be broken; None for no indices."""
+        return self._records.marked(self._positions[np.asarray(indices, dtype=np.int64)])
 
 
 def epsilon_levels(plan: FederationPlan) -> Floats:

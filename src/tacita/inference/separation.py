@@ -5,9 +5,10 @@ something from call to call. Before a fit, and before anything is charged, the m
 public stand-ins first, of one, two and three rows, so that what it takes from its first calls is public; then with
 three records, together and one at a time, to see that their terms add up to its own density, as those of the stand-ins
 must; then with the stand-ins again, which must have the density they had. A model that fails is refused with the site
-and its line. Records on which it raises, or whose density is not a number, refuse nothing: a fit would tell by its
-refusal that they are there. The check compares what it sees: a model that is written to start keeping records later on
-is not found out.
+and its line, and so is one that makes no number of a stand-in alone and does of several, as where records are divided
+by their own deviation. Records on which it raises, or whose density is not a number, refuse nothing: a fit would tell
+by its refusal that they are there. The check compares what it sees: a model that is written to start keeping records
+later on is not found out.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita._guard import Stopped, attempt, held
 from tacita.inference import terms
 from tacita.inference.terms import FreshDraws, Model, Run, Separated, Unknown, called, without_validation
 from tacita.posterior.pyro_model import session_left_as_found
@@ -112,7 +114,7 @@ def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] =
     tensors = tuple(t.detach() for t in tensors)
     _require_arguments(model, names, tensors)
     _require_not_held(model, tensors)
-    with session_left_as_found():
+    with session_left_as_found(), held():
         public = _StandIns(model, names, tensors)
         few = _probes(tensors)
         looks: list[_Look] = []
@@ -124,9 +126,9 @@ def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] =
         public.require_unchanged()
         plate = _plate([*public.looks, *looks])
         made = _described(model, names, public.example, [*public.looks, *looks], plate, draws)
-        last = public.made[-1]
-        _require_separable(made, last.look, last.batch, public=True)
-        _require_differentiable(made, last.batch)
+        for one in public.full:
+            _require_separable(made, one.look, one.batch, public=True)
+        _require_differentiable(made, public.full[-1].batch)
         with _forgiven():
             if looks:
                 _require_separable(made, looks[0], few)
@@ -171,8 +173,8 @@ def _require_arguments(model: Model, names: tuple[str, ...], tensors: tuple[Tens
 
 def _require_not_held(model: Model, tensors: tuple[Tensor, ...]) -> None:
     """Refuse a model that refers to the records beside its arguments, as far as can be seen from outside."""
-    for name, held in _references(model).items():
-        if any(_is(leaf, t) for leaf in tree_leaves(held) for t in tensors):
+    for name, referred in _references(model).items():
+        if any(_is(leaf, t) for leaf in tree_leaves(referred) for t in tensors):
             raise PrivacyError(
                 f"The model holds the records themselves, as {name!r}, so every record's term may depend on all of "
                 "them: pass them as arguments only."
@@ -222,7 +224,8 @@ class _StandIn:
 class _StandIns:
     """Public stand-ins for one, two and three records, which the model is called with before it sees a record.
 
-    They are zeros, which it must run on, and fractions, on which a kept factor shows, if it runs on those.
+    They are zeros, which it must run on, and numbers that differ from record to record, if it runs on those: fractions,
+    on which a kept factor shows, and tens, for models that are no number below.
     """
 
     def __init__(self, model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
@@ -231,18 +234,20 @@ class _StandIns:
         self._add(zeros)
         self.example = tuple(t[0] for t in zeros[0])
         self.looks = [one.look for one in self.made]
-        try:
-            self._add([tuple(map(_fractions, zeros[-1]))])
-        except PrivacyError:
-            raise
-        except ValueError:
-            pass
+        for largest, wholes in ((1.0, (1, 0)), (100.0, (50, 1, 0))):
+            for whole in wholes:
+                with _forgiven():
+                    self._add([tuple(_different(t, largest, whole) for t in zeros[-1])])
+                    break
+
+    @property
+    def full(self) -> list[_StandIn]:
+        """The stand-ins of as many records as are tried."""
+        return [one for one in self.made if len(one.batch[0]) == _PROBES]
 
     def _add(self, batches: list[tuple[Tensor, ...]]) -> None:
         tracked = tree_map(lambda t: t.clone().requires_grad_(torch.is_floating_point(t)), batches)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of tracked tensors that become numbers
-            first = [_look(self.model, self.names, tree_map(torch.clone, batch), public=True) for batch in tracked]
+        first = [_look(self.model, self.names, tree_map(torch.clone, batch), public=True) for batch in tracked]
         _plate(first)
         for batch, look in zip(batches, first, strict=True):
             values = {name: site.value.detach() for name, site in look.sites.items() if not site.observed}
@@ -290,11 +295,12 @@ class _StandIns:
                     )
 
 
-def _fractions(zeros: Tensor) -> Tensor:
-    """Return numbers between 0 and 1, all different, in place of zeros that are not whole numbers."""
-    if not torch.is_floating_point(zeros):
-        return zeros
-    return torch.linspace(0.0, 1.0, zeros.numel() + 2)[1:-1].reshape(zeros.shape).to(zeros)
+def _different(zeros: Tensor, largest: float, whole: int) -> Tensor:
+    """Return different numbers up to the largest, in no order; of whole ones `whole` first, and then half of it."""
+    if torch.is_floating_point(zeros):
+        numbers = torch.linspace(0.0, largest, zeros.numel() + 2)[1:-1].reshape(zeros.shape).to(zeros)
+        return numbers.roll(1, 0)
+    return torch.cat([zeros[:1] + whole, zeros[1:] + whole // 2]).to(zeros)
 
 
 def _nodes(made: Tensor) -> set[Any]:
@@ -471,7 +477,8 @@ def _support(name: str, site: _Site, others: list[_Site]) -> Tensor:
 def _require_separable(made: Separated, look: _Look, few: tuple[Tensor, ...], *, public: bool = False) -> None:
     """Refuse unless the density of a few records is the prior times one factor for each, and each factor its own.
 
-    Densities that are not numbers are not compared, and refused only where a prior of `public` stand-ins has one.
+    Of `public` stand-ins, what is a number together must be one alone, and priors must be. Other densities that are not
+    numbers are not compared.
     """
     generator = np.random.default_rng(5)
     own = [look.sites.get(name) for name in (*(n for n, _ in made.discrete), *made.drawn)]
@@ -491,6 +498,8 @@ def _require_separable(made: Separated, look: _Look, few: tuple[Tensor, ...], *,
                     f"The prior of {name!r} ({look.sites[name].line}) changes with the records. A prior is fixed "
                     "before the data are seen: use public constants."
                 )
+        if public:
+            _require_numbers(made, look, singles, together)
         if not looped:  # a record's own sites in a loop have other names from record to record
             _require_sum(made, look, singles, together)
 
@@ -503,6 +512,19 @@ def _drawn(made: Separated, look: _Look, rows: Sequence[int]) -> dict[str, Tenso
         axis = site.value.dim() - site.fn.event_dim + int(site.frames[made.plate] or 0)
         values[name] = site.value.index_select(axis, torch.tensor(list(rows)))
     return values
+
+
+def _require_numbers(made: Separated, look: _Look, singles: list[Run], together: Run) -> None:
+    """Refuse if stand-ins have a density together and one of them has none alone, or the other way round."""
+    if any(bool(torch.isnan(single.term)) for single in singles) == bool(torch.isnan(together.term)):
+        return
+    lost = (n for single in singles for n, density in single.terms.items() if bool(torch.isnan(density)))
+    name = next(lost, next(iter(together.terms)))
+    raise PrivacyError(
+        f"Records cannot be separated at site {name!r} ({look.sites[name].line}): inside plate {made.plate!r} a record "
+        "has a density with others and none alone, or only alone, as when records are standardised by their own mean "
+        "and deviation. Standardise them before the fit, with public constants."
+    )
 
 
 def _require_sum(made: Separated, look: _Look, singles: list[Run], together: Run) -> None:
@@ -530,7 +552,7 @@ def _one(made: Separated, values: Mapping[str, Tensor], batch: tuple[Tensor, ...
 
 def _require_differentiable(made: Separated, few: tuple[Tensor, ...]) -> None:
     flat = torch.zeros(made.size)
-    with _refusals(_Look(), 1, public=True), _no_performance_warning():
+    with _refusals(_Look(), 1, public=True):
         vmap(grad(made.log_likelihood), in_dims=(None, 0), randomness="different")(flat, few)
         grad(made.log_prior)(flat)
 
@@ -593,10 +615,12 @@ def _line() -> str:
 def _refusals(look: _Look, count: int, *, public: bool = False) -> Iterator[None]:
     """Turn an error of the model into one line that says where, without its message, which may hold values."""
     try:
-        yield
-    except PrivacyError:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tracked tensors that become numbers, or of a deviation of one record
+            yield
+    except (PrivacyError, Stopped):
         raise
-    except Exception as error:
+    except BaseException as error:  # an exit, too, would tell of a record
         where, trace = "", error.__traceback__
         while trace is not None:
             code = trace.tb_frame.f_code
@@ -609,7 +633,7 @@ def _refusals(look: _Look, count: int, *, public: bool = False) -> Iterator[None
         too = ", and on zeros of the same shapes, so that its first calls are public" if public else ""
         raise ValueError(
             f"The Pyro model raised {type(error).__name__}{where}{last}, when called with {what}."
-            f"{_hint(look, count, str(error))} It must run on any number of records, one included{too}."
+            f"{_hint(look, count, attempt(str, error) or '')} It must run on any number of records, one included{too}."
         ) from None
 
 

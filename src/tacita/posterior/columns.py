@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import numbers
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib import import_module
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 LARGEST_UNITS = 10**9  # so that a sum over 10**9 records stays within 64 bits
 LARGEST_BINS = 10_000
-_MOST_PROBES = 50
+_MOST_PROBES = 1000
+_PLAIN = (bool, str, bytes, numbers.Number, type(None))
+_NUMBERS = (0.0, 1.0, -1.0, 0.5, 3.0, 18.0, 40.0, 65.0, 1e3, 1e6, math.nan)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,7 +45,10 @@ class Condition:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Column(Private):
-    """A column, one value for each record, possibly clamped or mapped. `source` and `function` say from what."""
+    """A column, one value for each record, possibly clamped or mapped. `source` and `function` say from what.
+
+    `results` holds what the function makes of each public value that the source can take, where these are few.
+    """
 
     program: Program
     name: str
@@ -51,6 +57,7 @@ class Column(Private):
     span: Span
     source: Column | None = None
     function: Callable[[Any], object] | None = None
+    results: Mapping[object, float | None] | None = None
 
     @property
     def description(self) -> str:
@@ -64,7 +71,9 @@ class Column(Private):
         """
         if not isinstance(self.domain, Real | Clamped):
             self._misfit("clamp", "only numbers are clamped")
-        return replace(self, domain=_grid(self, low, high, step), span=caller(), source=self, function=None)
+        return replace(
+            self, domain=_grid(self, low, high, step), span=caller(), source=self, function=None, results=None
+        )
 
     def map(
         self,
@@ -78,7 +87,9 @@ class Column(Private):
         """Apply a function to each record's value. The result is forced into what is declared: a bound, or a domain.
 
         Args:
-            function: It sees one value: True or False, a label, or a number (NaN if unreadable).
+            function: It sees one value: True or False, a label, or a number (NaN if unreadable), and returns a plain
+                one: True or False, a label or a number. It is tried beforehand, on public values, and must answer each
+                alike every time; of at most 1000 possible values all are tried, and records look their answer up.
             low: The least result; smaller ones, those that are no number, and exceptions count as this.
             high: The largest result.
             step: The grid the result is rounded to, as for `clamp`.
@@ -150,8 +161,10 @@ class Column(Private):
 
     def _mapped(self, function: Callable[[Any], object], domain: Domain, span: Span) -> Column:
         called = getattr(function, "__name__", "map").replace("<lambda>", "map")
-        _try_out(function, called, self.domain, span)
-        return replace(self, name=f"{called}({self.name})", domain=domain, span=span, source=self, function=function)
+        results = _tried_out(function, called, self.domain, domain, span)
+        known = results if len(results) == _size(self.domain) else None
+        name = f"{called}({self.name})"
+        return replace(self, name=name, domain=domain, span=span, source=self, function=function, results=known)
 
     def _fits(self, model: Model, cells: int | None, *, written: bool) -> bool:
         """Return whether a model is about such a column; one found in Pyro code counts its categories from 0."""
@@ -400,23 +413,71 @@ def _finite(column: Column) -> Finite:
     return column.domain
 
 
+def _size(domain: Domain) -> int | None:
+    """Return how many values there are; None of real numbers."""
+    if isinstance(domain, Clamped):
+        return domain.highest - domain.lowest + 1
+    return None if isinstance(domain, Real) else len(domain.labels)
+
+
 def _probes(domain: Domain) -> tuple[object, ...]:
-    """Return public values to try a function on, before any data are read."""
+    """Return public values to try a function on, before any data are read: all of them where they are few."""
     if isinstance(domain, Bool | Category):
         return domain.labels[:_MOST_PROBES]
-    return (domain.low, domain.high) if isinstance(domain, Clamped) else (0.0, 1.0, -1.0, 40.0, 1e6, math.nan)
+    if isinstance(domain, Real):
+        return _NUMBERS
+    steps = range(domain.lowest, domain.highest + 1)
+    if len(steps) > _MOST_PROBES:
+        steps = steps[:: (len(steps) - 1) // 9]
+    return tuple(step * float(domain.step) for step in steps)
 
 
-def _try_out(function: Callable[[Any], object], called: str, domain: Domain, span: Span) -> None:
-    """Refuse a function that fails on a public label, or on all numbers tried: records would silently be fallbacks."""
-    probes, failed = _probes(domain), {}
-    for value in probes:
-        try:
-            function(value)
-        except ProgramError:
-            raise
-        except (Exception, SystemExit) as error:
-            failed[value] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+def converted(domain: Domain, result: object) -> float | None:
+    """Return what a function made of a value, as a label's place or a number; None if it is none of a domain's labels.
+
+    Raises:
+        TypeError: If it is nothing plain, such as a function that was not called, or a handle.
+    """
+    if not isinstance(result, Handle) and getattr(result, "shape", None) == ():
+        result = result.item()  # type: ignore[attr-defined]
+    if not isinstance(result, _PLAIN):
+        raise TypeError(f"it returns a {type(result).__name__}, which is no plain value")
+    if isinstance(domain, Bool):
+        if isinstance(result, str | bytes):
+            raise TypeError(f"it returns a {type(result).__name__}, which is neither true nor false")
+        return 0 if result else 1
+    return domain.index(result) if isinstance(domain, Category) else float(result)  # type: ignore[arg-type]
+
+
+def _tried_out(
+    function: Callable[[Any], object], called: str, domain: Domain, to: Domain, span: Span
+) -> dict[object, float | None]:
+    """Return what a function makes of public values, tried three times, to and fro.
+
+    One that fails on a public label, or on all numbers tried, is refused: records would silently be fallbacks. So is
+    one that answers a value differently from time to time: a record's value would depend on other records.
+    """
+    probes = _probes(domain)
+
+    def answer(value: object) -> object:
+        result = function(value)
+        if isinstance(result, Handle):
+            way_out = "return a plain value: a handle has none before the program runs"
+            note = (Note(result.span, "the handle was made here"),)
+            raise ProgramError("T029", f"{called} returns {result!r}", span, way_out, note)
+        return result
+
+    results, failed = _answers(answer, probes, to)
+    for order in (probes[::-1], probes):
+        again, _ = _answers(answer, order, to)
+        for value in probes:
+            if again[value] != results[value] and not (_is_nan(again[value]) and _is_nan(results[value])):
+                raise ProgramError(
+                    "T030",
+                    f"{called} answers {value!r} differently from time to time",
+                    span,
+                    "make it a function of its argument alone: what it keeps of one record would change another's",
+                )
     if failed and (isinstance(domain, Bool | Category) or len(failed) == len(probes)):
         value, reason = next(iter(failed.items()))
         every = "every value that was tried, such as " if len(failed) == len(probes) else ""
@@ -426,6 +487,27 @@ def _try_out(function: Callable[[Any], object], called: str, domain: Domain, spa
             span,
             "correct it: records on which it fails count as the lower bound or the fallback, in silence",
         )
+    return results
+
+
+def _answers(
+    function: Callable[[Any], object], values: tuple[object, ...], to: Domain
+) -> tuple[dict[object, float | None], dict[object, str]]:
+    results: dict[object, float | None] = {}
+    failed = {}
+    for value in values:
+        try:
+            results[value] = converted(to, function(value))
+        except ProgramError:
+            raise
+        except (Exception, SystemExit) as error:
+            results[value] = None
+            failed[value] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return results, failed
+
+
+def _is_nan(result: float | None) -> bool:
+    return result is not None and math.isnan(result)
 
 
 def _place(column: Column, value: object) -> int:

@@ -41,6 +41,7 @@ CODES = {
     "T027": "bad argument",
     "T028": "Python error",
     "T029": "function fails",
+    "T030": "function keeps something",
 }
 
 _MOST_LINES = 6

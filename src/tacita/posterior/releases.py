@@ -6,7 +6,7 @@ A plan is made first, from public things only: which noise, how much, what is pr
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita._guard import attempt, held
 from tacita.guarantee import Guarantee
 from tacita.ledger import Ledger
 from tacita.posterior import requests
@@ -26,6 +27,7 @@ from tacita.posterior.requests import Request
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from tacita._check import Floats
 
 LARGEST_SIZE = 10**9
 
@@ -101,7 +103,8 @@ def release(
     Args:
         model: `beta(...)`, `dirichlet(...)` or `normal(...)`.
         counts: The number of records in each category: (true, false) for a Beta prior. Or pass `column`.
-        column: The records: true or false, whole numbers from 0 for categories, or real numbers for a normal model.
+        column: The records: true or false, whole numbers from 0 for categories, or real numbers for a normal model. One
+            that is none of these counts as false, as the first category or as the lower bound, in silence.
         epsilon: The privacy loss it may have.
         delta: Its failure probability; 0 by default.
         mechanism: `best`, `geometric`, `gaussian`, `laplace`, `exponential`, or what the functions of these names
@@ -177,16 +180,32 @@ def _counts(prior: Dirichlet, counts: Sequence[int] | None, column: ArrayLike | 
             raise ValueError(f"counts must have one number for each of {prior.cells} categories, got {counts!r}.")
         values = tuple(_check.count("counts", c, low=0, high=LARGEST_SIZE) for c in counts)
     else:
-        array = np.asarray(column)
-        if array.ndim != 1 or array.dtype.kind not in "biuf" or not np.isin(array, np.arange(prior.cells)).all():
-            raise ValueError(
-                f"column must be one column of whole numbers from 0 to {prior.cells - 1}, or of truth values."
-            )
-        found = np.bincount(array.astype(np.int64), minlength=prior.cells)
+        records = _records(column)
+        known = np.isin(records, np.arange(prior.cells))
+        found = np.bincount(np.where(known, records, 0.0).astype(np.int64), minlength=prior.cells)
         values = tuple(int(c) for c in (found[::-1] if isinstance(prior, Beta) else found))
     if sum(values) == 0:
         raise ValueError("There must be at least one record.")
     return values
+
+
+def _records(column: Any) -> Floats:
+    """Return a number for each record, NaN where it is none: each is read by itself, so that none changes another's."""
+    array = None
+    if hasattr(column, "__array__"):
+        array = np.asarray(column)
+        if array.ndim != 1 or array.dtype.kind not in "biufOSU":
+            raise ValueError(f"column must be one column of numbers, got shape {array.shape} of {array.dtype}.")
+    cells = column if array is None else array
+    if isinstance(cells, Mapping | str) or not (hasattr(cells, "__len__") and hasattr(cells, "__getitem__")):
+        raise TypeError(f"column must be one column, such as a list or an array, got {type(column).__name__}.")
+    if len(cells) == 0:
+        raise ValueError("There must be at least one record: column is empty.")
+    if array is not None and array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    with held():
+        numbers = [attempt(lambda place: float(cells[place]), place) for place in range(len(cells))]
+    return np.array([np.nan if number is None else number for number in numbers], dtype=np.float64)
 
 
 def _release_mean(
@@ -202,12 +221,7 @@ def _release_mean(
     if column is None or counts is not None:
         raise TypeError("A normal model needs column, the records themselves, so that they can be clamped.")
     grid = _grid(clamp, step)
-    try:
-        records = np.asarray(column, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError("column must hold numbers.") from None  # without saying what it holds
-    if records.ndim != 1 or not len(records):
-        raise ValueError(f"column must be one column of at least one record, got shape {records.shape}.")
+    records = _records(column)
     if request.name not in ("best", "geometric", "gaussian"):
         raise PrivacyError(f"{request} is for counts; a normal model takes geometric, gaussian or best.")
     n = len(records)

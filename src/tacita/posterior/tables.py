@@ -10,15 +10,16 @@ import gzip
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from tacita._guard import attempt, held
 from tacita.data.table import split_line
-from tacita.posterior.columns import labels_of
+from tacita.posterior.columns import converted, labels_of
 from tacita.posterior.domains import Bool, Category, Clamped, Finite
 from tacita.posterior.program import refuse_while_checked
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from tacita.posterior.program import Program
 
     Values = Counts | Floats
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +78,8 @@ def read(
                 f"The program is for n={program.n} records, but column {name!r} has {len(values)}; "
                 f"give the program the true n, which is public{first}."
             )
-    read_columns = {name: _encoded(program.schema[name], values) for name, values in cells.items()}
+    with held():
+        read_columns = {name: encoded(program.schema[name], values) for name, values in cells.items()}
     return Table(
         {name: values for name, (values, _) in read_columns.items()},
         {name: bad for name, (_, bad) in read_columns.items()},
@@ -92,6 +92,11 @@ def statistic(query: Query, table: Table) -> tuple[int, ...]:
     Cells are counted in the order of `query.labels`; of two cells of all records only the first. Sums, means and normal
     posteriors are the sum of the values in units of the step.
     """
+    with held():
+        return _counted(query, table)
+
+
+def _counted(query: Query, table: Table) -> tuple[int, ...]:
     kept = np.ones(query.program.n, dtype=np.bool_)
     for condition in query.conditions:
         kept &= np.isin(_values(condition.column, table), sorted(condition.places))
@@ -155,25 +160,26 @@ def _mapped_cells(program: Program, data: Mapping[str, Sequence[Any]]) -> dict[s
         shape = getattr(data[name], "shape", ())
         if len(shape) > 1:
             raise ValueError(f"Column {name!r} must hold one value for each record, got shape {shape}.")
-    return {name: list(data[name]) for name in program.schema}
+    with held():
+        return {name: _listed(data[name]) for name in program.schema}
 
 
-def _encoded(domain: Domain, cells: Sequence[object]) -> tuple[Values, int]:
-    """Return one number for each cell, and how many cells could not be read."""
+def _listed(values: Any) -> list[Any]:
+    """Return a column's values; None for one that the column cannot give."""
+    own = not isinstance(values, list | tuple) and not hasattr(values, "__array__")
+    if own and hasattr(values, "__len__") and hasattr(values, "__getitem__"):
+        return [attempt(values.__getitem__, place) for place in range(len(values))]
+    return list(values)
+
+
+def encoded(domain: Domain, cells: Sequence[object]) -> tuple[Values, int]:
+    """Return one number for each cell, and how many cells could not be read. Call it under `held`."""
     if isinstance(domain, Bool | Category):
-        places = [_attempt(_index, domain, cell) for cell in cells]
+        places = [attempt(_index, domain, cell) for cell in cells]
         codes = [domain.fallback if place is None else place for place in places]
         return np.array(codes, dtype=np.int64), places.count(None)
-    numbers = [_attempt(_number, cell) for cell in cells]
+    numbers = [attempt(_number, cell) for cell in cells]
     return np.array([math.nan if x is None else x for x in numbers], dtype=np.float64), numbers.count(None)
-
-
-def _attempt(function: Callable[..., T], *arguments: object) -> T | None:
-    """Return what a function says of one cell, or None if it fails: no cell may stop the program."""
-    try:
-        return function(*arguments)
-    except (Exception, SystemExit):
-        return None
 
 
 def _index(domain: Finite, cell: Any) -> int | None:
@@ -208,9 +214,14 @@ def _made_from(column: Column, source: Column, table: Table) -> Values:
     domain = column.domain
     if column.function is None:
         return _bounded(cast("Clamped", domain), _reals(source, table))
-    with warnings.catch_warnings(), np.errstate(all="ignore"):  # a warning would say something of a record
-        warnings.simplefilter("ignore")
-        results = [_attempt(_forced, domain, column.function, cell) for cell in _seen(source, table)]
+    cells = _seen(source, table)
+    if column.results is not None:  # of every public value, from before there were data
+        results = [column.results[cell] for cell in cells]
+    else:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):  # a warning would say something of a record
+            warnings.simplefilter("ignore")
+            function = column.function
+            results = [attempt(lambda cell=cell: converted(domain, function(cell))) for cell in cells]
     if isinstance(domain, Bool | Category):
         return np.array([domain.fallback if place is None else place for place in results], dtype=np.int64)
     numbers = np.array([math.nan if x is None else x for x in results], dtype=np.float64)
@@ -228,13 +239,6 @@ def _seen(column: Column, table: Table) -> list[object]:
 def _reals(column: Column, table: Table) -> Floats:
     step = float(column.domain.step) if isinstance(column.domain, Clamped) else 1.0
     return _values(column, table).astype(np.float64) * step
-
-
-def _forced(domain: Domain, function: Callable[[Any], object], cell: object) -> float | None:
-    result = function(cell)
-    if isinstance(domain, Bool):
-        return 0 if result else 1
-    return domain.index(result) if isinstance(domain, Category) else float(result)  # type: ignore[arg-type]
 
 
 def _bounded(domain: Clamped, values: Floats) -> Floats:

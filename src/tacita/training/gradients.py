@@ -26,12 +26,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tacita._guard import Stopped, attempt, held
+
 Parameters = dict[str, Tensor]
 Loss = Callable[[Parameters, Any], Tensor]  # (parameters, one record) -> a scalar
 
 _CHUNK_BYTES = 256 * 2**20  # what the per-record tensors of one chunk may take
 _BLOCK = 32  # records whose patches are copied at once
 _PIECE = 128
+_TRIED = 16  # records, where a loss does not run on zeros
 _LARGEST, _SMALLEST = 1e18, 1e-12  # norms outside are beyond, or need more than, float32's squares
 _SAFE = 1.0 - 1e-6  # round-off in a norm stays below this: 16 additions a lane, half of it after the root
 
@@ -123,7 +126,8 @@ def _chunks(
 ) -> Iterator[tuple[_Chunk, Tensor, slice]]:
     """Yield per-record gradients, their norms and where they belong, in smaller chunks once memory runs out.
 
-    A chunk that fails otherwise is halved until the record is found on which the loss raises. It is left out.
+    A chunk that fails otherwise is halved until the record is found on which the loss raises. It is left out, also one
+    that takes more memory than a record of zeros does.
     """
     count = length(records)
     if count == 0:
@@ -135,13 +139,17 @@ def _chunks(
         rows = slice(start, min(start + chunk, count))
         part = tree_map(lambda t, rows=rows: t[rows], records)
         one, full, single = None, False, rows.stop - start == 1
-        try:
-            one = _one_chunk(loss, parameters, part, sites)
-            norm = one.norms()
-        except Exception as error:
-            one, full = None, _out_of_memory(error)
-            if full and single:
+        with held():
+            try:
+                one = _one_chunk(loss, parameters, part, sites)
+                norm = one.norms()
+            except Stopped:
                 raise
+            except BaseException as error:  # whatever it is, it would tell of a record
+                one, full = None, _out_of_memory(error)
+        if full and single:
+            _require_memory(loss, parameters, tree_map(torch.zeros_like, part), sites)
+            full = False  # it was the record
         if one is None:
             chunk = (rows.stop - start + 1) // 2
             if full:
@@ -155,11 +163,21 @@ def _chunks(
         del one
 
 
+def _require_memory(loss: Loss, parameters: Parameters, zeros: Any, sites: tuple[_Site, ...]) -> None:
+    """Raise if memory is too short for a record of zeros, which tells nothing of any record."""
+    gc.collect()
+    try:
+        _one_chunk(loss, parameters, zeros, sites).norms()
+    except Exception as error:
+        if _out_of_memory(error):
+            raise
+
+
 def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int]:
     """Return `sites_of` a record of zeros, differentiated once for each loss, set of parameters and shape of record.
 
-    So whether a loss works at all does not depend on what records hold. Only where it does not run on zeros is the
-    first record tried in their place, and raises what it raises.
+    So whether a loss works at all does not depend on what records hold. Only where it does not run on zeros are a few
+    records tried in their place; if it runs on none of them, what it raised on zeros is raised.
     """
     try:
         known = _SEEN.setdefault(loss, {})
@@ -171,8 +189,21 @@ def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site
         try:
             known[key] = _try(loss, parameters, tree_map(torch.zeros_like, first))
         except Exception:
-            known[key] = _try(loss, parameters, first)
+            found = _try_few(loss, parameters, records)
+            if found is None:
+                raise
+            known[key] = found
     return known[key]
+
+
+def _try_few(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int] | None:
+    with held():
+        for row in range(min(length(records), _TRIED)):
+            one = tree_map(lambda t, row=row: t[row : row + 1], records)
+            found = attempt(_try, loss, parameters, one)
+            if found is not None:
+                return found
+    return None
 
 
 def _try(loss: Loss, parameters: Parameters, one: Any) -> tuple[tuple[_Site, ...], int]:
@@ -304,7 +335,7 @@ def _channels_last(weight: Tensor) -> Tensor:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in (attempt(str, error) or "")
 
 
 class _OtherwiseUsedError(Exception):

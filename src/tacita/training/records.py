@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import TensorDataset
 
 from tacita._check import PrivacyError
 from tacita.training.gradients import Loss, Parameters, tried
+from tacita.training.reading import Marked, Reader, places, readable
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 
@@ -23,13 +25,20 @@ class Records:
     """A dataset that can be indexed by many positions at once.
 
     Takes a tensor dataset, a tuple or dict of tensors or arrays (records along the first dimension), or any
-    map-style dataset of tuples or dicts. Tensors are kept as they are; other datasets are collated batch by
-    batch.
+    map-style dataset of tuples or dicts. Tensors are kept as they are; the records of other datasets are read one by
+    one. One that cannot be read, or does not look like the others, is broken and contributes nothing.
+
+    Args:
+        dataset: The records.
+        device: Where batches go.
+        like: For a map-style dataset: a made-up record that looks like all others, such as (torch.zeros(3, 32, 32), 0).
+            By default most of 15 records say it; see `tacita.training.reading`.
     """
 
-    def __init__(self, dataset: Any, device: torch.device | str = "cpu") -> None:
-        self._source, self._device = dataset, device
+    def __init__(self, dataset: Any, device: torch.device | str = "cpu", *, like: Any = None) -> None:
+        self._device = device
         self._tensors: Any = None
+        self._reader = Reader(dataset, like)
         if isinstance(dataset, TensorDataset):
             self._tensors = dataset.tensors
         elif isinstance(dataset, Tensor | np.ndarray | tuple | Mapping):
@@ -49,6 +58,15 @@ class Records:
         if self._size == 0:
             raise ValueError("dataset must hold at least one record.")
 
+    @classmethod
+    def of(cls, dataset: Any, device: torch.device | str) -> Records:
+        """Return a dataset's records, or records as they are, with batches on a device."""
+        if not isinstance(dataset, Records):
+            return cls(dataset, device)
+        moved = copy.copy(dataset)
+        moved._device = device
+        return moved
+
     def __len__(self) -> int:
         return self._size
 
@@ -59,14 +77,24 @@ class Records:
         return tuple(kept) if isinstance(kept, tuple | list) and len(kept) > 1 else None
 
     def fingerprint(self) -> str:
-        """Return a hash of the records, or of how many there are where they are read one by one. For the owner."""
+        """Return a hash of the records, or marks of some of them where they are read one by one. For the owner."""
+        if self._tensors is None:
+            return self._reader.fingerprint()
         mark = hashlib.sha256(str(self._size).encode())
-        for leaf in tree_leaves(self._tensors) if self._tensors is not None else ():
+        for leaf in tree_leaves(self._tensors):
             mark.update(leaf.detach().cpu().contiguous().view(torch.uint8).numpy() if leaf.dim() else b"")
         return mark.hexdigest()
 
+    def matches(self, fingerprint: str) -> bool:
+        """Return whether these are the records of a fingerprint."""
+        return self._reader.matches(fingerprint) if self._tensors is None else self.fingerprint() == fingerprint
+
     def take(self, indices: Any) -> Any:
-        """Return the records at `indices`, batched; None for no indices."""
+        """Return the records at `indices` that are not broken, batched; None if there are none."""
+        return readable(self.marked(indices))
+
+    def marked(self, indices: Any) -> Any:
+        """Return the records at `indices`, batched, and marked where one may be broken; None for no indices."""
         if len(indices) == 0:
             return None
         if self._tensors is not None:
@@ -77,7 +105,7 @@ class Records:
             )  # a view, no copy
             batch = tree_map(lambda t: t[where].clone() if ordered else t[where], self._tensors)  # never a view
         else:
-            batch = default_collate([self._source[int(i)] for i in indices])
+            batch = self._reader.take(indices)
         return tree_map(lambda t: t.to(self._device), batch)
 
 
@@ -85,10 +113,13 @@ def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor]) -> Loss
     """Return the loss of one record: `loss_fn(model(inputs), target)` on a batch of one.
 
     A record (x, y) is fed as model(x), (x1, x2, y) as model(x1, x2), and a dict by its names, all but its target
-    (the first of labels, label, targets, target, y). The loss may reduce by mean or sum, or not at all.
+    (the first of labels, label, targets, target, y). The loss may reduce by mean or sum, or not at all. That of a
+    broken record is not a number, and its gradient is zero.
     """
 
     def loss(parameters: Parameters, record: Any) -> Tensor:
+        if isinstance(record, Marked):
+            return torch.where(record.readable, loss(parameters, record.record), torch.nan)
         batch = tree_map(lambda t: t.unsqueeze(0), record)
         args, kwargs, target = split_batch(batch)
         return loss_fn(functional_call(model, parameters, args, kwargs), target).sum()
@@ -148,17 +179,14 @@ def check_model(model: nn.Module) -> None:
 def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Any) -> None:
     """Run a record through, so that what cannot work fails before anything is charged.
 
-    The record is of zeros: what real ones hold decides nothing, unless the model does not run on zeros. Messages give
-    shapes, never values.
+    The record is of zeros: what real ones hold decides nothing, unless the model does not run on zeros. Then it must
+    run on one of a few. Messages give shapes, never values.
     """
     before = {name: (b, b.clone()) for name, b in model.named_buffers()}
+    few = records.marked(places(len(records)))
+    shapes = tree_map(lambda t: tuple(t.shape[1:]), few.record if isinstance(few, Marked) else few)
     try:
-        one = records.take(np.zeros(1, dtype=np.int64))
-    except Exception as error:
-        raise ValueError(f"A record of the dataset could not be read ({type(error).__name__}).") from None
-    shapes = tree_map(lambda t: tuple(t.shape[1:]), one)
-    try:
-        tried(loss, parameters, one)
+        tried(loss, parameters, few)
     except Exception as error:
         if isinstance(error, ValueError) and "record" in str(error):
             raise

@@ -1,0 +1,63 @@
+"""Run a user's code on records: what it raises there is the record's, and Ctrl-C waits until it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_HELD = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(BaseException):
+    """Ctrl-C for the second time while a user's code runs on records: it stops at once."""
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Hold Ctrl-C back while a user's code runs on records, and hand it to whoever listened before.
+
+    So a KeyboardInterrupt that is raised inside comes from the code and not from a person, and one that a person asks
+    for has a traceback without any record in it. A second Ctrl-C stops the code where it is. The same goes for SIGTERM,
+    where Python code listens to it. Outside of the main thread Python delivers no signal, and nothing is held.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in _HELD if main and callable(signal.getsignal(number))}
+    pressed: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if number in pressed:
+            raise Stopped
+        pressed.append(number)
+
+    for number in before:
+        signal.signal(number, note)
+    stopped = False
+    try:
+        yield
+    except Stopped:
+        stopped = True
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if stopped:
+        raise KeyboardInterrupt from None
+    for number in pressed:
+        before[signal.Signals(number)](number, None)  # type: ignore[operator, misc]
+
+
+def attempt(function: Callable[..., T], *arguments: object) -> T | None:
+    """Return what a function says of one record, or None if it raises, whatever it raises: no record stops a run.
+
+    Call it under `held`, which keeps Ctrl-C out of it.
+    """
+    try:
+        return function(*arguments)
+    except Stopped:
+        raise
+    except BaseException:  # KeyboardInterrupt, SystemExit and MemoryError too: each would tell of the record
+        return None

@@ -1,0 +1,220 @@
+"""Records that are read one by one: what they look like, and what stands for one that is broken.
+
+A record that cannot be read, or does not look like the others, stops nothing: it contributes exactly zero, and nothing
+of it is said. What records look like, their form (names, shapes, types), must then not hang on any one of them: it is
+declared, or it is what most of a few records have, at places that depend on the number of records alone. A single
+record changes that vote only where the dataset has no form to speak of, and there it is refused before anything is
+charged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from tacita._guard import attempt, held
+
+if TYPE_CHECKING:
+    from tacita._check import Counts
+
+_VOTERS = 15  # records that say what records look like
+_SAMPLED = 64  # records that a run remembers, to know its dataset again
+_READS = 8  # before a record is another one: few things that are drawn at random differ so often
+_BROKEN = "broken"
+
+Form = tuple[Any, ...]  # of names and the forms of parts; or dtype, shape and device of a tensor
+
+
+class Marked(NamedTuple):
+    """A batch of records, zeros where one is broken, and which are not."""
+
+    record: Any
+    readable: Tensor
+
+
+def places(size: int) -> Counts:
+    """Return a few places, spread over so many records."""
+    return np.unique(np.linspace(0, size - 1, _VOTERS).astype(np.int64))
+
+
+def readable(batch: Any) -> Any:
+    """Return a batch without its broken records; None if there are no others."""
+    if not isinstance(batch, Marked):
+        return batch
+    if not bool(batch.readable.any()):
+        return None
+    return batch.record if bool(batch.readable.all()) else tree_map(lambda t: t[batch.readable], batch.record)
+
+
+class Reader:
+    """Reads the records of a map-style dataset.
+
+    Args:
+        source: The dataset.
+        like: A record, made up, that looks like all others; by default most of a few records say it.
+    """
+
+    def __init__(self, source: Any, like: Any = None) -> None:
+        self._source, self._like = source, like
+
+    @cached_property
+    def form(self) -> Form:
+        """What a record looks like."""
+        if self._like is not None:
+            return _parts(self._like)[0]
+        with _quietly():
+            forms = [attempt(lambda place: _parts(self._source[int(place)])[0], p) for p in places(len(self._source))]
+        votes = Counter(form for form in forms if form is not None)
+        if not votes:
+            raise ValueError(
+                f"No record of the dataset could be read, of {len(forms)} that were tried. A record is a tuple or a "
+                "dict of tensors, arrays and numbers; look at dataset[0]."
+            )
+        form, count = votes.most_common(1)[0]
+        if 2 * count <= votes.total():
+            raise ValueError(
+                "The records of the dataset have no common form: their names, shapes or types differ. Pad them to one "
+                "shape, or say what they look like, with a made-up record: Records(dataset, like=(…, …))."
+            )
+        return form
+
+    def take(self, indices: Any) -> Marked:
+        """Return the records at these places; a broken one is zeros, and marked."""
+        blank = [t.expand(len(indices), *t.shape).clone() for t in _zeros(self.form)]
+        with _quietly():
+            good = [bool(attempt(self._read, int(i), row, blank)) for row, i in enumerate(indices)]
+        for row in np.flatnonzero(~np.array(good)):
+            for leaf in blank:
+                leaf[row] = 0
+        return Marked(_made(self.form, iter(blank)), torch.tensor(good))
+
+    def _read(self, place: int, row: int, batch: list[Tensor]) -> bool:
+        leaves = self._leaves(place)
+        for leaf, own in zip(batch, leaves, strict=True):
+            leaf[row].copy_(own)  # now: the dataset may use the same memory for the next record
+        return True
+
+    def _leaves(self, place: int) -> list[Tensor]:
+        form, leaves = _parts(self._source[place])
+        if form != self.form:
+            raise ValueError("Another form.")
+        return leaves
+
+    # Knowing a dataset again.
+
+    def fingerprint(self) -> str:
+        """Return marks of some records, drawn by a key that is kept with them.
+
+        What changes from reading to reading, as by random augmentation, is left out.
+        """
+        key = secrets.token_hex(16)
+        chosen = self._chosen(key)
+        first, again = ([self._marks(key, place) for place in chosen] for _ in range(2))
+        both = [(a, b) for a, b in zip(first, again, strict=True) if a and b]
+        kept = [all(a[slot] == b[slot] for a, b in both) for slot in range(len(_zeros(self.form)))]
+        if both and not any(kept):
+            warnings.warn(
+                "Every part of the dataset's records changes from reading to reading, so resuming can only compare how "
+                "many there are.",
+                stacklevel=4,
+            )
+        marks = [_joined(a, kept) if bool(a) == bool(b) else "" for a, b in zip(first, again, strict=True)]
+        return " ".join((key, str(len(self._source)), "".join(str(int(k)) for k in kept), ",".join(marks)))
+
+    def matches(self, fingerprint: str) -> bool:
+        """Return whether this is the dataset of a fingerprint, as far as it tells."""
+        key, size, slots, marks = (*fingerprint.split(" "), "", "", "")[:4]
+        if size != str(len(self._source)) or len(slots) != len(_zeros(self.form)):
+            return False
+        kept = [slot == "1" for slot in slots]
+        listed = marks.split(",")
+        return len(listed) == len(self._chosen(key)) and all(
+            not mark or any(_joined(self._marks(key, place), kept) == mark for _ in range(_READS))
+            for place, mark in zip(self._chosen(key), listed, strict=True)
+        )
+
+    def _chosen(self, key: str) -> Counts:
+        size = len(self._source)
+        drawn = np.random.default_rng(int(key, 16)).choice(size, min(size, _SAMPLED), replace=False)
+        return np.sort(drawn)
+
+    def _marks(self, key: str, place: int) -> list[str]:
+        """Return a mark of each part of a record; none if it is broken."""
+
+        def made() -> list[str]:
+            return [
+                hashlib.sha256(f"{key} {place} ".encode() + _bytes(leaf)).hexdigest() for leaf in self._leaves(place)
+            ]
+
+        with _quietly():
+            return attempt(made) or []
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Hold Ctrl-C back and show no warning, which would say something of a record."""
+    with held(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _parts(value: Any) -> tuple[Form, list[Tensor]]:
+    """Return the form of a record and its tensors."""
+    if isinstance(value, Mapping | tuple | list):
+        names = tuple(sorted(value, key=str)) if isinstance(value, Mapping) else None
+        parts = [_parts(part) for part in (value if names is None else (value[name] for name in names))]
+        if not parts:
+            raise TypeError("Nothing in it.")
+        return (names, tuple(form for form, _ in parts)), [leaf for _, leaves in parts for leaf in leaves]
+    leaf = _leaf(value)
+    return (leaf.dtype, tuple(leaf.shape), leaf.device), [leaf]
+
+
+def _leaf(value: Any) -> Tensor:
+    """Return a value of a record as a tensor, of a type that does not hang on other records."""
+    if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized:
+        return value.detach().as_subclass(Tensor)
+    if isinstance(value, bool | int | float):
+        kind = torch.bool if isinstance(value, bool) else torch.int64 if isinstance(value, int) else torch.float64
+        return torch.tensor(value, dtype=kind)
+    if isinstance(value, np.ndarray | np.generic):
+        return torch.as_tensor(np.asarray(value))
+    raise TypeError("Neither a tensor, an array nor a number.")
+
+
+def _zeros(form: Form) -> list[Tensor]:
+    if len(form) == 3:
+        dtype, shape, device = form
+        return [torch.zeros(shape, dtype=dtype, device=device)]
+    return [leaf for part in form[1] for leaf in _zeros(part)]
+
+
+def _made(form: Form, leaves: Iterator[Tensor]) -> Any:
+    """Return tensors in the form of a record: tuples and dicts."""
+    if len(form) == 3:
+        return next(leaves)
+    names, parts = form
+    made = tuple(_made(part, leaves) for part in parts)
+    return made if names is None else dict(zip(names, made, strict=True))
+
+
+def _bytes(leaf: Tensor) -> bytes:
+    return leaf.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _joined(marks: list[str], kept: list[bool]) -> str:
+    """Return one mark of the parts that are kept, or that a record is broken."""
+    if not marks:
+        return _BROKEN
+    return hashlib.sha256(" ".join(m for m, keep in zip(marks, kept, strict=True) if keep).encode()).hexdigest()[:16]
