@@ -25,6 +25,12 @@ class Run:
     mechanism: dict[str, Plain]
     charged: int = 0
     touched: int = 0  # row of the last charge or resume
+    owners: list[str] = field(default_factory=list)  # tokens; only the last one may charge
+
+    @property
+    def owner(self) -> str:
+        """The token of whoever opened or resumed it last; empty if nobody ever said."""
+        return self.owners[-1] if self.owners else ""
 
 
 @dataclass
@@ -60,6 +66,8 @@ class State:
             raise ValueError(f"unknown kind {row.kind!r}")
         elif body["event"] == "resume":
             self.runs[row.run].touched = row.seq
+        elif body["event"] == "own":
+            self.runs[row.run].owners.append(str(body["detail"]["token"]))
         self.last, self.head = row.seq, row.hash
         self.heads[row.hash] = row.seq
 
