@@ -45,7 +45,7 @@ class Owner:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder, self.token = folder, secrets.token_hex(8)
-        self._close: weakref.finalize[Any, Owner] | None = None
+        self._unlock: weakref.finalize[Any, Owner] | None = None
 
     def hold(self) -> Owner:
         """Lock the folder, unless this object holds it already.
@@ -53,7 +53,7 @@ class Owner:
         Raises:
             PrivacyError: If somebody else holds it, or it cannot be locked.
         """
-        if self.folder is None or (self._close is not None and self._close.alive):
+        if self.folder is None or (self._unlock is not None and self._unlock.alive):
             return self
         try:
             file = os.open(self.folder / _FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -76,7 +76,7 @@ class Owner:
                 f"The run in {str(self.folder)!r} cannot be locked ({error.strerror}): two processes could step it at "
                 "once. Put it on a local disk."
             ) from error
-        self._close = weakref.finalize(self, os.close, file)
+        self._unlock = weakref.finalize(self, os.close, file)
         _HELD.add(self)
         return self
 
@@ -87,19 +87,19 @@ class Owner:
         try:
             yield self
         except BaseException:
-            self.let_go()
+            self.close()
             raise
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Unlock the folder. The run stays this owner's until somebody else resumes it."""
-        if self._close is not None:
-            self._close()
+        if self._unlock is not None:
+            self._unlock()
 
 
 def _forked() -> None:
     """A child holds nothing, so that it does not keep the folder locked after its parent has died."""
     for owner in list(_HELD):
-        owner.let_go()
+        owner.close()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -207,12 +207,8 @@ def test_l14_a_ledger_file_that_is_taken_away_stops_the_run(how, when, blobs, tm
         Ledger.create(file).close()
     if how == "older copy":
         shutil.copyfile(tmp_path / "before" / "ledger.sqlite", file)
-    with pytest.raises(PrivacyError, match=r"ledger.*(removed|replaced|rolled back|no ledger)") as refused:
-        if when == "charge":
-            private.run()
-        elif when == "label":
-            private.label()
-        else:
-            private.advance()
+    call = {"charge": private.run, "label": private.label, "resume": private.advance}[when]
+    with pytest.raises(PrivacyError, match=r"ledger.*removed or replaced") as refused:
+        call()
     assert "\n" not in str(refused.value)
     assert private.taken <= 8

@@ -133,7 +133,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             if self._core.taken:
                 self.label()
         finally:
-            self._core.owner.let_go()
+            self._core.owner.close()
         return result
 
     def summary(self) -> None:

@@ -177,7 +177,7 @@ class Federation:
 
         Until then nobody else can resume the run. The next round goes on, unless somebody else has resumed it.
         """
-        self.server.owner.let_go()
+        self.server.owner.close()
 
     def label(self, *, delta: float | None = None, metrics: Mapping[str, str] | None = None) -> Label:
         """Return the privacy label of the rounds taken so far, and write it to the run directory."""

@@ -59,7 +59,7 @@ class Chain:
         self.connection = connection
         self.lock = threading.RLock()
         self._process = os.getpid()
-        self._file = None if path == MEMORY else Path(path).absolute()
+        self.file = None if path == MEMORY else Path(path).absolute()
         self._opened: tuple[tuple[int, int], ...] | None = None
         self.close = weakref.finalize(self, connection.close)
 
@@ -162,12 +162,12 @@ class Chain:
 
         New rows are in the -wal until SQLite moves them, and its locks are in the -shm, so all three must stay.
         """
-        if self._file is None:
+        if self.file is None:
             return None
         found = []
         for suffix in ("", "-wal", "-shm"):
             try:
-                status = os.stat(f"{self._file}{suffix}")
+                status = os.stat(f"{self.file}{suffix}")
             except FileNotFoundError:
                 found.append((0, 0))
             else:

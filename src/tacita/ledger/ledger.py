@@ -250,6 +250,17 @@ class Ledger:
             self._owned(run_id, owner)
             return state.head
 
+    def verify(self) -> None:
+        """Read the file again as somebody else would, and refuse unless it holds all that was read or written here."""
+        head, file = self.head, self._chain.file
+        if file is None:
+            return
+        with Ledger.open(file) as found:
+            if not found.contains(head):
+                raise PrivacyError(
+                    f"The ledger {self._chain.path} was rolled back while in use; restore the newest copy."
+                )
+
     def charge(
         self,
         run_id: str,

@@ -59,6 +59,7 @@ class Charges:
     def check(self) -> None:
         """Refuse to say what was spent if the run goes on elsewhere, or its ledger was taken away."""
         _ = self.head
+        self.ledger.verify()
 
     @property
     def charged(self) -> int:

@@ -593,7 +593,7 @@ class PrivateTraining:
                 self._write_run()
             self._paused_at = self._charges.head
         finally:
-            self._owner.let_go()
+            self._owner.close()
 
     def _count_failed(self) -> None:
         """Count a step that failed halfway, since its noisy result may be in the parameters; do not keep them."""
@@ -606,7 +606,7 @@ class PrivateTraining:
         self._facts = self._facts.with_status("failed")
         if self._team.leads:
             self._write_run()
-            self._owner.let_go()
+            self._owner.close()
 
     def _claim(self) -> None:
         """Hold the folder; after a pause, also claim the checkpoint, so that nobody else resumes it too."""
@@ -616,7 +616,7 @@ class PrivateTraining:
         try:
             start = self._charges.standing(self.taken, self._paused_at, clean=True, resume=True)
         except PrivacyError:
-            self._owner.let_go()
+            self._owner.close()
             raise
         for panel in self._panels.values():
             panel.lose(start - self.taken)
