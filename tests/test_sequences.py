@@ -199,7 +199,7 @@ class Training(World):
     def label(self):
         one, before = self.someone, self.released()
         label = one.label()
-        assert dict(label.worst.mechanism)["steps"] >= before
+        assert before == 0 or label.worst.epsilon >= one.plan.worst(before, one.plan.delta).epsilon
 
     def claimed(self):
         try:
@@ -241,7 +241,7 @@ class Rounds(World):
     def label(self):
         one, before = self.someone, self.released()
         label = one.label()
-        assert int(dict(label.mechanism)["Rounds taken / planned"].split()[0]) >= before
+        assert before == 0 or label.worst.epsilon >= one.plan.client_worst(before, one.plan.delta).epsilon
 
     def claimed(self):
         try:

@@ -336,7 +336,7 @@ def test_l14_a_file_that_was_removed_or_replaced_is_noticed(suffix, replaced, tm
         lambda: ledger.resume("a", step=0, head="", clean=True),
         lambda: ledger.standing("a", step=0, head="", clean=True),
         lambda: ledger.spent(1e-5),
-        ledger.verify,
+        lambda: ledger.verify("a", owner=""),
     ):
         with pytest.raises(PrivacyError, match="removed or replaced while in use") as refused:
             call()
@@ -353,13 +353,13 @@ def test_l14_contents_that_were_overwritten_are_noticed_by_verify(tmp_path):
         for i in range(60):
             ledger.event("a", "note", "long " * 2000)
             ledger.charge("a", first=i, steps=1, costs={1: 0.1})
-        ledger.verify()
+        ledger.verify("a", owner="")
         ledger._chain.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # as SQLite does now and then
         with path.open("r+b") as file:
             file.write(older)
             file.truncate()
-        with pytest.raises(PrivacyError):
-            ledger.verify()
+        with pytest.raises(PrivacyError, match=r"rolled back|damaged"):
+            ledger.verify("a", owner="")
 
 
 def test_l14_another_working_directory_and_memory_are_no_matter(tmp_path, monkeypatch):
@@ -370,7 +370,7 @@ def test_l14_another_working_directory_and_memory_are_no_matter(tmp_path, monkey
         (tmp_path / "elsewhere").mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / "elsewhere")
         ledger.charge("a", first=0, steps=1, costs={1: 0.1})
-        ledger.verify()
+        ledger.verify("a", owner="")
         assert ledger.charged("a") == 1
         monkeypatch.chdir(tmp_path)
 

@@ -67,6 +67,23 @@ def test_f22_a_step_after_a_pause_claims_the_checkpoint_however_it_is_taken(star
     assert resumed.taken == charged(tmp_path / "crashed") == 8
 
 
+def test_f22_a_pause_that_fails_halfway_is_claimed_all_the_same(blobs, tmp_path, monkeypatch):
+    """The clean checkpoint is on disk, and run.json is not written any more: the next step must claim it."""
+    private = start(tmp_path / "run", blobs)
+    private.advance()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tacita.runs.write_json", full)
+        with pytest.raises(OSError, match="No space"):
+            private.pause()
+    private.advance()
+    shutil.copytree(tmp_path / "run", tmp_path / "crashed")
+    assert standing_of_run(tmp_path / "crashed").taken >= 2
+
+
 def test_l13_a_folder_whose_run_is_being_stepped_is_not_resumed(blobs, tmp_path):
     private = start(tmp_path / "run", blobs)
     with pytest.raises(PrivacyError, match="in use"):  # not even begun
@@ -140,6 +157,16 @@ def test_l13_a_filesystem_without_locks_is_refused(blobs, tmp_path, monkeypatch)
     monkeypatch.setattr("tacita.owner.fcntl.flock", unsupported)
     with pytest.raises(PrivacyError, match="cannot be locked"):
         start(tmp_path / "run", blobs)
+
+
+def test_l14_a_ledger_that_its_user_closed_is_checked_where_it_is(blobs, tmp_path):
+    with Ledger.create(tmp_path / "shared.sqlite") as ledger:
+        private = start(tmp_path / "run", blobs, ledger=ledger, steps=4)
+        private.run()
+    private.label()
+    (tmp_path / "shared.sqlite").unlink()
+    with pytest.raises(PrivacyError, match="no ledger"):
+        private.label()
 
 
 PROCESS = textwrap.dedent("""

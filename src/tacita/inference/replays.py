@@ -185,8 +185,7 @@ class _Run:
                 kept = self._kept() or self._release(different, book)
                 self._write_draws(kept)
                 without = self._replay(different, tell)
-            book.head_of(self.identity, owner=self.owner.token)  # this run's until now
-            book.verify()
+            book.verify(self.identity, owner=self.owner.token)
             self._note("done")
         label = label_of_samples(
             self.document, self.facts, self.delta, fitted=kept.fitted, without=without, one_step=kept.one_step

@@ -250,16 +250,19 @@ class Ledger:
             self._owned(run_id, owner)
             return state.head
 
-    def verify(self) -> None:
-        """Read the file again as somebody else would, and refuse unless it holds all that was read or written here."""
-        head, file = self.head, self._chain.file
-        if file is None:
+    def verify(self, run_id: str, *, owner: str) -> None:
+        """Read the file again as somebody else would; refuse unless it holds all that is known here.
+
+        Raises:
+            PrivacyError: If the file was removed, replaced or rolled back, or somebody else owns the run by now.
+        """
+        head = self.head_of(run_id, owner=owner) if self._chain.close.alive else self._state.head
+        if self._chain.file is None:
             return
-        with Ledger.open(file) as found:
+        with Ledger.open(self._chain.file) as found:
             if not found.contains(head):
-                raise PrivacyError(
-                    f"The ledger {self._chain.path} was rolled back while in use; restore the newest copy."
-                )
+                raise PrivacyError(f"The ledger {found.path} was rolled back while in use; restore the newest copy.")
+            found.head_of(run_id, owner=owner)
 
     def charge(
         self,

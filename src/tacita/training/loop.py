@@ -588,10 +588,10 @@ class PrivateTraining:
         if self.run_dir is None:
             return
         try:
+            self._paused_at = self._charges.head  # first: a clean checkpoint must be claimed even if writing fails here
             if self.taken > 0:
                 self._save(clean=True)
                 self._write_run()
-            self._paused_at = self._charges.head
         finally:
             self._owner.close()
 
