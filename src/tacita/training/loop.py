@@ -9,6 +9,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -216,6 +217,7 @@ class PrivateTraining:
         return steps
 
     def _steps(self, curve: bool) -> Generator[Step, None, None]:
+        quiet: tuple[type[PrivacyError], ...] = ()
         with Interrupts() as interrupts:
             try:
                 while (step := self.advance()) is not None:
@@ -224,9 +226,13 @@ class PrivateTraining:
                     yield step
                     if interrupts.seen:
                         raise KeyboardInterrupt
+            except GeneratorExit:  # nobody hears what is raised where a loop is left; the next call raises it again
+                quiet = (PrivacyError,)
+                raise
             finally:
                 if self._facts.status != "failed":
-                    self._pause()
+                    with suppress(*quiet):
+                        self._pause()
 
     def advance(self) -> Step | None:
         """Take one step and return it; None if no step, or no budget, is left.
