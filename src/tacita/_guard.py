@@ -46,8 +46,8 @@ def held() -> Iterator[None]:
             signal.signal(number, handler)
     if stopped:
         raise KeyboardInterrupt from None
-    for number in pressed:
-        before[signal.Signals(number)](number, None)  # type: ignore[operator, misc]
+    for seen in pressed:
+        before[signal.Signals(seen)](seen, None)  # type: ignore[operator, misc]
 
 
 def attempt(function: Callable[..., T], *arguments: object) -> T | None:

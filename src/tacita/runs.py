@@ -2,6 +2,7 @@
 
     run.json         what was declared, versions, the seed's fingerprint, the status
     ledger.sqlite    the run's own ledger, unless it shares one
+    lock             held by whoever steps the run; see `tacita.owner`
     metrics.jsonl    one line a step, for the data's owner
     checkpoints/     step-00000100.safetensors with its .json; the last two are kept
     guarantee.json   the label as data, readings included, for the data's owner

@@ -175,7 +175,8 @@ def test_a_killed_server_goes_on_and_charges_the_lost_round_once(tmp_path):
     strategy = strategy_for(plan, inner, run_dir=tmp_path / "run")
     strategy.start(DirectGrid(app_for(plan)), initial(), num_rounds=2)
     moments = {k: v.copy() for k, v in inner.m_t.items()}
-    strategy.configure_train(3, strategy._arrays, ConfigRecord(), DirectGrid(app_for(plan)))  # and the process is gone
+    strategy.configure_train(3, strategy._arrays, ConfigRecord(), DirectGrid(app_for(plan)))
+    del strategy  # and the process is gone
     again = strategy_for(
         plan, FedAdam(fraction_evaluate=0.0, min_available_nodes=CLIENTS, eta=0.1), run_dir=tmp_path / "run", rng=None
     )
@@ -187,6 +188,35 @@ def test_a_killed_server_goes_on_and_charges_the_lost_round_once(tmp_path):
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
         assert ledger.charged(again.server.identity) == 5
     assert again.label().worst.epsilon == plan.client_worst(5, plan.delta).epsilon
+
+
+def test_l13_a_second_server_on_one_run_directory_is_refused(tmp_path, monkeypatch):
+    """Two servers stepped in turns would release two means for every charge."""
+    from tacita.federated import server
+
+    released, noisy_mean = [], server.noisy_mean
+    monkeypatch.setattr(server, "noisy_mean", lambda *a, **k: released.append(1) or noisy_mean(*a, **k))
+    plan, run = plan_for("client", rounds=4), tmp_path / "run"
+    grid = DirectGrid(app_for(plan))
+    first, second = (strategy_for(plan, run_dir=run) for _ in range(2))
+
+    def one_round(strategy, number):
+        replies = grid.send_and_receive(strategy.configure_train(number, initial(), ConfigRecord(), grid))
+        return strategy.aggregate_train(number, replies)
+
+    one_round(first, 1)
+    for call in (lambda: one_round(second, 1), lambda: second.start(grid, initial())):
+        with pytest.raises(PrivacyError, match="in use") as refused:
+            call()
+        assert "\n" not in str(refused.value)
+    one_round(first, 2)
+    first.start(grid, initial(), num_rounds=1)  # its end lets go of the folder
+    second.start(grid, initial(), num_rounds=1)
+    with pytest.raises(PrivacyError, match="resumed elsewhere"):
+        one_round(first, 4)
+    with pytest.raises(PrivacyError, match="resumed elsewhere"):
+        first.label()
+    assert len(released) == charged(run) == 4
 
 
 def test_a_run_directory_of_another_plan_is_refused(tmp_path):
@@ -490,6 +520,37 @@ def test_l12_the_server_process_is_killed_mid_round_and_started_again(tmp_path):
     assert charged(run) == document["plan"]["rounds"] == 4 >= seen
     label = json.loads((run / "guarantee.json").read_text())
     assert dict(map(tuple, label["readings"]["facts"]))["Rounds lost to interruptions"] == "1"
+
+
+@pytest.mark.flower
+def test_l13_a_second_server_process_on_a_live_run_directory_is_refused(tmp_path):
+    from tests.federated.fleet import deployment
+
+    run = tmp_path / "run"
+    config = {"clients": 3, "rounds": 4, "level": "client", "client-rate": 1.0, "run-dir": str(run)}
+    with deployment(tmp_path / "fleet", nodes=3) as fleet:
+        first = fleet.begin(EXAMPLE, config)
+        deadline = time.monotonic() + 300
+        while charged(run) < 1:
+            assert time.monotonic() < deadline
+            assert first.poll() is None
+            time.sleep(0.1)
+        servers = [pid for pid, command in fleet.pids().items() if "flwr-serverapp" in command]
+        for pid in servers:
+            os.kill(pid, signal.SIGSTOP)  # alive, and it may go on at any time
+        seen = charged(run)
+        second = fleet.run(EXAMPLE, config, deadline=500)
+        assert not second.status.endswith("completed")
+        assert "is in use" in second.log
+        assert charged(run) == seen
+        for pid in servers:
+            os.kill(pid, signal.SIGKILL)
+        first.kill()
+        first.wait()
+        third = fleet.run(EXAMPLE, config, deadline=500)
+    assert third.status.endswith("completed"), third.log[-3000:]
+    assert "resumed after round" in third.log
+    assert charged(run) == 4
 
 
 def charged(run: Path) -> int:

@@ -541,10 +541,25 @@ def test_of_two_copies_that_are_fitted_at_once_only_one_draws(tmp_path, monkeypa
         return descend(*details, **more)
 
     monkeypatch.setattr(replays, "descend", while_it_fits)
-    with pytest.raises(PrivacyError, match="Another process makes this run's draws"):
+    with pytest.raises(PrivacyError, match="resumed elsewhere"):
         final(run_dir=tmp_path / "run", ledger=tmp_path / "ledger.sqlite", box=PINNED, **{**SMALL, "pairs": 0})
     assert (tmp_path / "copy" / "fitted.json").exists()
     assert not (tmp_path / "run" / "fitted.json").exists()
+
+
+def test_l13_a_release_is_not_resumed_while_it_is_made(tmp_path):
+    refused = []
+
+    def meanwhile(*done):
+        try:
+            resume(tmp_path / "run", mean, X)
+        except PrivacyError as error:
+            refused.append(str(error))
+
+    final(run_dir=tmp_path / "run", box=PINNED, progress=meanwhile, **SMALL)
+    assert refused
+    assert all("in use" in message for message in refused)
+    resume(tmp_path / "run", mean, X)  # it has ended
 
 
 def test_a_ledger_from_before_the_draws_is_refused(tmp_path, monkeypatch):

@@ -317,3 +317,86 @@ def test_l4_rows_added_by_others_are_checked(tmp_path):
 def test_l4_sqlite_itself_refuses_to_change_a_row(tmp_path, sql):
     with Ledger.create(tmp_path / "l.sqlite") as ledger, pytest.raises(sqlite3.IntegrityError, match="append-only"):
         ledger._chain.connection.execute(sql)
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_l14_a_file_that_was_removed_or_replaced_is_noticed(suffix, replaced, tmp_path):
+    """SQLite goes on writing to files that are gone: what is charged there, nobody else ever sees."""
+    ledger = Ledger.create(tmp_path / "l.sqlite")
+    ledger.open_run("a", mechanism={"steps": 9}, seed_fingerprint=None, seeded=False)
+    file = tmp_path / f"l.sqlite{suffix}"
+    contents = file.read_bytes()
+    file.unlink()
+    if replaced:
+        file.write_bytes(contents)
+    for call in (
+        lambda: ledger.charge("a", first=0, steps=1, costs={1: 0.1}),
+        lambda: ledger.release("b", pure=0.1, description=""),
+        lambda: ledger.resume("a", step=0, head="", clean=True),
+        lambda: ledger.standing("a", step=0, head="", clean=True),
+        lambda: ledger.spent(1e-5),
+        lambda: ledger.verify("a", owner=""),
+    ):
+        with pytest.raises(PrivacyError, match="removed or replaced while in use") as refused:
+            call()
+        assert "\n" not in str(refused.value)
+
+
+def test_l14_contents_that_were_overwritten_are_noticed_by_verify(tmp_path):
+    """The same file with older contents: SQLite's cache hides it from the process that has it open."""
+    path = tmp_path / "l.sqlite"
+    with Ledger.create(path) as ledger:
+        ledger.open_run("a", mechanism={"steps": 5000}, seed_fingerprint=None, seeded=False)
+    older = path.read_bytes()
+    with Ledger.open(path) as ledger:
+        for i in range(60):
+            ledger.event("a", "note", "long " * 2000)
+            ledger.charge("a", first=i, steps=1, costs={1: 0.1})
+        ledger.verify("a", owner="")
+        ledger._chain.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # as SQLite does now and then
+        with path.open("r+b") as file:
+            file.write(older)
+            file.truncate()
+        with pytest.raises(PrivacyError, match=r"rolled back|damaged"):
+            ledger.verify("a", owner="")
+
+
+def test_l14_another_working_directory_and_memory_are_no_matter(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in ("l.sqlite", ":memory:"):
+        ledger = Ledger.create(path)
+        ledger.open_run("a", mechanism={"steps": 9}, seed_fingerprint=None, seeded=False)
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        ledger.charge("a", first=0, steps=1, costs={1: 0.1})
+        ledger.verify("a", owner="")
+        assert ledger.charged("a") == 1
+        monkeypatch.chdir(tmp_path)
+
+
+def test_l13_a_charge_or_a_claim_under_an_older_token_is_refused(tmp_path):
+    with Ledger.create(tmp_path / "l.sqlite") as ledger, Ledger.open(tmp_path / "l.sqlite") as other:
+        ledger.open_run("a", mechanism={"steps": 9}, seed_fingerprint=None, seeded=False)
+        ledger.own("a", "first")
+        head = ledger.charge("a", first=0, steps=1, costs={1: 0.1}, owner="first")
+        assert ledger.head_of("a", owner="first") == head
+        other.own("a", "second")
+        for owner in ("first", ""):
+            for call in (
+                lambda owner: ledger.charge("a", first=1, steps=1, costs={1: 0.1}, owner=owner),
+                lambda owner: ledger.resume("a", step=1, head=head, clean=True, owner=owner),
+                lambda owner: ledger.head_of("a", owner=owner),
+            ):
+                with pytest.raises(PrivacyError, match="resumed elsewhere"):
+                    call(owner)
+        with pytest.raises(PrivacyError, match="resumed elsewhere"):
+            ledger.own("a", "first")  # it is not had back
+        with pytest.raises(PrivacyError, match="resumed elsewhere"):
+            ledger.event("a", "drawn", owner="first")
+        rows = len(ledger.rows())
+        other.own("a", "second")  # nothing new
+        assert len(ledger.rows()) == rows
+        assert other.resume("a", step=1, head=head, clean=True, owner="second") == 1
+        other.charge("a", first=1, steps=1, costs={1: 0.1}, owner="second")
+        assert ledger.rows()[-1].body["owner"] == "second"

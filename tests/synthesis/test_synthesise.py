@@ -114,6 +114,9 @@ def test_a_charged_release_that_was_lost_is_not_repeated(tmp_path):
     maker._keep = lambda step: (_ for _ in ()).throw(OSError("no space left"))
     with pytest.raises(OSError, match="no space"):
         maker.run(lambda step, doing: None)
+    with pytest.raises(ValueError, match="in use"):  # L13: one owner of a run folder
+        restart(tmp_path / "run")
+    del job  # the process has died
     with pytest.raises(ValueError, match="charged, and lost"):
         restart(tmp_path / "run").run(lambda step, doing: None, quality=False)
 
@@ -122,6 +125,7 @@ def test_a_killed_fit_is_begun_again_from_the_kept_release(tmp_path):
     job = start(recipe(epsilon=2.0, seed=None), tmp_path / "run")
     job.maker._release(lambda step, doing: None)
     sums = job.maker._released.sums.clone()
+    del job  # the process was killed
     again = restart(tmp_path / "run")
     assert torch.equal(again.maker._released.sums, sums)
     assert again.run(lambda step, doing: None, quality=False).worst.epsilon <= 2.0

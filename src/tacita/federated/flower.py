@@ -25,6 +25,7 @@ from tacita.federated.local import ledger_place, plan_of, restore_federation, sa
 from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.server import Exchange, Server, first_attempt
 from tacita.guarantee import round_up_text
+from tacita.owner import Owner
 from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.training.gradients import Parameters
@@ -154,12 +155,15 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         left = self.plan.rounds - done
         rounds = left if num_rounds is None else min(num_rounds, left)
         shown = None if evaluate_fn is None else lambda number, now: evaluate_fn(done + number, now)
-        result = super().start(grid, arrays, rounds, timeout, train_config, evaluate_config, shown)
-        _count_from(result, done)
-        if not result.arrays:
-            result.arrays = arrays
-        if self._core.taken:
-            self.label()
+        try:
+            result = super().start(grid, arrays, rounds, timeout, train_config, evaluate_config, shown)
+            _count_from(result, done)
+            if not result.arrays:
+                result.arrays = arrays
+            if self._core.taken:
+                self.label()
+        finally:
+            self._core.owner.close()
         return result
 
     def summary(self) -> None:
@@ -253,6 +257,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         core = self._core
         if core.taken == 0:
             raise PrivacyError("No round was taken yet: there is nothing to label.")
+        core.check()
         if self._may_ask_records:
             core.hear_records(self._exchange())
         self._facts = self._facts.with_metrics(metrics or {})
@@ -292,12 +297,13 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if self.run_dir is not None and (self.run_dir / "run.json").exists():
             if plan_of(runs.read_json(self.run_dir, "run.json")) != self.plan:
                 raise PrivacyError(f"{str(self.run_dir)!r} holds a run of another plan: choose another run_dir.")
-            self.server, facts, state, _ = restore_federation(self.run_dir, like, resume=True)
-            self._facts = facts.with_status("resumed")
-            restore_inner(self.inner, state["inner"])
-            _LOG.info("Tacita: resumed after round %s of %s", self.server.taken, self.plan.rounds)
-            kept = {name: value.numpy() for name, value in state["model"].items()}
-            self._arrays = record_like(kept, arrays)
+            with Owner(self.run_dir).opening() as owner:
+                self.server, facts, state, _ = restore_federation(self.run_dir, like, owner=owner)
+                self._facts = facts.with_status("resumed")
+                restore_inner(self.inner, state["inner"])
+                _LOG.info("Tacita: resumed after round %s of %s", self.server.taken, self.plan.rounds)
+                kept = {name: value.numpy() for name, value in state["model"].items()}
+                self._arrays = record_like(kept, arrays)
             return self._arrays
         if self.run_dir is not None:
             runs.create(self.run_dir)
@@ -309,6 +315,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             ledger=ledger_place(own, self.run_dir, "ledger.sqlite"),
             record_ledger=ledger_place(records, self.run_dir, "record-ledger.sqlite"),
             rng=self._rng,
+            owner=Owner(self.run_dir).hold(),
         )
         self._facts = self._facts.with_ledger(self.server.ledgers[0], shared=own is not None)
         self._save(arrays)

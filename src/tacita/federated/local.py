@@ -19,6 +19,7 @@ from tacita.federated.labels import federation_label
 from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Exchange, Round, Server
 from tacita.ledger import Ledger
+from tacita.owner import Owner
 from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.training.gradients import Parameters
@@ -97,6 +98,7 @@ class Federation:
             ledger=ledger_place(ledger, self.run_dir, "ledger.sqlite"),
             record_ledger=ledger_place(record_ledger, self.run_dir, "record-ledger.sqlite"),
             rng=rng,
+            owner=Owner(self.run_dir).hold(),
         )
         self._facts = RunFacts(
             title=name or (Path(run_dir).name if run_dir else "Private federation"),
@@ -142,11 +144,14 @@ class Federation:
     def __iter__(self) -> Iterator[Round]:
         """Take the remaining rounds one by one. Interrupting leaves a run that can be resumed."""
         with Interrupts() as interrupts:
-            while (now := self.advance()) is not None:
-                yield now
-                if interrupts.seen:
-                    self._note("interrupted")
-                    raise KeyboardInterrupt
+            try:
+                while (now := self.advance()) is not None:
+                    yield now
+                    if interrupts.seen:
+                        self._note("interrupted")
+                        raise KeyboardInterrupt
+            finally:
+                self.pause()
 
     def advance(self) -> Round | None:
         """Take one round and return it; None if no round, or no budget, is left."""
@@ -170,6 +175,13 @@ class Federation:
             pass
         return self
 
+    def pause(self) -> None:
+        """Let go of the run directory, as leaving a loop does; every round is kept as it ends.
+
+        Until then nobody else can resume the run. The next round goes on, unless somebody else has resumed it.
+        """
+        self.server.owner.close()
+
     def label(self, *, delta: float | None = None, metrics: Mapping[str, str] | None = None) -> Label:
         """Return the privacy label of the federation, and write it to the run directory.
 
@@ -180,6 +192,7 @@ class Federation:
         """
         if self.server.taken == 0:
             raise PrivacyError("No round was taken yet: there is nothing to label.")
+        self.server.check()
         self._facts = self._facts.with_metrics(metrics or {})
         if self.server.untold and self._follows_records and self.server.open_round is None:
             self.server.hear_records(self._exchange(set(self.server.untold)))
@@ -283,17 +296,20 @@ class Federation:
         document = runs.read_json(folder, "run.json")
         plan = plan_of(document)
         made._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, None)
-        made.server, made._facts, state, saved = restore_federation(folder, made._parameters(), held_out, resume=True)
-        try:
-            model.load_state_dict(state["model"])
-            made.optimizer.load_state_dict(state["optimizer"])
-            for name, account in saved["accounts"].items():
-                made.clients[name].restore(account)
-        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-            raise runs.RunError(f"The checkpoint does not fit this model, optimizer or clients: {error}") from error
-        for name, client in made.clients.items():
-            client.answered, client.memory = made.server.taken, kept_memory(folder, name)
-        made._note("resumed")
+        with Owner(folder).opening() as owner:
+            made.server, made._facts, state, saved = restore_federation(
+                folder, made._parameters(), held_out, owner=owner
+            )
+            try:
+                model.load_state_dict(state["model"])
+                made.optimizer.load_state_dict(state["optimizer"])
+                for name, account in saved["accounts"].items():
+                    made.clients[name].restore(account)
+            except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+                raise runs.RunError(f"The checkpoint does not fit this model, optimizer or clients: {error}") from error
+            for name, client in made.clients.items():
+                client.answered, client.memory = made.server.taken, kept_memory(folder, name)
+            made._note("resumed")
         return made
 
 
@@ -382,9 +398,12 @@ def save_federation(
 
 
 def restore_federation(
-    folder: Path, like: Parameters, held_out: Sequence[str] = (), *, resume: bool
+    folder: Path, like: Parameters, held_out: Sequence[str] = (), *, owner: Owner | None = None
 ) -> tuple[Server, RunFacts, dict[str, Any], dict[str, Any]]:
-    """Return the server of a run directory as it stands, its facts, and the checkpoint's state and document."""
+    """Return the server of a run directory as it stands, its facts, and the checkpoint's state and document.
+
+    With an `owner`, who holds the folder, the run is resumed; without one it is only read.
+    """
     document = runs.read_json(folder, "run.json")
     tensors, saved = runs.load_checkpoint(folder)
     try:
@@ -400,9 +419,10 @@ def restore_federation(
             ledger=places[0],
             record_ledger=places[-1],
             identity=str(document["id"]),
+            owner=owner,
         )
         state = runs.unflatten(saved["skeleton"], tensors)
-        server.restore(state["panels"], saved, resume=resume)
+        server.restore(state["panels"], saved, resume=owner is not None)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise runs.RunError(f"The run in {str(folder)!r} is damaged: {error}") from error
     return server, facts, state, saved
@@ -410,7 +430,7 @@ def restore_federation(
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a federation's run directory, from its newest checkpoint; the data are not needed."""
-    server, facts, _, _ = restore_federation(Path(folder), {}, resume=False)
+    server, facts, _, _ = restore_federation(Path(folder), {})
     if server.taken == 0:
         raise PrivacyError("No round was taken yet: there is nothing to label.")
     return federation_label(server, facts, server.plan.delta if delta is None else _check.probability("delta", delta))
@@ -418,7 +438,7 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
 
 def declare_end(folder: str | Path, reason: str) -> None:
     """End the federation of a run directory, declaring that this depended on nothing private."""
-    restore_federation(Path(folder), {}, resume=False)[0].end(reason)
+    restore_federation(Path(folder), {})[0].end(reason)
 
 
 def ledger_place(ledger: Ledger | str | Path | None, folder: Path | None, name: str) -> Ledger | str | Path:

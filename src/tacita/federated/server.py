@@ -26,6 +26,7 @@ from tacita.federated.client import clipped, epsilon_levels, norm_of
 from tacita.federated.masking import FEWEST, MOST_CLIENTS, largest, summed
 from tacita.federated.plan import FederationPlan
 from tacita.ledger import Ledger
+from tacita.owner import Owner
 from tacita.training.charges import Charges, ledger_at
 from tacita.training.followed import Panel
 from tacita.training.gradients import Parameters
@@ -75,6 +76,7 @@ class Server:
         record_ledger: The same for records, at level joint.
         rng: A seed. None, the default, is seeded by the operating system; a chosen seed is marked as not secure.
         identity: The run's name in the ledgers; made up if not given.
+        owner: Who holds the run's folder while rounds are taken; None for a run that writes nothing.
 
     Guarantee:
         Each client enters a round by its own coin; its update is clipped, or dropped if it is not what was asked for;
@@ -93,12 +95,14 @@ class Server:
         record_ledger: Ledger | str | Path = ":memory:",
         rng: int | None = None,
         identity: str | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self.plan, self.like = plan, {name: torch.empty_like(p, device="meta") for name, p in like.items()}
         self.random: Randomness = randomness(rng)
         self.held_out = frozenset(held_out)
         self.taken = 0
         self.identity = identity or secrets.token_hex(8)
+        self.owner = owner or Owner()
         self.status = "running"
         self.participations: dict[str, int] = {}
         self.unnamed: set[str] = set()  # clients that did not declare who they are
@@ -118,10 +122,13 @@ class Server:
         also = json.dumps(plan.to_dict(), sort_keys=True)
         if plan.of_clients is not None:
             book = ledger_at(ledger, unit="client")
-            made.append(Charges(book, self.identity, plan.of_clients, 1, plan.failure / plan.rounds, also))
+            failure = plan.failure / plan.rounds
+            made.append(Charges(book, self.identity, plan.of_clients, 1, failure, also, self.owner.token))
         if plan.of_records is not None:
             book = ledger_at(record_ledger if made else ledger)
-            made.append(Charges(book, self.identity, plan.of_records, plan.steps_a_round, also=also))
+            made.append(
+                Charges(book, self.identity, plan.of_records, plan.steps_a_round, also=also, owner=self.owner.token)
+            )
         for charges in made:
             if charges.ledger.unit != charges.plan.unit:
                 raise PrivacyError(
@@ -178,7 +185,10 @@ class Server:
             raise PrivacyError(f"{len(names)} clients are enrolled, and the plan was declared for {self.plan.clients}.")
         if self.open_round is not None:
             self.lose(1)
-        if self.taken >= self.plan.rounds or not self._charge():
+        if self.taken >= self.plan.rounds:
+            return None
+        self.owner.hold()
+        if not self._charge():
             return None
         self.status = "running"
         self.unnamed |= set(unnamed)
@@ -187,7 +197,10 @@ class Server:
         return self.open_round
 
     def _charge(self) -> bool:
-        """Charge one round in every ledger; a used-up budget in any of them ends the run."""
+        """Charge one round in every ledger; a used-up budget in any of them ends the run.
+
+        The last ledger is always charged. One before it may be a round ahead: the last one was not charged any more.
+        """
         for charges in self._charges:
             if not self._opened:
                 charges.open(self.random)
@@ -195,10 +208,18 @@ class Server:
         for charges in self._charges:
             steps = self._steps_a_round(charges)
             target = (self.taken + 1) * steps
-            if charges.charged < target and charges.grant(target - steps, whole=True) < target:
+            if charges is not self._charges[-1] and charges.charged == target:
+                charges.check()
+                continue
+            if charges.grant(target - steps, whole=True) < target:
                 self.status = "stopped by the ledger's budget"
                 return False
         return True
+
+    def check(self) -> None:
+        """Refuse to say what was spent if the run goes on elsewhere, or a ledger was taken away."""
+        for charges in self._charges:
+            charges.check()
 
     def _steps_a_round(self, charges: Charges) -> int:
         return charges.plan.steps // self.plan.rounds

@@ -24,7 +24,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,7 @@ from tacita.inference.separation import separate
 from tacita.inference.terms import Model, Separated
 from tacita.inference.workers import spread
 from tacita.ledger import DECLARED, Ledger
+from tacita.owner import Owner
 from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.training.charges import ledger_at
@@ -127,7 +128,7 @@ class Replays:
         return {**plain, "box": None if self.box is None else self.box.to_dict()}
 
 
-FIELDS = tuple(field.name for field in fields(Replays))
+FIELDS = tuple(found.name for found in fields(Replays))
 
 
 @dataclass(frozen=True)
@@ -172,24 +173,26 @@ class _Run:
     folder: Path | None
     ledger_file: str | None = None
     head: str = ""
+    owner: Owner = field(default_factory=Owner)
 
     def finished(self, ledger: Ledger | str | Path, progress: Progress | None) -> Result:
         """Do what is left to do: charge, fit and draw, replay, label."""
         tell = shown(progress, "Trainings")
         different = np.unique(self.picks)
-        with nullcontext(ledger) if isinstance(ledger, Ledger) else ledger_at(ledger) as book:
+        with self.owner.opening(), nullcontext(ledger) if isinstance(ledger, Ledger) else ledger_at(ledger) as book:
             self._charge(book)
             with self._noting_interruption():
                 kept = self._kept() or self._release(different, book)
-        with self._noting_interruption():
-            self._write_draws(kept)
-            without = self._replay(different, tell)
-        self._note("done")
+                self._write_draws(kept)
+                without = self._replay(different, tell)
+            book.verify(self.identity, owner=self.owner.token)
+            self._note("done")
         label = label_of_samples(
             self.document, self.facts, self.delta, fitted=kept.fitted, without=without, one_step=kept.one_step
         )
         if self.folder is not None:
             write_label(self.folder, label)
+        self.owner.close()
         notes = tuple(self.document["notes"])
         return Result(self._posterior(kept), METHOD, label, kept.elbo, notes, asdict(self.chosen), self.folder)
 
@@ -229,6 +232,7 @@ class _Run:
             raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
         mark, seeded = self.random.fingerprint, self.random.seeded
         book.open_run(self.identity, mechanism=_mechanism(self.document), seed_fingerprint=mark, seeded=seeded)
+        book.own(self.identity, self.owner.token)
         if not self.head:
             self.head = book.head
             own = self.folder is not None and book.path == self.folder / "ledger.sqlite"
@@ -242,7 +246,7 @@ class _Run:
             raise PrivacyError(_GONE)
         if not book.charged(self.identity):
             costs = box_costs(self.asked.box, samples=self.chosen.samples, orders=DECLARED)
-            book.charge(self.identity, first=0, steps=1, costs=costs)
+            book.charge(self.identity, first=0, steps=1, costs=costs, owner=self.owner.token)
 
     def _drawn(self, book: Ledger) -> list[str]:
         """Return the rows that say that this run's draws are being made; only the first is entitled to make them."""
@@ -253,7 +257,7 @@ class _Run:
         watch = OneStep(self.separated, self.tensors, self.chosen, different) if self.asked.one_step else None
         fitted, elbo = self.train(watch=watch)
         figure = None if watch is None else watch.figure(np.searchsorted(different, self.picks), self.delta)
-        mark = book.event(self.identity, _DRAWN)
+        mark = book.event(self.identity, _DRAWN, owner=self.owner.token)
         if self._drawn(book)[0] != mark:
             raise PrivacyError("Another process makes this run's draws; resume the run when that has ended.")
         noise = self.random.noise.standard_normal((self.chosen.samples, self.separated.size))
@@ -385,6 +389,7 @@ def release(
         identity=secrets.token_hex(8),
         random=random,
         folder=folder,
+        owner=Owner(folder),
     )
     own = ":memory:" if folder is None else folder / "ledger.sqlite"
     return run.finished(own if ledger is None else ledger, progress)
@@ -409,7 +414,8 @@ def resume(folder: Path, model: Model, data: Any, *, ledger: Any = None, progres
     if Records(tensors).fingerprint() != kept["data"]:
         raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
     separated = separate(model, tensors, names, draws=chosen.local_draws)
-    run = _Run(separated, tensors, chosen, asked, facts, random=randomness(None), folder=folder, **kept)
+    kept |= {"folder": folder, "owner": Owner(folder)}
+    run = _Run(separated, tensors, chosen, asked, facts, random=randomness(None), **kept)
     if any(run.document[key] != document[key] for key in ("unknowns", "plate")):
         raise PrivacyError("This is not the model that the run was started with: it has other unknowns.")
     return run.finished(_ledger_file(folder, found) if ledger is None else ledger, progress)

@@ -59,6 +59,8 @@ class Chain:
         self.connection = connection
         self.lock = threading.RLock()
         self._process = os.getpid()
+        self.file = None if path == MEMORY else Path(path).absolute()
+        self._opened: tuple[tuple[int, int], ...] | None = None
         self.close = weakref.finalize(self, connection.close)
 
     @classmethod
@@ -81,6 +83,7 @@ class Chain:
                     for seq, (kind, body) in enumerate(first):
                         head = chain.append(kind, "", body, last=seq - 1, head=head)
                 _sync_folder(path)
+                chain._opened = chain._files()
         except BaseException:
             if path != MEMORY:
                 Path(path).unlink()
@@ -99,6 +102,8 @@ class Chain:
             try:
                 chain._check_file()
                 chain._configure()
+                chain.connection.execute("SELECT 1 FROM ledger").fetchone()  # the -wal is there from now on
+                chain._opened = chain._files()
             except BaseException:
                 chain.close()
                 raise
@@ -145,7 +150,29 @@ class Chain:
         if os.getpid() != self._process:
             raise PrivacyError(f"The ledger {self.path} was opened by another process; open it again in this one.")
         with self.lock, _clear(self.path):
+            if self._opened is not None and self._files() != self._opened:
+                raise PrivacyError(
+                    f"The ledger {self.path} was removed or replaced while in use: what is charged to it would be "
+                    "forgotten. Restore the newest copy and resume; nothing is released until then."
+                )
             yield
+
+    def _files(self) -> tuple[tuple[int, int], ...] | None:
+        """Return which files are where the ledger's were opened; SQLite writes on to files that were removed.
+
+        New rows are in the -wal until SQLite moves them, and its locks are in the -shm, so all three must stay.
+        """
+        if self.file is None:
+            return None
+        found = []
+        for suffix in ("", "-wal", "-shm"):
+            try:
+                status = os.stat(f"{self.file}{suffix}")
+            except FileNotFoundError:
+                found.append((0, 0))
+            else:
+                found.append((status.st_dev, status.st_ino))
+        return tuple(found)
 
     def _verified(self, fields: tuple[Any, ...], seq: int, head: str) -> Row:
         try:

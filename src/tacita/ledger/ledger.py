@@ -259,6 +259,43 @@ class Ledger:
             if not known or (seed_fingerprint and seed_fingerprint not in state.seeds):
                 self._append("run", run_id, body)
 
+    def own(self, run_id: str, token: str) -> None:
+        """Make the holder of a token the run's owner, from the next row on; whoever owned it before is refused.
+
+        A run that was never owned takes charges from anybody, as long as they continue each other.
+        """
+        with self._writing():
+            run = self._run(run_id)
+            if name_text("token", token) in run.owners[:-1]:
+                raise PrivacyError(_elsewhere(run_id))
+            if token != run.owner:
+                self._append("event", run_id, {"event": "own", "detail": {"token": token}})
+
+    def head_of(self, run_id: str, *, owner: str) -> Head:
+        """Return the head if the run is still this owner's: nobody else has touched the run up to there.
+
+        Raises:
+            PrivacyError: If somebody else owns it by now.
+        """
+        with self._chain.lock:
+            state = self._fresh()
+            self._owned(run_id, owner)
+            return state.head
+
+    def verify(self, run_id: str, *, owner: str) -> None:
+        """Read the file again as somebody else would; refuse unless it holds all that is known here.
+
+        Raises:
+            PrivacyError: If the file was removed, replaced or rolled back, or somebody else owns the run by now.
+        """
+        head = self.head_of(run_id, owner=owner) if self._chain.close.alive else self._state.head
+        if self._chain.file is None:
+            return
+        with Ledger.open(self._chain.file) as found:
+            if not found.contains(head):
+                raise PrivacyError(f"The ledger {found.path} was rolled back while in use; restore the newest copy.")
+            found.head_of(run_id, owner=owner)
+
     def charge(
         self,
         run_id: str,
@@ -269,6 +306,7 @@ class Ledger:
         delta: float = 0.0,
         neighbours: str = "add_remove",
         unit: str = "record",
+        owner: str = "",
     ) -> Head:
         """Charge steps [first, first + steps) of a run. Release them only after this has returned.
 
@@ -280,20 +318,22 @@ class Ledger:
             delta: The block's own failure probability.
             neighbours: The relation that the costs are for.
             unit: The unit that they are for.
+            owner: The token of the run's owner, if it has one.
 
         Returns:
             The new row's hash.
 
         Raises:
             BudgetExceeded: If the total would pass the budget; nothing is written.
-            PrivacyError: If the steps do not continue the run, or the row cannot be written.
+            PrivacyError: If the steps do not continue the run, somebody else owns it, or the row cannot be written.
         """
         start, count = _check.count("first", first, low=0), _check.count("steps", steps)
         body = {**self._price(costs, delta, neighbours, unit), "first": start, "steps": count}
+        if owner:
+            body["owner"] = owner
         with self._writing():
-            run = self._run(run_id)
-            if run.ended:
-                raise PrivacyError(f"Run {run_id!r} was ended by its owner ({run.ended}); start a new run.")
+            run = self._owned(run_id, owner)
+            _require_open(run_id, run)
             if start != run.charged:
                 raise PrivacyError(
                     f"Run {run_id!r} has {run.charged} steps charged, so the next charge must start there, got "
@@ -340,17 +380,19 @@ class Ledger:
             self._require_budget(f"Release {name_text('name', name)!r}", body)
             return self._append("release", name, body)
 
-    def event(self, run_id: str, kind: str, detail: Mapping[str, Plain] | str = "") -> Head:
-        """Append a row that costs nothing, such as a run's `close`."""
+    def event(self, run_id: str, kind: str, detail: Mapping[str, Plain] | str = "", *, owner: str = "") -> Head:
+        """Append a row that costs nothing, such as a run's `close`; refused to an owner who no longer is one."""
         body = {
             "event": name_text("kind", kind),
             "detail": detail if isinstance(detail, str) else plain_body("detail", detail),
         }
         with self._writing():
+            if owner:
+                self._owned(run_id, owner)
             self._run(run_id)
             return self._append("event", run_id, body)
 
-    def resume(self, run_id: str, *, step: int, head: Head, clean: bool) -> int:
+    def resume(self, run_id: str, *, step: int, head: Head, clean: bool, owner: str = "") -> int:
         """Return the step from which a run may go on, and record that it does.
 
         Steps that were charged but not reached by the checkpoint may have been released, so they are lost, unless
@@ -361,15 +403,14 @@ class Ledger:
             step: The checkpoint's step.
             head: The ledger's head kept in the checkpoint.
             clean: Whether the process that wrote the checkpoint released nothing after it.
+            owner: The token of the run's owner, if it has one.
 
         Raises:
-            PrivacyError: If the ledger does not contain `head`, or knows fewer steps than the checkpoint.
+            PrivacyError: If the ledger does not contain `head`, knows fewer steps than the checkpoint, or somebody
+                else owns the run.
         """
         with self._writing():
-            if self._run(run_id).ended:
-                raise PrivacyError(
-                    f"Run {run_id!r} was ended by its owner ({self._run(run_id).ended}); start a new run."
-                )
+            _require_open(run_id, self._owned(run_id, owner))
             start = self._standing(run_id, step, head, clean)
             detail = {"step": int(step), "head": head, "clean": bool(clean), "from": start}
             self._append("event", run_id, {"event": "resume", "detail": detail})
@@ -466,6 +507,12 @@ class Ledger:
             raise PrivacyError(f"Run {run_id!r} is not in the ledger; call open_run before its first step.")
         return run
 
+    def _owned(self, run_id: str, owner: str) -> Run:
+        run = self._run(run_id)
+        if run.owner != owner:
+            raise PrivacyError(_elsewhere(run_id))
+        return run
+
     def _price(self, costs: Costs, delta: float, neighbours: str, unit: str) -> dict[str, Any]:
         _check.one_of("neighbours", neighbours, RELATIONS)
         if neighbours != self.neighbours:
@@ -496,6 +543,18 @@ class Ledger:
                 f"{what} would bring the total to epsilon {round_up_text(after)} at delta {delta:g}, and the budget is "
                 f"{epsilon:g}. Nothing was charged: stop here, or let the budget's owner raise it."
             )
+
+
+def _elsewhere(run_id: str) -> str:
+    return (
+        f"Run {run_id!r} was resumed elsewhere, so it goes on there and nothing is released here any more; what was "
+        "charged stays charged. Resume it from its run directory to go on here."
+    )
+
+
+def _require_open(run_id: str, run: Run) -> None:
+    if run.ended:
+        raise PrivacyError(f"Run {run_id!r} was ended by its owner ({run.ended}); start a new run.")
 
 
 def _stored(units: Units) -> int | str:

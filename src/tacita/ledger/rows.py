@@ -28,6 +28,12 @@ class Run:
     touched: int = 0  # row of the last charge or resume
     promise: tuple[float, float] | None = None  # (epsilon, delta) that all releases up to its last charge stay within
     ended: str = ""  # why its owner ended it early
+    owners: list[str] = field(default_factory=list)  # tokens; only the last one may charge
+
+    @property
+    def owner(self) -> str:
+        """The token of whoever opened or resumed it last; empty if nobody ever said."""
+        return self.owners[-1] if self.owners else ""
 
 
 @dataclass
@@ -66,6 +72,8 @@ class State:
             self.runs[row.run].touched = row.seq
         elif body["event"] == ENDED:
             self.runs[row.run].ended = str(body["detail"])
+        elif body["event"] == "own":
+            self.runs[row.run].owners.append(str(body["detail"]["token"]))
         self.last, self.head = row.seq, row.hash
         self.heads[row.hash] = row.seq
 

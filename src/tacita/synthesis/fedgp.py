@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +30,7 @@ from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.recipes import ENGINES, SPLITS, deal
 from tacita.federated.splits import cut
 from tacita.guarantee import Guarantee
+from tacita.owner import Owner
 from tacita.report.label import Check, Label, Readings
 from tacita.report.page import page_template
 from tacita.synthesis.gan import Game, Wgan, WganTraining, adam
@@ -407,8 +408,9 @@ def recipe_of(run_dir: str | Path) -> tuple[FedGP, str]:
 def _plain_rounds(
     this: Ready, folder: Path, generator: Generator, taken: int, facts: RunFacts, progress: Progress | None
 ) -> tuple[Generator, Label]:
+    owner = Owner(folder).hold()
     memories = {name: kept_memory(folder, name) for name in this.holdings}
-    with Interrupts() as interrupts:
+    with closing(owner), Interrupts() as interrupts:
         for number in range(taken + 1, this.recipe.rounds + 1):
             drawn = _plain_round(this, generator, number, memories)
             for name in drawn:
@@ -419,7 +421,7 @@ def _plain_rounds(
             if interrupts.seen:
                 keep_plain(folder, generator, number, facts.with_status("interrupted"))
                 raise KeyboardInterrupt
-    return generator, plain_end(this, folder, generator, facts)
+        return generator, plain_end(this, folder, generator, facts)
 
 
 def _plain_round(this: Ready, generator: Generator, number: int, memories: dict[str, Memory]) -> list[str]:

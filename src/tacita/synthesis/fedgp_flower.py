@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tacita.federated.flower_client import (
 )
 from tacita.federated.local import client_name
 from tacita.federated.recipes import quiet_flower, simulate
+from tacita.owner import Owner
 from tacita.report.label import Label
 from tacita.synthesis.fedgp import (
     FedGP,
@@ -135,8 +137,9 @@ def _serve_plain(this: Ready, folder: Path, grid: Grid, generator: Generator, pr
             progress(taken + number, generator)
 
     arrays, left = ArrayRecord(generator.state_dict()), this.recipe.rounds - taken
-    _averaging(this.recipe).start(grid, arrays, num_rounds=left, evaluate_fn=show)
-    return plain_end(this, folder, generator, facts)
+    with closing(Owner(folder).hold()):
+        _averaging(this.recipe).start(grid, arrays, num_rounds=left, evaluate_fn=show)
+        return plain_end(this, folder, generator, facts)
 
 
 def _averaging(recipe: FedGP) -> FedAvg:

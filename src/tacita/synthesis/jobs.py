@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import torch
 
 from tacita import runs
 from tacita.data import Dataset, load
+from tacita.owner import Owner
 from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.synthesis.alarms import Alarm, alarms
@@ -42,6 +43,7 @@ class Job:
 
     maker: Maker
     folder: Path
+    owner: Owner = field(default_factory=Owner)
 
     def run(self, progress: Progress, *, quality: bool = True, tell: Callable[[str], None] | None = None) -> Label:
         """Do what is left to do and return the label.
@@ -51,13 +53,17 @@ class Job:
             quality: Whether to measure what the set is worth and what it leaks.
             tell: Told what is being measured.
         """
-        self.maker.run(progress)
-        synthetic = release(self.maker, self.folder)
-        self._inspect()
-        if quality:
-            self._measure(synthetic, tell)
-        label = label_of_run(self.folder)
-        write_label(self.folder, label)
+        self.owner.hold()
+        try:
+            self.maker.run(progress)
+            synthetic = release(self.maker, self.folder)
+            self._inspect()
+            if quality:
+                self._measure(synthetic, tell)
+            label = label_of_run(self.folder)
+            write_label(self.folder, label)
+        finally:
+            self.owner.close()
         return label
 
     def _inspect(self) -> None:
@@ -95,9 +101,10 @@ def start(recipe: Recipe, folder: str | Path) -> Job:
     page_template()  # a missing extra is told now, not after the work
     task = prepare(recipe)
     where = runs.create(folder)
+    owner = Owner(where).hold()
     write_recipe(where, task)
     try:
-        return Job(make(task, where), where)
+        return Job(make(task, where), where, owner)
     except Exception:
         shutil.rmtree(where)  # nothing was charged or released, so there is nothing to go on with
         raise
@@ -111,7 +118,9 @@ def restart(folder: str | Path) -> Job:
             f"{str(where)!r} is not a generator's run; for a training there is `tacita train --resume`."
         )
     recipe, coins = recipe_of(where)
-    return Job(remake(prepare(recipe, coins), where), where)
+    task = prepare(recipe, coins)
+    with Owner(where).opening() as owner:
+        return Job(remake(task, where), where, owner)
 
 
 def release_federated(generator: Generator, recipe: FedGP, folder: Path, count: int) -> AverageCase:

@@ -28,6 +28,7 @@ from tacita.guarantee import round_up_text
 from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 from tacita.ledger.costs import cost_units, total_epsilon
 from tacita.ledger.rows import State
+from tacita.owner import Owner
 from tacita.synthesis import embedding as embeddings
 from tacita.synthesis.gan import Game, Wgan, WganTraining, adam, game_loss, game_records, quickest_chunk
 from tacita.synthesis.networks import Generator, make_critic, make_generator
@@ -211,6 +212,7 @@ class EmbeddingMaker:
         self.fitted = False
         self.steps = self.settings["steps"] + 1  # the release, then the fit
         self._released: embeddings.Embedding | None = None
+        self.owner = Owner()  # for its token; the job holds the folder
         self._begin() if not self.resume else self._go_on()
 
     def _begin(self) -> None:
@@ -232,7 +234,7 @@ class EmbeddingMaker:
         self.random = randomness(task.recipe.seed)
         with ledger_at(ledger_path(task.recipe, self.folder)) as ledger:
             self.facts = self.facts.with_ledger(ledger, shared=task.recipe.ledger is not None)
-            Charges(ledger, self.identity, self.plan).open(self.random)
+            Charges(ledger, self.identity, self.plan, owner=self.owner.token).open(self.random)
             self.head = ledger.head
         self._write()
 
@@ -291,7 +293,7 @@ class EmbeddingMaker:
         with Ledger.open(ledger_path(self.task.recipe, self.folder)) as ledger:
             if not ledger.contains(self.head):
                 raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
-            charges = Charges(ledger, self.identity, self.plan)
+            charges = Charges(ledger, self.identity, self.plan, owner=self.owner.token)
             charges.open(self.random)
             if charges.charged:
                 raise PrivacyError(

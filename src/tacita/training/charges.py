@@ -24,6 +24,7 @@ class Charges:
         block: How many steps are charged at once; what a crash loses of them is not refunded.
         delta: The failure probability of a step that its costs do not cover.
         also: Further terms to freeze, such as what a federation declared, as text.
+        owner: The token of whoever steps the run; see `tacita.owner`. Readers have none.
     """
 
     ledger: Ledger
@@ -32,6 +33,7 @@ class Charges:
     block: int = 1
     delta: float = 0.0
     also: str = ""
+    owner: str = ""
 
     @property
     def mechanism(self) -> dict[str, float | int | str]:
@@ -39,13 +41,24 @@ class Charges:
         return {**self.plan.frozen(), **({"also": self.also} if self.also else {})}
 
     def open(self, random: Randomness) -> None:
-        """Freeze the mechanism, or check that it is the one that was frozen."""
+        """Freeze the mechanism, or check that it is the one that was frozen; from here on the run is the owner's."""
         self.ledger.open_run(
             self.identity,
             mechanism=self.mechanism,
             seed_fingerprint=random.fingerprint,
             seeded=random.seeded,
         )
+        if self.owner:
+            self.ledger.own(self.identity, self.owner)
+
+    @property
+    def head(self) -> str:
+        """The ledger's head for a checkpoint; refused if somebody else has resumed the run, or the file is gone."""
+        return self.ledger.head_of(self.identity, owner=self.owner)
+
+    def check(self) -> None:
+        """Refuse to say what was spent if the run goes on elsewhere, or its ledger was taken away."""
+        self.ledger.verify(self.identity, owner=self.owner)
 
     @property
     def charged(self) -> int:
@@ -54,8 +67,9 @@ class Charges:
 
     def standing(self, step: int, head: str, *, clean: bool, resume: bool) -> int:
         """Return how many steps may have been released, given a checkpoint; `resume` also records that it goes on."""
-        ask = self.ledger.resume if resume else self.ledger.standing
-        return ask(self.identity, step=step, head=head, clean=clean)
+        if resume:
+            return self.ledger.resume(self.identity, step=step, head=head, clean=clean, owner=self.owner)
+        return self.ledger.standing(self.identity, step=step, head=head, clean=clean)
 
     def grant(self, taken: int, *, whole: bool = False) -> int:
         """Charge the next block and return up to which step is granted; `taken` if the budget is used up.
@@ -76,6 +90,7 @@ class Charges:
                     costs=after - before,
                     delta=block * self.delta,
                     unit=self.plan.unit,
+                    owner=self.owner,
                 )
             except BudgetExceeded as error:
                 if taken == 0 and (whole or block == 1):

@@ -9,6 +9,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from tacita.accounting import BayesianAccountant
 from tacita.accounting.filters import Budget
 from tacita.guarantee import Guarantee
 from tacita.ledger import Ledger
+from tacita.owner import Owner
 from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.training.charges import Charges, ledger_at
@@ -236,7 +238,7 @@ class PrivateTraining:
         return steps
 
     def _steps(self, curve: bool) -> Generator[Step, None, None]:
-        self._continue()
+        quiet: tuple[type[PrivacyError], ...] = ()
         with Interrupts() as interrupts:
             try:
                 while (step := self.advance()) is not None:
@@ -245,15 +247,18 @@ class PrivateTraining:
                     yield step
                     if interrupts.seen:
                         raise KeyboardInterrupt
+            except GeneratorExit:  # nobody hears what is raised where a loop is left; the next call raises it again
+                quiet = (PrivacyError,)
+                raise
             finally:
                 if self._facts.status != "failed":
-                    self._pause()
+                    with suppress(*quiet):
+                        self._pause()
 
     def advance(self) -> Step | None:
         """Take one step and return it; None if no step, or no budget, is left.
 
-        Iterating does the same, and also takes running figures, lets a step finish on Ctrl-C and keeps a checkpoint at
-        the end.
+        Iterating does the same, and also takes running figures, lets a step finish on Ctrl-C and pauses at the end.
         """
         self._refuse_failed()
         if self.taken >= self.plan.steps or not self._reserve():
@@ -263,6 +268,17 @@ class PrivateTraining:
         except BaseException:
             self._count_failed()
             raise
+
+    def pause(self) -> None:
+        """Keep a checkpoint from which nothing is lost, and let go of the run directory, as leaving a loop does.
+
+        Until then nobody else can resume the run. The next step goes on, unless somebody else has resumed it.
+        """
+        before = self._iterator() if self._iterator is not None else None
+        if before is not None:
+            before.close()
+        if self._facts.status != "failed":
+            self._pause()
 
     def _refuse_failed(self) -> None:
         if self._facts.status == "failed":
@@ -287,6 +303,8 @@ class PrivateTraining:
         """
         if self.taken == 0:
             raise PrivacyError("No step was taken yet: there is nothing to label.")
+        if self._ledger is not None:
+            self._charges.check()
         self._facts = self._facts.with_metrics(metrics or {})
         taken = self.taken
         if self._facts.status == "failed":  # when it failed may depend on the data: it is labelled as if it had not
@@ -394,12 +412,15 @@ class PrivateTraining:
         are neither repeated nor refunded: they count among the planned ones, at the clip bound.
         """
         folder = Path(run_dir)
-        document = runs.read_json(folder, "run.json")
-        tensors, saved = runs.load_checkpoint(folder)
+        runs.read_json(folder, "run.json")  # no such run is told first
         made = cls.__new__(cls)
         made._attach(model, loss_fn, dataset, holdout, optimizer, scheduler, chunk)
         made._companions = dict(companions or {})
-        made._restore(folder, document, tensors, saved, ledger)
+        made._own(folder)  # before the checkpoint is read, so that it is nobody else's any more
+        with made._owner.opening():
+            document = runs.read_json(folder, "run.json")
+            tensors, saved = runs.load_checkpoint(folder)
+            made._restore(folder, document, tensors, saved, ledger)
         return made
 
     # Setting up.
@@ -429,6 +450,18 @@ class PrivateTraining:
         self.run_dir: Path | None = None
         self._ledger: Ledger | None = None
         self._iterator = None
+        self._owner = Owner()
+
+    def _own(self, folder: Path) -> None:
+        """Lock the run directory; only the first process owns it, and the others are told if it cannot."""
+        problem = None
+        if self._team.leads:
+            self._owner = Owner(folder)
+            try:
+                self._owner.hold()
+            except PrivacyError as error:
+                problem = str(error)
+        self._team.agree(problem)
 
     def _begin(self, step: int) -> None:
         self.taken = step
@@ -464,6 +497,7 @@ class PrivateTraining:
     def _open(self, run_dir: str | Path | None, ledger: Ledger | str | Path | None) -> None:
         if run_dir is not None:
             self.run_dir = runs.create(run_dir)
+            self._owner = Owner(self.run_dir).hold()
         own = self.run_dir / "ledger.sqlite" if self.run_dir is not None else ":memory:"
         self._ledger = ledger_at(own if ledger is None else ledger, unit=self.plan.unit)
         self._facts = self._facts.with_ledger(self._ledger, shared=ledger is not None)
@@ -479,9 +513,10 @@ class PrivateTraining:
         if os.getpid() != self._process:
             raise PrivacyError("This process was forked from the one that trains: both would add the same noise.")
         problem, granted = None, self._charged
-        if self._team.leads and self.taken >= self._charged:
+        if self._team.leads:
             try:
-                granted = self._charge()
+                self._claim()
+                granted = self._charge() if self.taken >= self._charged else self._charged
             except PrivacyError as error:
                 problem = str(error)
         self._charged = self._team.agree(problem, granted)
@@ -500,7 +535,7 @@ class PrivateTraining:
 
     @property
     def _charges(self) -> Charges:
-        return Charges(self._book, self._identity, self.plan, self._block)
+        return Charges(self._book, self._identity, self.plan, self._block, owner=self._owner.token)
 
     def _step(self) -> Step:
         self._in_step = True
@@ -605,17 +640,22 @@ class PrivateTraining:
             self._facts = self._facts.with_reading(self.taken, worst)
 
     def _pause(self) -> None:
-        """Leave everything on disk; nothing of this process is released after it, unless it goes on."""
-        if not self._team.leads or self.taken == 0:
+        """Leave everything on disk, and the folder; nothing is released after it before `_claim`."""
+        if not self._team.leads or self._paused_at is not None:
             return
         if self.taken >= self.plan.steps:
             self._facts = self._facts.with_status("done")
-        elif not self._facts.status.startswith("stopped"):
+        elif self.taken > 0 and not self._facts.status.startswith("stopped"):
             self._facts = self._facts.with_status("interrupted")
-        if self.run_dir is not None:
-            self._save(clean=True)
-            self._write_run()
-            self._paused_at = self._book.head
+        if self.run_dir is None:
+            return
+        try:
+            self._paused_at = self._charges.head  # first: a clean checkpoint must be claimed even if writing fails here
+            if self.taken > 0:
+                self._save(clean=True)
+                self._write_run()
+        finally:
+            self._owner.close()
 
     def _count_failed(self) -> None:
         """Count a step that failed halfway, since its noisy result may be in the parameters; do not keep them."""
@@ -628,17 +668,22 @@ class PrivateTraining:
         self._facts = self._facts.with_status("failed")
         if self._team.leads:
             self._write_run()
+            self._owner.close()
 
-    def _continue(self) -> None:
-        """Go on after a pause in the same process: claim the checkpoint, so that nobody else resumes it too."""
+    def _claim(self) -> None:
+        """Hold the folder; after a pause, also claim the checkpoint, so that nobody else resumes it too."""
+        self._owner.hold()
         if self._paused_at is None:
             return
-        head, self._paused_at = self._paused_at, None
-        start = self._book.resume(self._identity, step=self.taken, head=head, clean=True)
+        try:
+            start = self._charges.standing(self.taken, self._paused_at, clean=True, resume=True)
+        except PrivacyError:
+            self._owner.close()
+            raise
         for panel in self._panels.values():
             panel.lose(start - self.taken)
         self._begin(start)
-        self._charged = self._book.charged(self._identity)
+        self._charged = self._charges.charged
 
     def _write_run(self) -> None:
         if self.run_dir is None:
@@ -672,7 +717,7 @@ class PrivateTraining:
         document = {
             "id": self._identity,
             "clean": clean,
-            "head": self._book.head,
+            "head": self._charges.head,
             "skeleton": skeleton,
             "panels": {name: plain for name, (_, plain) in panels.items()},
             "groups": {name: values for name, (_, values) in self._groups.items()},
@@ -711,8 +756,8 @@ class PrivateTraining:
         if self._team.leads:
             self._ledger = Ledger.open(where) if ledger is None else ledger
             self._charges.open(self._random)
-            start = self._book.resume(self._identity, step=int(saved["step"]), head=head, clean=clean)
-            charged = self._book.charged(self._identity)
+            start = self._charges.standing(int(saved["step"]), head, clean=clean, resume=True)
+            charged = self._charges.charged
         else:
             self.run_dir, self._panels = None, {}
         start, charged = self._team.agree(None, (start, charged))
