@@ -2,8 +2,6 @@
 
 import math
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pyro
@@ -540,11 +538,3 @@ def test_generators_parameters_and_handlers_are_left_as_found(records):
         assert not poutine.runtime._PYRO_STACK
     finally:
         pyro.clear_param_store()
-
-
-@pytest.mark.parametrize("missing", ["pyro", "torch"])
-def test_a_missing_extra_names_the_install_command(missing):
-    code = f"import sys; sys.modules[{missing!r}] = None\nimport tacita.posterior.pyro_model"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert "pip install -e '.[bayes]'" in result.stderr.splitlines()[-1]
