@@ -11,11 +11,12 @@ import argparse
 import json
 import statistics
 import time
+from collections import Counter
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-from bugs import BY_AUDIT, planted
+from bugs import BUGS, SAMPLING, STEPS, planted
 
 from tacita.audit import Replay, canaries
 from tacita.training import Plan
@@ -23,7 +24,11 @@ from tacita.training.plan import make_plan
 
 DELTA = 1e-5
 SHAPES = [(16, 1, 3, 3), (16,), (10, 256), (10,)]  # the digits network
-SETTINGS = {"every record, one step": (1.0, 1), "one in ten, 50 steps": (0.1, 50)}
+SETTINGS = {
+    "every record, one step": (1.0, 1),
+    "one in ten, 50 steps": (0.1, 50),
+    "one in a hundred, 1000 steps": (0.01, 1000),
+}
 
 
 def plan_for(epsilon: float, rate: float, steps: int) -> Plan:
@@ -45,10 +50,10 @@ def plan_for(epsilon: float, rate: float, steps: int) -> Plan:
     )
 
 
-def audits(plan: Plan, seeds: range, count: int, bug: str | None = None) -> dict[str, Any]:
+def audits(plan: Plan, seeds: range, count: int | None, bug: str | None = None) -> dict[str, Any]:
     """Audit one plan once a seed, and return figures."""
     ratios: dict[float, list[float]] = {0.95: [], 0.9995: []}
-    broken, seconds = 0, []
+    broken, guessed, seconds, kinds = 0, 0, [], Counter()
     claim = plan.worst(plan.steps, DELTA).epsilon
     for seed in seeds:
         start = time.process_time()
@@ -61,19 +66,23 @@ def audits(plan: Plan, seeds: range, count: int, bug: str | None = None) -> dict
                 steps=plan.steps,
                 delta=DELTA,
                 epsilon=claim,
-                count=count,
+                count=replay.count,
                 parts=replay.parts,
                 rng=seed,
             )
         seconds.append(time.process_time() - start)
         broken += found.broken
+        guessed += found.guessed
+        kinds.update(test.kind for test in found.faults)
         for confidence, values in ratios.items():
             values.append(found.lower[confidence] / claim)
     return {
         "epsilon": round(claim, 4),
         "audits": len(seeds),
-        "canaries": count,
+        "canaries": found.canaries,
         "broken": broken,
+        "by_guesses": guessed,
+        "by_tests": dict(kinds),
         "median_95": round(statistics.median(ratios[0.95]), 3),
         "median_99.95": round(statistics.median(ratios[0.9995]), 3),
         "largest_99.95": round(max(ratios[0.9995]), 3),
@@ -86,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--bug-seeds", type=int, default=50)
-    parser.add_argument("--canaries", type=int, default=50_000)
+    parser.add_argument("--canaries", type=int, help="by default as many as an audit takes")
     parser.add_argument("--setting", choices=SETTINGS, action="append")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -96,8 +105,8 @@ def main() -> None:
             plan = plan_for(epsilon, rate, steps)
             row = audits(plan, range(chosen.seeds), chosen.canaries)
             print(json.dumps({"setting": setting, "bug": None, **row}), flush=True)
-            for bug in BY_AUDIT:
-                if rate == 1.0 and bug == "sample rate 2q":
+            for bug in BUGS:
+                if (rate == 1.0 and bug in SAMPLING) or (steps == 1 and bug in STEPS):
                     continue
                 row = audits(plan, range(chosen.bug_seeds), chosen.canaries, bug)
                 print(json.dumps({"setting": setting, "bug": bug, **row}), flush=True)

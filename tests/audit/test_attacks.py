@@ -77,14 +77,14 @@ def test_every_attack_is_made_and_kept(made):
     assert {f.key for f in found.findings} == {"canaries", "leak", "membership", "inversion"}
     document = json.loads((folder / "audit.json").read_text())
     assert document["steps"] == private.taken == 12
-    assert document["results"]["canaries"]["verdict"] == "claim holds"
+    assert document["results"]["canaries"]["verdict"] == "not refuted"
     assert document["broken"] is found.broken is False
     assert label_of_run(folder).readings.audit == found.findings
     assert private.label().readings.audit == found.findings
     page = (folder / "label-owner.html").read_text()
     assert "What attacks found" in page
     assert "Does the mechanism leak more than it claims?" in page
-    for text in ("Proved, 99.95%", "A record like those trained on", "claim holds"):
+    for text in ("Proved, 99.95%", "A record like those trained on", "not refuted"):
         assert text in str(found)
 
 
@@ -270,7 +270,7 @@ def test_a6_a_held_out_record_stays_below_the_typical_case(digits, claimed, ever
     found = typical_canaries(
         make(digits, individual_every=every), held, epsilon=claimed[2], delta=DELTA, count=30_000, rng=11
     )
-    assert found.verdict == "claim holds"
+    assert found.verdict == "not refuted"
     assert 0.1 * found.epsilon < found.lower[0.95] <= found.epsilon
 
 
@@ -322,7 +322,7 @@ def test_the_command_on_a_recipes_run(tacita, tmp_path, bugs):
     public = (folder / "label.html").read_bytes()
     code, out, err = tacita("audit", folder, "--only", "canaries", "--only", "membership", "--references", 2)
     assert code == 0
-    assert "claim holds" in out
+    assert "not refuted" in out
     assert "Can an outsider tell who was trained on?" in out
     assert err.splitlines() == [
         "canaries: canaries in a replay",

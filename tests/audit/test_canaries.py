@@ -132,7 +132,7 @@ def test_a_mechanism_that_ignores_the_data_proves_nothing():
         rng=9,
     )
     assert found.lower[0.9995] < 0.1 * found.epsilon
-    assert found.verdict == "claim holds"
+    assert found.verdict == "not refuted"
 
 
 def test_a_claim_below_the_truth_is_broken_although_the_mechanism_is_as_declared():
@@ -213,8 +213,37 @@ def test_a3_planted_bug_is_found(bugs, bug):
     assert found.lower[0.9995] > found.epsilon
 
 
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param("noise x 0.5", marks=pytest.mark.slow),
+        pytest.param("noise x 0.8", marks=pytest.mark.slow),
+        "noise x 0.9",
+        pytest.param("clip at 2C", marks=pytest.mark.slow),
+        "clip at 1.1C",
+        pytest.param("clip forgotten, 1 in 100", marks=pytest.mark.slow),
+        pytest.param("no noise on biases", marks=pytest.mark.slow),
+        pytest.param("noise not scaled by C", marks=pytest.mark.slow),
+        "no noise on 1 coordinate in 1,000",
+        pytest.param("one noise for all rows", marks=pytest.mark.slow),
+        pytest.param("uniform noise", marks=pytest.mark.slow),
+        pytest.param("sample rate 2q", marks=pytest.mark.slow),
+        "every batch used twice",
+        pytest.param("shuffled batches", marks=pytest.mark.slow),
+        pytest.param("noise used twice", marks=pytest.mark.slow),
+        pytest.param("noise used again after 7 steps", marks=pytest.mark.slow),
+        "noise in opposite pairs",
+    ],
+)
+def test_a7_planted_bug_is_found_at_a_claim_of_one(bugs, bug):
+    with bugs.planted(bug):
+        found = audit(plan_for(2.1), 32)
+    assert 0.9 < found.epsilon < 1.1
+    assert found.verdict == "claim broken"
+
+
 def test_a3_nothing_is_found_without_a_bug():
-    assert audit(plan_for(0.65), 31).verdict == "claim holds"
+    assert audit(plan_for(0.65), 31).verdict == "not refuted"
 
 
 def quiet_training(steps):
@@ -238,7 +267,7 @@ def quiet_training(steps):
 
 @pytest.mark.parametrize("bug", [None, "noise used twice"])
 def test_f6_finds_planted_reuse(bugs, bug):
-    """No audit of independent canaries sees it; the correlation between steps does (F6)."""
+    """The correlation between steps shows it (F6)."""
     with bugs.planted(bug) if bug else nullcontext():
         private, noise = quiet_training(20), []
         while private.advance():
@@ -333,7 +362,7 @@ def opacus_step(count, rate, sigma, clip, *, noise=1.0, loose=1.0):
 
 @pytest.mark.parametrize(
     ("planted", "verdict"),
-    [({}, "claim holds"), ({"noise": 0.8}, "claim broken"), ({"loose": 1.25}, "claim broken")],
+    [({}, "not refuted"), ({"noise": 0.8}, "claim broken"), ({"loose": 1.25}, "claim broken")],
 )
 def test_opacus_can_be_audited(planted, verdict):
     step = opacus_step(10_000, 0.1, 0.9, 0.5, **planted)
@@ -350,7 +379,7 @@ def test_an_audit_survives_json():
     again = CanaryAudit.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False)))
     assert again == found
     text = str(found)
-    assert "claim holds" in text
+    assert "not refuted" in text
     assert "99.95% confidence" in text
     assert "95.00% confidence" in text
     statement = found.guarantee()
@@ -364,7 +393,7 @@ def test_finding_says_who_is_covered_by_which_sentence():
     fields = {**worst.to_dict(), "who": "A record like those trained on", "epsilon": 1.0}
     typical = CanaryAudit.from_dict({**fields, "lower": {"0.95": 0.5, "0.9995": 0.4}})
     told = finding([worst, typical])
-    assert told.state == "holds"
+    assert told.state == "not-refuted"
     assert "only the worst case covers it" in told.sentence
     assert [bound.upper for bound in told.bounds] == [worst.epsilon, 1.0]
     broken = canaries(gaussian(0.7, factor=0.5), sample_rate=1.0, noise_multiplier=0.7, steps=1, delta=DELTA, rng=1)

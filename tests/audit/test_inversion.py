@@ -77,11 +77,11 @@ def test_plain_model_gives_its_classes_away_and_an_untrained_one_does_not(digits
     assert found.plain.pictures >= 0.6
     assert found.plain.above_chance
     assert not found.private.above_chance
-    assert found.state == "holds"
+    assert found.state == "not-refuted"
     assert "Not by this attack" in module._sentence(found)
 
 
-@pytest.mark.parametrize(("epsilon", "state"), [(0.1, "holds"), (8.0, "warning")])
+@pytest.mark.parametrize(("epsilon", "state"), [(0.1, "not-refuted"), (8.0, "warning")])
 def test_private_model_is_judged_by_what_is_recognised(digits, epsilon, state):
     """Of 200 records, epsilon 0.1 leaves nothing of a class and 8 nearly everything."""
     found = attack(train_privately(network(), digits[0], epsilon), train(network(), digits[0]), digits)
@@ -123,7 +123,7 @@ def test_faces_are_rebuilt_from_other_photos():
     names = [f"person {i}" for i in people.tolist()]
     found = inversion(untrained, plain, small[:, :7].mean(1), judge, names, starts=1, rng=np.random.default_rng(0))
     assert found.plain.recognised >= 24
-    assert found.state == "holds"
+    assert found.state == "not-refuted"
 
 
 # The attack itself, against known best pictures.

@@ -155,14 +155,14 @@ def test_verdicts_and_words():
     assert "more than the claim allows" in broken.sentence
     assert "the claim allows at most 73.2%" in broken.sentence
     within = compare_scores(*apart, epsilon=9.0, rng=0)
-    assert (within.state, within.exceeds_claim, within.distinguishable) == ("holds", False, True)
+    assert (within.state, within.exceeds_claim, within.distinguishable) == ("not-refuted", False, True)
     assert "better than by chance" in within.sentence
     assert compare_scores(*apart, rng=0).state == "warning"
     assert compare_scores(*apart, epsilon=math.inf, rng=0).epsilon is None
     quiet = compare_scores(*same, rng=0)
     assert (quiet.state, quiet.allowed) == ("open", None)
     assert "could not tell" in quiet.sentence
-    assert compare_scores(*same, epsilon=1.0, rng=0).state == "holds"
+    assert compare_scores(*same, epsilon=1.0, rng=0).state == "not-refuted"
 
 
 def test_finding_and_plain_data(rng):
@@ -390,5 +390,5 @@ def test_finds_nothing_at_a_small_epsilon(digits):
     found = membership(train(*digits[0]), *digits, train=train, epsilon=0.5, delta=1e-5, rng=3)
     assert found.auc_interval[0] <= 0.5 <= found.auc_interval[1]
     assert found.success_interval[0] <= 0.5 <= found.success_interval[1]
-    assert found.state == "holds"
+    assert found.state == "not-refuted"
     assert found.lower_bound.epsilon == 0.0

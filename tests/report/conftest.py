@@ -84,16 +84,26 @@ def findings(text="", scale=1.0):
         Finding(
             key=say("canaries"),
             heading=say("Does the mechanism leak more than it claims?"),
-            state="holds",
+            state="not-refuted",
             sentence=say("An attacker who sees every step guesses right 71.2% of the time; the claim allows 73.43%."),
             columns=(say("Canary"), say("Proved, 95%"), say("Proved, 99.95%"), say("Claimed"), say("Verdict")),
             rows=(
-                (say("A record made to be found"), say("0.9312"), say("0.8871"), say("1.017"), say("claim holds")),
-                (say("A record from held-out data"), say("0.4011"), say("0.3107"), say("0.85"), say("claim holds")),
+                (say("A record made to be found"), say("0.9312"), say("0.8871"), say("1.017"), say("not refuted")),
+                (say("A record from held-out data"), say("0.4011"), say("0.3107"), say("0.85"), say("not refuted")),
             ),
             bounds=(
-                Bound(who=say("A record made to be found"), lower=0.88719 * scale, upper=1.0162 * scale, state="holds"),
-                Bound(who=say("A record from held-out data"), lower=0.3107 * scale, upper=0.85 * scale, state="holds"),
+                Bound(
+                    who=say("A record made to be found"),
+                    lower=0.88719 * scale,
+                    upper=1.0162 * scale,
+                    state="not-refuted",
+                ),
+                Bound(
+                    who=say("A record from held-out data"),
+                    lower=0.3107 * scale,
+                    upper=0.85 * scale,
+                    state="not-refuted",
+                ),
             ),
             notes=(
                 say("20,000 canaries were put in or left out by a fair coin each; they are attacked all at once."),
@@ -110,7 +120,7 @@ def findings(text="", scale=1.0):
         Finding(
             key=say("membership"),
             heading=say("Can an outsider tell who was in the data?"),
-            state="holds",
+            state="not-refuted",
             sentence=say("Hardly: right 53.1% of the time against the finished model, where guessing gives 50%."),
             columns=(say("False alarms"), say("Members found"), say("The claim allows")),
             rows=((say("0.1%"), say("0.14%"), say("0.28%")), (say("1%"), say("1.3%"), say("2.8%"))),
@@ -132,7 +142,7 @@ def findings(text="", scale=1.0):
         Finding(
             key=say("inversion"),
             heading=say("Can a record be rebuilt from what a step gives away?"),
-            state="holds",
+            state="not-refuted",
             sentence=say("No: from the noisy gradients nothing of the records can be seen."),
             picture=png(112, 56, rings),
             picture_text=say("Above, four records; below, what the attack made of their steps: noise."),

@@ -13,7 +13,7 @@ from tacita.report import Bound, Chart, Finding, Readings, Series, attacks, labe
 from tacita.report.charts import chart_figure, tick_text
 from tacita.report.figures import BOTTOM, LEFT, RIGHT, TOP
 
-BARE = Finding(key="membership", heading="Who was in the data?", state="holds", sentence="Nobody can tell.")
+BARE = Finding(key="membership", heading="Who was in the data?", state="not-refuted", sentence="Nobody can tell.")
 SECRET = "0.123456789"
 
 
@@ -63,7 +63,7 @@ def test_points_and_lower_bounds_are_finite_numbers(value):
     with pytest.raises(ValueError, match="finite numbers"):
         Series(hue="plain", name="n", points=((0.0, value),))
     with pytest.raises(ValueError, match=r"bound lower( epsilon)? must be"):
-        Bound(who="w", lower=value, upper=1.0, state="holds")
+        Bound(who="w", lower=value, upper=1.0, state="not-refuted")
 
 
 def test_charts_and_bounds_of_the_wrong_kind_are_refused():
@@ -76,7 +76,7 @@ def test_charts_and_bounds_of_the_wrong_kind_are_refused():
     with pytest.raises(TypeError, match="chart series"):
         replace(chart(), series=("a",))
     with pytest.raises(ValueError, match="bound upper epsilon"):
-        Bound(who="w", lower=1.0, upper=math.nan, state="holds")
+        Bound(who="w", lower=1.0, upper=math.nan, state="not-refuted")
     with pytest.raises(TypeError, match="audit must be a tuple of Finding"):
         Readings(audit=("a",))
 
@@ -122,7 +122,7 @@ def test_the_verdict_tells_a_broken_claim_from_a_leak():
     broken = replace(BARE, state="warning", heading="Who was in the data?")
     leak = replace(BARE, key="leak", state="warning", heading="The figure itself")
     undecided = replace(BARE, state="open")
-    assert attacks.verdict((BARE, undecided)) == attacks.Verdict(state="holds", text="No attack broke a claim.")
+    assert attacks.verdict((BARE, undecided)) == attacks.Verdict(state="not-refuted", text="No attack broke a claim.")
     assert attacks.verdict((undecided,)) == attacks.Verdict(state="open", text="No attack broke a claim.")
     said = attacks.verdict((BARE, broken))
     assert said == attacks.Verdict(state="warning", text="An attack broke a claim: see “Who was in the data?”.")
@@ -131,16 +131,16 @@ def test_the_verdict_tells_a_broken_claim_from_a_leak():
 
 
 def test_a_bound_above_its_claim_is_a_warning_whatever_the_finding_says(make_label):
-    above = Bound(who="w", lower=3.00041, upper=3.0, state="holds")
+    above = Bound(who="w", lower=3.00041, upper=3.0, state="not-refuted")
     finding = replace(BARE, key="leak", bounds=(above,))
     assert attacks.state(finding) == "warning"
     assert attacks.verdict((finding,)).text.startswith("An attack broke a claim")
     page = label_html(with_audit(make_label("x"), BARE, finding))
     told = re.sub(r"<[^>]+>", "", page)
     assert "Claim broken: attack proved at least 3.0004 · label claims at most 3.0000" in told
-    assert [attack.state for attack in attacks.attacks((BARE, finding))] == ["warning", "holds"]
+    assert [attack.state for attack in attacks.attacks((BARE, finding))] == ["warning", "not-refuted"]
     equal = replace(finding, bounds=(replace(above, lower=3.0),))
-    assert attacks.state(equal) == "holds"
+    assert attacks.state(equal) == "not-refuted"
 
 
 def test_the_text_has_one_entry_for_each_finding(make_label):
@@ -149,7 +149,7 @@ def test_the_text_has_one_entry_for_each_finding(make_label):
     assert (
         "ATTACKS: An attack broke a claim: see “Canaries”.\n"
         "  - [Warning] Canaries: They were found.\n"
-        "  - [The claim stood] Who was in the data? Nobody can tell.\n"
+        "  - [Not refuted] Who was in the data? Nobody can tell.\n"
     ) in shown
 
 

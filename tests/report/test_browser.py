@@ -180,11 +180,11 @@ BARS = """[...document.querySelectorAll('.bound')].map(e => {
 def test_bars_show_what_was_proved_beside_the_claim_and_a_broken_claim_stands_out(make_label, visit, width, scheme):
     label = make_label("x")
     bounds = (
-        Bound(who="stood", lower=1.0, upper=2.0, state="holds"),
-        Bound(who="broken, although marked as standing", lower=4.0, upper=3.0, state="holds"),
+        Bound(who="stood", lower=1.0, upper=2.0, state="not-refuted"),
+        Bound(who="broken, although marked as standing", lower=4.0, upper=3.0, state="not-refuted"),
         Bound(who="nothing claimed", lower=2.0, upper=math.inf, state="open"),
     )
-    finding = Finding(key="canaries", heading="h", state="holds", sentence="s", bounds=bounds)
+    finding = Finding(key="canaries", heading="h", state="not-refuted", sentence="s", bounds=bounds)
     opened = visit(viewport={"width": width, "height": 800}, color_scheme=scheme)
     page = opened.show(label_html(replace(label, readings=replace(label.readings, audit=(finding,)))))
     stood, broken, endless = page.evaluate(BARS)

@@ -173,7 +173,7 @@ def critics_step(present, *, size, actual, rate):
     )
 
 
-@pytest.mark.parametrize(("actual", "verdict"), [(2.0, "claim holds"), (1.0, "claim broken")])
+@pytest.mark.parametrize(("actual", "verdict"), [(2.0, "not refuted"), (1.0, "claim broken")])
 def test_the_canary_audit_of_the_critics_step(actual, verdict):
     runs = {}
 

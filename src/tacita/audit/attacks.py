@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tacita import __version__, _check, runs
 from tacita.audit.canaries import CanaryAudit, canaries, finding
+from tacita.audit.direct import SAID
 from tacita.audit.inversion import inversion, recogniser
 from tacita.audit.leak import leak_test
 from tacita.audit.membership import membership
@@ -30,7 +31,7 @@ from tacita.training.records import record_loss
 from tacita.training.step import one_thread
 
 ATTACKS = ("canaries", "leak", "typical", "membership", "inversion")
-SCHEMA = 1
+SCHEMA = 2
 Progress = Callable[[str, int, int], None]
 _IMAGE = 3  # dimensions of one
 _PLAIN_STEPS, _PLAIN_BATCH = 400, 128
@@ -352,6 +353,11 @@ def _canary_notes(audits: list[CanaryAudit], left_out: int, steps: int) -> tuple
             "training. The proof is about the average over such records."
         )
     for audit in audits:
+        if audit.tests:
+            looked = "; ".join(SAID[test.kind] for test in audit.tests)
+            notes.append(
+                f"The measured noise is {audit.noise:.4f} times the declared one. Direct tests look whether {looked}."
+            )
         if audit.steps < steps:
             notes.append(f"{audit.who}: the time was up after {audit.steps} of {steps} steps; its claim is for those.")
     if left_out:

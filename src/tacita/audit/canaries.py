@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from scipy.stats import beta, norm
 from tacita import _check
 from tacita.accounting import LEVELS, RecordCurves, level_of, record_curves, worst_case
 from tacita.accounting.worst import check_mechanism
+from tacita.audit.direct import ERROR, SAID, Direct, Test
 from tacita.guarantee import Guarantee, percent_text, round_up_text
 from tacita.report.finding import Bound, Finding, State
 
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 StepFunction = Callable[[Any], Any]
 CONFIDENCES = (0.95, 0.9995)
 CERTAIN = 1.0 - 1e-6  # before a claim is called broken
+VERDICTS: dict[State, str] = {"not-refuted": "not refuted", "open": "no verdict", "warning": "claim broken"}
 _NOISE = (0.02, 1e4)  # noise multipliers searched for a lower bound
 _TOLERANCE = 1.005  # the curves that lower bounds are read from are this close to dp-accounting's
 _SMALL_DELTA = 1e-7
 _TRIED = 8
+_SHOWN = 2  # faults in a sentence: one often shows in several tests
 _LARGEST = 600.0  # exponents that do not overflow
 _RARE = 0.005  # false alarms that the assumption-free bound is read at
 
@@ -53,11 +56,12 @@ class CanaryAudit:
         lower: {confidence: lower bound on epsilon}, read through the mechanism's own family of privacy curves, and cut
             off at the claim unless the claim is broken.
         free: {confidence: lower bound on epsilon} whatever the mechanism's shape is; far from tight.
-        broken: True if a lower bound is above the claim, or more guesses are right than the declared mechanism, or the
-            records' own accounts, allow; at a confidence such that a correct mechanism is called broken once in a
-            million audits.
+        guessed: True if a lower bound is above the claim, or more guesses are right than the declared mechanism, or the
+            records' own accounts, allow.
         doubtful: True if the 99.95% bound reached the claim without breaking it: once in 2000 audits if all is well.
-        part: The part of the gradient in which it was broken, if it was not all of it.
+        part: The part of the gradient in which guesses broke it, if it was not all of it.
+        tests: Direct tests of the noise, the contributions and the sampling, if they were made.
+        noise: The noise that was measured over the declared one.
     """
 
     who: str
@@ -69,9 +73,11 @@ class CanaryAudit:
     steps: int
     lower: dict[float, float]
     free: dict[float, float]
-    broken: bool
+    guessed: bool
     doubtful: bool = False
     part: int | None = None
+    tests: tuple[Test, ...] = ()
+    noise: float | None = None
 
     def __str__(self) -> str:
         lines = [
@@ -83,12 +89,25 @@ class CanaryAudit:
             lines.append(f"{text}; {_down(self.free[confidence])} whatever the mechanism's shape is")
         share = self.right / self.canaries
         lines.append(f"  guesses: {share:.2%} of {self.canaries} right; the claim allows {self.allowed:.2%}")
+        if self.tests:
+            failed = "; ".join(SAID[test.kind] for test in self.faults) or "nothing found"
+            lines.append(f"  tests:   {len(self.tests)} of noise, contributions and sampling: {failed}")
         return "\n".join(lines)
 
     @property
+    def broken(self) -> bool:
+        """Whether guesses or a direct test broke the claim: of a correct mechanism, once in a million audits."""
+        return self.guessed or bool(self.faults)
+
+    @property
+    def faults(self) -> tuple[Test, ...]:
+        """The direct tests that failed: the mechanism is not as declared."""
+        return tuple(test for test in self.tests if test.failed)
+
+    @property
     def verdict(self) -> str:
-        """`claim holds` or `claim broken`."""
-        return "claim broken" if self.broken else "claim holds"
+        """`claim broken`, `no verdict` if the audit should be repeated, or `not refuted`."""
+        return VERDICTS[self.state]
 
     def guarantee(self, confidence: float = CONFIDENCES[-1]) -> Guarantee:
         """Return the lower bound as a typed statement. It was computed from private data or an unpublished run."""
@@ -109,14 +128,17 @@ class CanaryAudit:
         document = asdict(self)
         for name in ("lower", "free"):
             document[name] = {f"{confidence:g}": value for confidence, value in document[name].items()}
-        return {**document, "epsilon": _plain(self.epsilon), "verdict": self.verdict}
+        tests = [{**asdict(test), "failed": test.failed} for test in self.tests]
+        told = {"tests": tests, "broken": self.broken, "state": self.state, "verdict": self.verdict}
+        return {**document, "epsilon": _plain(self.epsilon), **told}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CanaryAudit:
         """Rebuild what `to_dict` wrote."""
-        fields = {name: value for name, value in data.items() if name != "verdict"}
+        fields = {name: value for name, value in data.items() if name not in ("broken", "state", "verdict")}
         for name in ("lower", "free"):
             fields[name] = {float(confidence): float(value) for confidence, value in data[name].items()}
+        fields["tests"] = tuple(Test(kind=test["kind"], p=float(test["p"])) for test in data["tests"])
         return cls(**{**fields, "epsilon": float(str(data["epsilon"]).replace("infinity", "inf"))})
 
     @property
@@ -127,7 +149,7 @@ class CanaryAudit:
     @property
     def state(self) -> State:
         """`warning` if the claim is broken, `open` if the audit should be repeated."""
-        return "warning" if self.broken else "open" if self.doubtful else "holds"
+        return "warning" if self.broken else "open" if self.doubtful else "not-refuted"
 
 
 def canaries(
@@ -151,8 +173,9 @@ def canaries(
         step_fn: Takes one step of the mechanism on a dataset that holds exactly the canaries marked in the boolean
             array it is given (the same one at every step), and returns what an attacker sees of each canary: the noisy
             *sum*, not divided by a batch size, along the canary's direction, over the clip norm. No two canaries may
-            share a direction. It may also return a pair (seen, level): what the step bounds every canary by, over
-            the clip norm, where that is less than 1.
+            share a direction, and each must be as long as the clip norm at least. It may also return a pair
+            (seen, level): what the step bounds every canary by, over the clip norm, where that is less than 1; or
+            (seen, level, drawn): also which canaries the step drew, as booleans, which sharpens the direct tests.
         sample_rate: What is claimed: the chance with which each record enters a step.
         noise_multiplier: What is claimed: noise standard deviation over the clip norm.
         steps: How many steps.
@@ -167,7 +190,8 @@ def canaries(
 
     Guarantee:
         If the mechanism is what it claims to be, and canaries do not influence each other, each lower bound is above
-        the truth with probability at most 1 - confidence, and the claim is called broken with probability at most 1e-6.
+        the truth with probability at most 1 - confidence, and the claim is called broken with probability at most 1e-6:
+        half of it for the guesses and half for direct tests (`tacita.audit.direct`) of noise, clipping and sampling.
 
     Examples:
         A Gaussian mechanism with half the noise it claims:
@@ -188,16 +212,30 @@ def canaries(
     coins = np.random.default_rng(rng)
     present = coins.random(size) < 0.5
     tally = Tally(present, sample_rate=q, noise_multiplier=sigma, parts=parts)
+    direct = Direct(present, sample_rate=q, noise_multiplier=sigma, parts=parts)
     for step in range(planned):
         if step and stop is not None and stop():
             break
-        seen = step_fn(present.copy())
-        tally.add(*seen) if isinstance(seen, tuple) else tally.add(seen)
+        seen, level, drawn = _told(step_fn(present.copy()))
+        tally.add(seen, level)
+        direct.add(seen, level, drawn)
         if progress is not None:
             progress(step + 1, planned)
     if epsilon is None or tally.steps < planned:
         epsilon = worst_case(sample_rate=q, noise_multiplier=sigma, steps=tally.steps, delta=dlt).epsilon
-    return tally.audit(who=who, epsilon=epsilon, delta=dlt)
+    found = tally.audit(who=who, epsilon=epsilon, delta=dlt, certain=CERTAIN + ERROR)
+    return replace(found, tests=direct.tests(), noise=direct.scale.ratio)
+
+
+def _told(returned: Any) -> tuple[Floats, float, Any]:
+    """Return what a step function told: what was seen, the level, and who was drawn if that is known."""
+    seen, level, drawn = (*returned, None)[:3] if isinstance(returned, tuple) else (returned, 1.0, None)
+    values = np.asarray(seen, dtype=np.float64)
+    if drawn is not None:
+        drawn = np.asarray(drawn)
+        if drawn.dtype != bool or drawn.shape != values.shape:
+            raise ValueError("step_fn must tell who was drawn by one boolean for each canary.")
+    return values, level, drawn
 
 
 class Tally:
@@ -269,7 +307,14 @@ class Tally:
         return np.where(less, np.maximum(found, 0.05), 1.0)
 
     def audit(
-        self, *, who: str, epsilon: float, delta: float, counts: Any = None, limit: float | None = None
+        self,
+        *,
+        who: str,
+        epsilon: float,
+        delta: float,
+        counts: Any = None,
+        limit: float | None = None,
+        certain: float = CERTAIN,
     ) -> CanaryAudit:
         """Return the bounds, beside the claim `epsilon`.
 
@@ -279,16 +324,17 @@ class Tally:
             delta: Its delta.
             counts: Steps at each level by kind, if an accountant kept its own.
             limit: What must be exceeded to break the claim, if that is more than the claim.
+            certain: The confidence at which guesses break it.
         """
         shares = np.bincount(self.kinds, minlength=len(self.counts)) / len(self.kinds)
         family = Family(self.counts if counts is None else counts, shares, self.sample_rate)
         distance = family.distance(self.noise_multiplier)
         lower = {confidence: self._epsilon(family, self._share(confidence)[0], delta) for confidence in CONFIDENCES}
-        certain, part = self._share(CERTAIN)
+        share, part = self._share(certain)
         most = max(epsilon, limit or 0.0)
         if delta < _SMALL_DELTA:  # our curves are looser than dp-accounting's there
             most = max(most, family.epsilon(self.noise_multiplier, delta))
-        broken = 2.0 * certain - 1.0 > distance or self._epsilon(family, certain, delta) > _TOLERANCE * most
+        broken = 2.0 * share - 1.0 > distance or self._epsilon(family, share, delta) > _TOLERANCE * most
         return CanaryAudit(
             who=who,
             canaries=len(self.present),
@@ -299,7 +345,7 @@ class Tally:
             steps=self.steps,
             lower=lower if broken else {confidence: min(found, epsilon) for confidence, found in lower.items()},
             free={confidence: self._free(distance, delta, confidence) for confidence in CONFIDENCES},
-            broken=broken,
+            guessed=broken,
             doubtful=not broken and lower[CONFIDENCES[-1]] > most,
             part=part if broken else None,
         )
@@ -408,12 +454,15 @@ class Family:
 def finding(audits: Iterable[CanaryAudit], *, notes: tuple[str, ...] = ()) -> Finding:
     """Return canary audits, the worst case first, as one finding for the owner's label."""
     found = tuple(audits)
-    broken = [audit for audit in found if audit.broken]
-    sentence = f"{(broken or found)[0].verdict.capitalize()}. {_sentence((broken or found)[0])}"
+    state = max((audit.state for audit in found), key=("not-refuted", "open", "warning").index)
+    first = next(audit for audit in found if audit.state == state)
+    sentence = f"{first.verdict.capitalize()}. {_sentence(first)}"
     uncovered = [audit for audit in found[1:] if found[0].lower[CONFIDENCES[-1]] > audit.epsilon]
-    if broken:
+    if first.guessed:
         sentence += " The mechanism leaks more than the label says: do not use this label."
-    elif any(audit.doubtful for audit in found):
+    elif state == "warning":
+        sentence += " The mechanism is not the one that the label speaks of: do not use this label."
+    elif state == "open":
         sentence += " The bound reached the claim: repeat the audit, since chance alone does this once in 2000 times."
     elif uncovered:
         sentence += (
@@ -433,7 +482,7 @@ def finding(audits: Iterable[CanaryAudit], *, notes: tuple[str, ...] = ()) -> Fi
     return Finding(
         key="canaries",
         heading="Does the mechanism leak more than it claims?",
-        state=max((audit.state for audit in found), key=("holds", "open", "warning").index),
+        state=state,
         sentence=sentence,
         columns=("Canary", "Proved, 95%", "Proved, 99.95%", "Claimed", "Verdict"),
         rows=rows,
@@ -444,8 +493,11 @@ def finding(audits: Iterable[CanaryAudit], *, notes: tuple[str, ...] = ()) -> Fi
 
 def _sentence(audit: CanaryAudit) -> str:
     share, allowed = percent_text(audit.right / audit.canaries), percent_text(audit.allowed)
-    chance = "more than chance explains" if audit.broken else "give or take chance"
-    return f"An attacker who sees every step guesses right {share} of the time; the claim allows {allowed}, {chance}."
+    chance = "more than chance explains" if audit.guessed else "give or take chance"
+    said = f"An attacker who sees every step guesses right {share} of the time; the claim allows {allowed}, {chance}."
+    if audit.faults:
+        return f"{said} Measured directly: {'; '.join(SAID[test.kind] for test in audit.faults[:_SHOWN])}."
+    return f"{said} {len(audit.tests)} direct tests of its noise and sampling found nothing." if audit.tests else said
 
 
 def _down(epsilon: float) -> str:

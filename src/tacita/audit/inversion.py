@@ -82,10 +82,10 @@ class Inversion:
 
     @property
     def state(self) -> State:
-        """`warning` if more than chance is recognised, `open` if the attack fails without privacy too, or `holds`."""
+        """`warning` if more than chance is recognised, `open` if the attack fails without privacy too."""
         if self.private.above_chance:
             return "warning"
-        return "holds" if self.plain.above_chance else "open"
+        return "not-refuted" if self.plain.above_chance else "open"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, without the pictures."""
@@ -335,7 +335,7 @@ def _sentence(found: Inversion) -> str:
             f"Yes: pictures rebuilt from the private model are recognised for {of}, more than by guessing. {without} "
             "This is what a class has in common, not one record, but where a class is one person it is that person."
         )
-    if found.state == "holds":
+    if found.state == "not-refuted":
         return (
             f"Not by this attack: pictures rebuilt from the private model are recognised for {of}, which cannot be "
             f"told from guessing. {without}"

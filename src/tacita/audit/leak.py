@@ -124,10 +124,10 @@ class Leak:
 
     @property
     def state(self) -> State:
-        """`warning` for a difference; `holds` if none was found and, at most, two guesses of three could be right."""
+        """`warning` for a difference; `open` if none was found, but more than two guesses of three could be right."""
         if self.differs:
             return "warning"
-        return "holds" if self.missed <= _SMALL_SUCCESS else "open"
+        return "not-refuted" if self.missed <= _SMALL_SUCCESS else "open"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""

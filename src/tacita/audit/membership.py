@@ -106,10 +106,10 @@ class Membership:
 
     @property
     def state(self) -> State:
-        """`warning` if the claim is exceeded, or if there is none and members stand out; `holds` if a claim stood."""
+        """`warning` if the claim is exceeded, or if there is none and members stand out; `open` if there is none."""
         if self.exceeds_claim or (self.epsilon is None and self.distinguishable):
             return "warning"
-        return "open" if self.epsilon is None else "holds"
+        return "open" if self.epsilon is None else "not-refuted"
 
     @property
     def lower_bound(self) -> Guarantee:

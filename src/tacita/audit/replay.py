@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tacita.training.gradients import Clipped
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
 
@@ -19,7 +20,9 @@ _ENOUGH = 1_000  # numbers in the tensors of a rank: fewer canaries would not sh
 _MATRIX = 2
 _OWN = 50_000  # parameters of the model's own that are replayed
 _DENSE = 4e6  # numbers in the gradients of a step's canaries, counted before their coins
-_MOST, _FEWEST, _WORK = 50_000, 2_000, 4e7  # canaries, and canaries times steps
+_MOST, _MANY, _FEWEST = 200_000, 50_000, 2_000  # canaries: of few steps, of some, of very many
+_LITTLE, _WORK = 4e6, 4e7  # canaries times steps, where there are more than many canaries and where there are fewer
+_DRAWS = 1e6  # canaries times steps times the sample rate: what takes the time
 
 
 class Replay:
@@ -50,10 +53,10 @@ class Replay:
         rng: int | None = None,
     ) -> None:
         self.plan, self.steps, self._rng = plan, plan.steps if steps is None else steps, rng
-        self.count = most_canaries(self.steps) if count is None else count
+        self.count = most_canaries(self.steps, plan.sample_rate) if count is None else count
         kept = _small_enough(shapes)
         self.left_out = len(shapes) - len(kept)
-        own = _Own(_repeated(kept), dtype)
+        own = _Own(_repeated(kept, self.steps), dtype)
         drawn = plan.sample_rate if plan.individual_every is None else 1.0  # or all of them are measured
         room = min(self.count, own.size, int(_DENSE / (drawn * max(1, own.size))))
         wide = CanaryModel(self.count - room, dtype)
@@ -63,21 +66,23 @@ class Replay:
         ]
         self.parts = np.concatenate([room.ranks[places] for room, places in self._rooms])
         self._rooms = [(room, places) for room, places in self._rooms if len(places)]
-        self._runs: list[PrivateTraining] = []
+        self._runs: list[Watched] = []
 
     def __call__(self, present: Any) -> Any:
-        """Take one step on the canaries that are present, and return what is seen of each, and their bound."""
+        """Take one step on the canaries that are present; return what is seen of each, their bound, who was drawn."""
+        here = np.split(present, np.cumsum([len(places) for _, places in self._rooms])[:-1])
         if not self._runs:
-            here = np.split(present, np.cumsum([len(places) for _, places in self._rooms])[:-1])
             self._runs = [
                 self._start(i, places[own]) for i, ((_, places), own) in enumerate(zip(self._rooms, here, strict=True))
             ]
         for run in self._runs:
             run.advance()
         seen = [room.gradient()[places] for room, places in self._rooms]
-        return np.concatenate(seen) * (self.plan.batch_size / self.plan.clip_norm), self._level()
+        drawn = [_among(own, run.drawn) for own, run in zip(here, self._runs, strict=True)]
+        scale = self.plan.batch_size / self.plan.clip_norm
+        return np.concatenate(seen) * scale, self._level(), np.concatenate(drawn)
 
-    def _start(self, part: int, places: Any) -> PrivateTraining:
+    def _start(self, part: int, places: Any) -> Watched:
         loud = _LOUD * self.plan.clip_norm
         where = torch.from_numpy(np.append(places, _NOWHERE))
         records = (where, torch.zeros(len(where)))
@@ -92,11 +97,28 @@ class Replay:
         return max(float(run.bounds.max()) for run in self._runs)
 
 
+class Watched(PrivateTraining):
+    """The shipped training, with a look at which records the last step drew."""
+
+    drawn: Any = ()
+
+    def _clipped(self, sample: Any, bounds: Any) -> Clipped:
+        self.drawn = sample
+        return super()._clipped(sample, bounds)
+
+
+def _among(present: Any, drawn: Any) -> Any:
+    """Return which canaries were drawn. The records are those present, in their order, and one that is none."""
+    found, there = np.zeros(len(present), dtype=bool), np.flatnonzero(present)
+    found[there[drawn[drawn < len(there)]]] = True
+    return found
+
+
 def still(
     plan: Plan, model: nn.Module, loss_fn: Any, records: tuple[Tensor, ...], *, steps: int, rng: int | None
-) -> PrivateTraining:
+) -> Watched:
     """Return a training with the plan's mechanism, in memory, that does not move its model."""
-    return PrivateTraining(
+    return Watched(
         model,
         loss_fn,
         records,
@@ -162,9 +184,10 @@ class CanaryModel(_Room):
         return chosen.sum(-1)
 
 
-def most_canaries(steps: int) -> int:
+def most_canaries(steps: int, sample_rate: float) -> int:
     """Return how many canaries take some seconds."""
-    return int(min(_MOST, max(_FEWEST, _WORK / steps)))
+    seen = max(_LITTLE / steps, min(_MANY, _WORK / steps))
+    return int(min(_MOST, max(_FEWEST, min(seen, _DRAWS / (steps * sample_rate)))))
 
 
 def shapes_of(parameters: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
@@ -172,12 +195,16 @@ def shapes_of(parameters: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
     return [tuple(p.shape) for p in parameters.values()]
 
 
-def _repeated(shapes: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """Return the shapes, those of a rank several times over until they hold a thousand numbers together."""
+def _repeated(shapes: Sequence[Sequence[int]], steps: int) -> list[Sequence[int]]:
+    """Return the shapes, those of a rank several times over until they hold a thousand numbers, or of many steps less.
+
+    Every tensor takes its time at every step, and more steps show more of its noise.
+    """
+    enough = min(_ENOUGH, max(_ENOUGH / 10, 20.0 * _ENOUGH / steps))
     totals: dict[int, int] = {}
     for shape in shapes:
         totals[len(shape)] = totals.get(len(shape), 0) + math.prod(shape)
-    return [shape for shape in shapes for _ in range(math.ceil(_ENOUGH / max(1, totals[len(shape)])))]
+    return [shape for shape in shapes for _ in range(math.ceil(enough / max(1, totals[len(shape)])))]
 
 
 def _small_enough(shapes: Sequence[Sequence[int]]) -> list[Sequence[int]]:

@@ -64,7 +64,7 @@ def typical_canaries(
     records = tuple(t[chosen] for t in held)
     shadow = make(records)
     plan = shadow.plan
-    total = most_canaries(plan.steps) if count is None else count
+    total = most_canaries(plan.steps, plan.sample_rate) if count is None else count
     kinds, present = np.arange(total) % len(chosen), coins.random(total) < 0.5
     loud = _Loud(shadow, records, kinds, present, None if rng is None else rng + 1)
     tally = Tally(present, sample_rate=plan.sample_rate, noise_multiplier=plan.noise_multiplier, kinds=kinds)

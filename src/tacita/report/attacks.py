@@ -15,7 +15,8 @@ from tacita.report.words import inline
 
 NOT_RUN = "No attack was run on this result yet."
 HOW_TO_RUN = "tacita audit RUN"
-STATES = {"holds": "The claim stood", "open": "No verdict", "warning": "Warning"}
+STATES = {"not-refuted": "Not refuted", "open": "No verdict", "warning": "Warning"}
+NOTHING_FOUND = "Nothing found"  # of an attack that tests no claim
 
 
 def how_to_run(label: Label) -> str:
@@ -44,10 +45,11 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """A finding with everything that is drawn."""
+    """A finding with everything that is drawn. `told` is its state in words."""
 
     finding: Finding
     state: State
+    told: str
     bars: tuple[Bar, ...]
     scale_end: str
     figure: Figure | None
@@ -67,6 +69,7 @@ def attacks(findings: Sequence[Finding]) -> tuple[Attack, ...]:
         Attack(
             finding=finding,
             state=state(finding),
+            told=NOTHING_FOUND if _looked_in_vain(finding) else STATES[state(finding)],
             bars=bars(finding.bounds),
             scale_end=epsilon_text(scale_end(finding.bounds)),
             figure=chart_figure(f"attack-{number}", finding.chart),
@@ -91,8 +94,8 @@ def verdict(findings: Sequence[Finding]) -> Verdict:
         return Verdict(state="warning", text=f"An attack broke a claim: see {_named(broken)}.{also}")
     if leaks:
         return Verdict(state="warning", text=f"No attack broke a claim, but something leaks: see {_named(leaks)}.")
-    stood = any(finding.state == "holds" for finding in findings)
-    return Verdict(state="holds" if stood else "open", text="No attack broke a claim.")
+    tried = any(finding.state == "not-refuted" for finding in findings)
+    return Verdict(state="not-refuted" if tried else "open", text="No attack broke a claim.")
 
 
 def bars(bounds: Sequence[Bound]) -> tuple[Bar, ...]:
@@ -119,6 +122,10 @@ def _bar(bound: Bound, top: float) -> Bar:
         filled=f"{100.0 * bound.lower / top:.2f}",
         marker=f"{100.0 * bound.upper / top:.2f}" if claims else "",
     )
+
+
+def _looked_in_vain(finding: Finding) -> bool:
+    return finding.key in _LEAKS and state(finding) == "not-refuted"
 
 
 def _breaks_a_claim(finding: Finding) -> bool:

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 
 from tacita.report import fields
 
-State = Literal["holds", "open", "warning"]
+State = Literal["not-refuted", "open", "warning"]
+_BEFORE = {"holds": "not-refuted"}  # what older files call a state
 Hue = Literal["anyone", "typical", "spread", "plain"]
 
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]+={0,2}")
@@ -109,7 +110,8 @@ class Bound:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Bound:
         """Rebuild what `to_dict` wrote."""
-        return cls(**{**data, "upper": fields.from_plain(data["upper"])})
+        read = {"upper": fields.from_plain(data["upper"]), "state": _BEFORE.get(data["state"], data["state"])}
+        return cls(**{**data, **read})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,8 @@ class Finding:
     Attributes:
         key: Which attack: canaries, typical, membership, inversion, leak.
         heading: Its name, for people.
-        state: `holds` if the claim stood, `warning` if it was broken or something leaks, `open` otherwise.
+        state: `not-refuted` if the attack could have broken a claim, or shown a leak, and did not: that proves neither.
+            `warning` if it did, `open` if it cannot be judged.
         sentence: The result in plain words.
         columns: Heads of the table.
         rows: Its rows, as many texts each as there are columns.
@@ -172,6 +175,7 @@ class Finding:
     def from_dict(cls, data: Mapping[str, Any]) -> Finding:
         """Rebuild what `to_dict` wrote. Anything else is refused."""
         read = {
+            "state": _BEFORE.get(data["state"], data["state"]),
             "columns": tuple(fields.rows(data["columns"])),
             "rows": tuple(tuple(fields.rows(row)) for row in fields.rows(data["rows"])),
             "bounds": tuple(Bound.from_dict(bound) for bound in fields.rows(data["bounds"])),

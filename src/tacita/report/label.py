@@ -9,10 +9,11 @@ from typing import Any, Literal, get_args
 from tacita import _check
 from tacita.guarantee import Guarantee
 from tacita.report import fields
-from tacita.report.finding import Finding, State
+from tacita.report.finding import Finding
 
 SCHEMA = 1
 Pairs = tuple[tuple[str, str], ...]
+State = Literal["holds", "open", "warning"]
 
 
 @dataclass(frozen=True, kw_only=True)

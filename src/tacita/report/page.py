@@ -87,7 +87,6 @@ def _view(label: Label) -> dict[str, Any]:
         "verdict": attacks.verdict(own.audit if own else ()),
         "not_run": attacks.NOT_RUN,
         "how_to_run": attacks.how_to_run(label),
-        "attack_states": attacks.STATES,
         "figures": figures.figures(label),
         "delta_note": figures.delta_note(label),
         "box": {name: getattr(figures, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")},

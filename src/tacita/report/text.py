@@ -88,7 +88,7 @@ def attacks_text(findings: tuple[Finding, ...], hint: str = attacks.HOW_TO_RUN) 
     for attack in attacks.attacks(findings):
         heading, sentence = attack.finding.heading, attack.finding.sentence
         colon = "" if heading.endswith("?") else ":"
-        lines.append(_wrap(f"[{attacks.STATES[attack.state]}] {heading}{colon} {sentence}", indent=2, bullet="- "))
+        lines.append(_wrap(f"[{attack.told}] {heading}{colon} {sentence}", indent=2, bullet="- "))
     return "\n".join(lines)
 
 
@@ -97,7 +97,7 @@ def findings_text(findings: tuple[Finding, ...]) -> str:
     lines = [_wrap(attacks.verdict(findings).text)] if findings else [attacks.NOT_RUN]
     for attack in attacks.attacks(findings):
         found = attack.finding
-        lines += ["", _wrap(f"{found.heading} [{attacks.STATES[attack.state]}]"), _wrap(found.sentence, indent=2)]
+        lines += ["", _wrap(f"{found.heading} [{attack.told}]"), _wrap(found.sentence, indent=2)]
         lines += [f"  {row}" for row in _table(found.columns, found.rows)]
     return "\n".join(lines)
 
