@@ -34,13 +34,14 @@ _SMALL = 1000  # records in a running figure
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a run knows about itself besides its plan. `trained`, `held_out` and what follows is the owner's."""
+    """What a run knows about itself besides its plan. Only title, purpose, seeded and form_taken may be published."""
 
     title: str
     purpose: str
     seeded: bool
     trained: int = 0
     held_out: int = 0
+    form_taken: bool = False
     status: str = "running"
     started: str = ""
     ledger: str = ""
@@ -174,6 +175,8 @@ class Standing:
         checks.append(end_check(self.ended, "step"))
         if self.plan.bare_rate:
             checks.append(open_check(BARE_RATE))
+        if self.facts.form_taken:
+            checks.append(open_check("Records are of one form: what they look like was taken from them, not declared"))
         checks += [
             open_check("One record is one person; somebody with several records is covered by group privacy only"),
             open_check("Architecture, preprocessing and settings were chosen without looking at these data"),

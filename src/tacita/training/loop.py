@@ -211,6 +211,7 @@ class PrivateTraining:
             seeded=self._random.seeded,
             trained=len(self._records),
             held_out=0 if self._held is None else len(self._held),
+            form_taken=self._records.form_taken,
         )
         if self._team.leads:
             self._open(run_dir, ledger)

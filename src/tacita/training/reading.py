@@ -68,6 +68,11 @@ class Reader:
     def __init__(self, source: Any, like: Any = None) -> None:
         self._source, self._like = source, like
 
+    @property
+    def declared(self) -> bool:
+        """Whether what a record looks like was declared."""
+        return self._like is not None
+
     @cached_property
     def form(self) -> Form:
         """What a record looks like."""

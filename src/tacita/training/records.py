@@ -71,6 +71,11 @@ class Records:
         return self._size
 
     @property
+    def form_taken(self) -> bool:
+        """Whether what a record looks like was taken from the dataset instead of being declared, or being tensors."""
+        return self._tensors is None and not self._reader.declared
+
+    @property
     def tensors(self) -> tuple[Tensor, ...] | None:
         """The records as a tuple of tensors (inputs …, target), or None if they are not kept so."""
         kept = self._tensors
