@@ -77,7 +77,7 @@ def check_strategy(strategy: object, *, level: str, one_reply: bool) -> None:
             f"{name} has a start() of its own, which would not be called: do what it does around "
             "PrivateStrategy.start(), or in its evaluate_fn, which is called after every round."
         )
-    if isinstance(strategy, FedProx) and level != "client" and bool(getattr(strategy, "proximal_mu", 0.0)):
+    if isinstance(strategy, FedProx) and level != "client" and getattr(strategy, "proximal_mu", None):
         raise PrivacyError(
             f"{name} tells clients a proximal term, which they do not have at level {level!r}: use FedAvg."
         )
