@@ -275,7 +275,7 @@ def counted(monkeypatch, folder):
     return released, spent
 
 
-SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 4 else []) for seed in range(250)]
+SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 3 else []) for seed in range(250)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -150,7 +150,7 @@ class Chain:
         if os.getpid() != self._process:
             raise PrivacyError(f"The ledger {self.path} was opened by another process; open it again in this one.")
         with self.lock, _clear(self.path):
-            if self._opened is not None and self._files() != self._opened:
+            if self._opened is not None and self.close.alive and self._files() != self._opened:
                 raise PrivacyError(
                     f"The ledger {self.path} was removed or replaced while in use: what is charged to it would be "
                     "forgotten. Restore the newest copy and resume; nothing is released until then."
