@@ -26,7 +26,8 @@ def held() -> Iterator[None]:
     where Python code listens to it. Outside of the main thread Python delivers no signal, and nothing is held.
     """
     main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in _HELD if main and callable(signal.getsignal(number))}
+    listening = {number: signal.getsignal(number) for number in _HELD if main}
+    before: dict[int, Any] = {number: handler for number, handler in listening.items() if callable(handler)}
     pressed: list[int] = []
 
     def note(number: int, frame: Any) -> None:
@@ -46,8 +47,8 @@ def held() -> Iterator[None]:
             signal.signal(number, handler)
     if stopped:
         raise KeyboardInterrupt from None
-    for seen in pressed:
-        before[signal.Signals(seen)](seen, None)  # type: ignore[operator, misc]
+    for heard in pressed:
+        before[heard](heard, None)
 
 
 def attempt(function: Callable[..., T], *arguments: object) -> T | None:
