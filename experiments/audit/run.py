@@ -96,12 +96,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--bug-seeds", type=int, default=50)
     parser.add_argument("--canaries", type=int, help="by default as many as an audit takes")
+    parser.add_argument("--epsilon", type=float, action="append")
     parser.add_argument("--setting", choices=SETTINGS, action="append")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     for setting in chosen.setting or SETTINGS:
         rate, steps = SETTINGS[setting]
-        for epsilon in (1.0, 4.0, 8.0):
+        for epsilon in chosen.epsilon or (1.0, 4.0, 8.0):
             plan = plan_for(epsilon, rate, steps)
             row = audits(plan, range(chosen.seeds), chosen.canaries)
             print(json.dumps({"setting": setting, "bug": None, **row}), flush=True)

@@ -237,7 +237,7 @@ def test_a3_planted_bug_is_found(bugs, bug):
 )
 def test_a7_planted_bug_is_found_at_a_claim_of_one(bugs, bug):
     with bugs.planted(bug):
-        found = audit(plan_for(2.1), 32)
+        found = audit(plan_for(2.1), 32, count=40_000)  # a fifth of what 20 steps get by default
     assert 0.9 < found.epsilon < 1.1
     assert found.verdict == "claim broken"
 

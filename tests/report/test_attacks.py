@@ -153,6 +153,21 @@ def test_the_text_has_one_entry_for_each_finding(make_label):
     ) in shown
 
 
+def test_what_did_not_succeed_is_not_said_to_hold(make_label):
+    looked = replace(BARE, key="inversion", heading="Pictures")
+    assert [attack.told for attack in attacks.attacks((BARE, looked))] == ["Not refuted", "Nothing found"]
+    for shown in (label_text(with_audit(make_label("x"), BARE)), label_html(with_audit(make_label("x"), BARE))):
+        assert "Not refuted" in shown
+        assert "The claim stood" not in shown
+
+
+def test_findings_of_older_files_are_read():
+    bound = Bound(who="w", lower=1.0, upper=2.0, state="not-refuted")
+    now = replace(BARE, bounds=(bound,))
+    before = {**now.to_dict(), "state": "holds", "bounds": [{**bound.to_dict(), "state": "holds"}]}
+    assert Finding.from_dict(before) == now
+
+
 @given(st.floats(0.0, 50.0), st.floats(0.0, 50.0))
 def test_bounds_are_rounded_to_the_safe_side_and_never_hide_a_broken_claim(lower, upper):
     low, high = map(float, numbers.bound_texts(lower, upper))

@@ -146,7 +146,7 @@ class _Scale:
             "steps": _low(squares, looks),
             "parts": _low(np.bincount(self.parts, self.squares), np.bincount(self.parts, self.looks)),
             "coordinates": list(self._blocks()),
-            "shape": [*binom.sf(near - 1, total, rates), *binom.cdf(far, total, rates)],
+            "shape": np.append(binom.sf(near - 1, total, rates), binom.cdf(far, total, rates)),
         }
 
     def _blocks(self) -> Iterable[float]:
@@ -258,7 +258,7 @@ class _Contributions:
             edges = [_edge(rate, most / scale, self.rate) for rate in _RATES]
             found = values / scale
         else:
-            edges = list(norm.isf(_RATES))
+            edges = [float(norm.isf(rate)) for rate in _RATES]
             found = (seen[drawn] - most) / scale
             self._known[0] += np.bincount(self.parts[drawn], found, minlength=self._known.shape[1])
             self._known[1] += np.bincount(self.parts[drawn], minlength=self._known.shape[1])
@@ -269,10 +269,10 @@ class _Contributions:
         if not len(self._sums):
             return {}
         much, looks = self._known[:, self._known[1] > 0]
-        known = norm.sf([much.sum() / math.sqrt(looks.sum()), *much / np.sqrt(looks)]) if len(looks) else ()
+        known = norm.sf(np.append(much.sum() / math.sqrt(looks.sum()), much / np.sqrt(looks))) if len(looks) else []
         return {
-            "contribution": [*known, self._total()],
-            "largest": binom.sf(self._large - 1, self._looks, np.array(_RATES)),
+            "contribution": np.append(known, self._total()),
+            "largest": np.atleast_1d(binom.sf(self._large - 1, self._looks, np.array(_RATES))),
             "coins": self._spread(scale),
         }
 
@@ -354,7 +354,7 @@ class _Draws:
             chance = float(binom.sf(often - 1, steps, self.rate))
             yield float(binom.sf(np.count_nonzero(self._times >= often) - 1, self.count, chance))
         twice, pairs = self._both.reshape(-1, 2).T
-        yield from binom.sf(twice - 1, pairs, self.rate**2)[pairs > 0]
-        low, high = binom.ppf([0.45, 0.55], self.count, self.rate)
+        yield from np.atleast_1d(binom.sf(twice - 1, pairs, self.rate**2))[pairs > 0]
+        low, high = (float(binom.ppf(at, self.count, self.rate)) for at in (0.45, 0.55))
         middle = float(binom.cdf(high, self.count, self.rate) - binom.cdf(low - 1, self.count, self.rate))
         yield float(binom.sf(np.count_nonzero((sizes >= low) & (sizes <= high)) - 1, steps, middle))
