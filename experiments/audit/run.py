@@ -34,7 +34,8 @@ SETTINGS = {
 def plan_for(epsilon: float, rate: float, steps: int) -> Plan:
     """Return the plan whose worst case is epsilon."""
     return make_plan(
-        size=1000,
+        stops=(),
+        nominal_size=None,
         sample_rate=rate,
         steps=steps,
         clip_norm=2.0,

@@ -27,7 +27,8 @@ SHAPES = [(4, 1, 3, 3), (4,), (5, 16), (5,)]
 
 def plan_for(noise, rate=0.1, steps=20, **others):
     return make_plan(
-        size=1000,
+        stops=(),
+        nominal_size=None,
         sample_rate=rate,
         steps=steps,
         clip_norm=2.0,
