@@ -56,7 +56,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     run = tmp_path / "federate-digits-client-1"
     again = federate("federate", "--resume", run)
     assert again.returncode == 0
-    assert "Rounds taken / planned: 3 / 3" in again.stdout
+    assert "Rounds taken: 3 of 3" in again.stdout
     assert "Rounds lost to interruptions: 0" in again.stdout
     assert "is finished" not in again.stderr
     (line,) = federate("federate", "--resume", run).stderr.splitlines()

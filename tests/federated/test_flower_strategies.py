@@ -470,6 +470,7 @@ def test_nodes_above_the_plans_number_are_not_enrolled_and_those_known_stay(name
     first = strategy_for(plan, named=named, run_dir=tmp_path / "run")
     one_round(first, small)
     known = set(first.server.participations)
+    del first  # the process that had the folder is gone
     again = strategy_for(plan, named=named, run_dir=tmp_path / "run", rng=None)
     with caplog.at_level("WARNING", "flwr"):
         one_round(again, large)
@@ -498,7 +499,7 @@ def test_l18_a_label_in_an_open_round_changes_nothing(level, tmp_path):
             strategy.summary()
             assert standing(strategy.server) == before
             assert len(grid.log) == asked
-            assert label.worst.epsilon == plan.client_worst(2, plan.delta).epsilon  # it was charged
+            assert dict(label.readings.facts)["Rounds taken"].startswith(f"2 of {plan.rounds}")  # it was charged
 
         one_round(strategy, grid)
         arrays = one_round(strategy, grid, look if looks else None)

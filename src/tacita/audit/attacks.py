@@ -202,7 +202,7 @@ class _Made:
                 noise_multiplier=plan.noise_multiplier,
                 steps=subject.steps,
                 delta=subject.label.worst.delta,
-                epsilon=subject.label.worst.epsilon,
+                epsilon=plan.worst(subject.steps, subject.label.worst.delta).epsilon,  # of the steps that are replayed
                 count=replay.count,
                 parts=replay.parts,
                 rng=self._seed(2),
