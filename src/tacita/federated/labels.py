@@ -47,7 +47,7 @@ _TRUST = {
 def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
     """Return the label of a federation after the rounds it has taken, at one delta for every figure."""
     plan, server = server.plan, server.settled()  # an open round was charged, and what comes of it is not known
-    worst, end = _headline(server, delta), _end(server)[0]
+    worst, (end, share) = _headline(server, delta), _end(server)
     texts = tuple(check.text for check in _checks(server, facts))
     worst = replace(worst, assumptions=texts)
     return Label(
@@ -55,7 +55,10 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
         purpose=facts.purpose,
         worst=worst,
         comparisons=tuple(replace(g, assumptions=texts) for g in _comparisons(server, delta)),
-        curve=(*((t, min(worst.epsilon, _running(server, t, delta))) for t in _times(end)), (end, worst.epsilon)),
+        curve=(
+            *((t, min(worst.epsilon, _running(server, t, delta * share))) for t in _times(end)),
+            (end, worst.epsilon),
+        ),
         mechanism=_mechanism(server, facts),
         declared=_declared(server),
         checks=_checks(server, facts),

@@ -141,7 +141,8 @@ class Standing:
         return tuple(replace(other, assumptions=worst.assumptions) for other in others)
 
     def _curve(self, delta: float, most: float) -> list[tuple[int, float]]:
-        return [(t, min(most, self.plan.running(t, delta))) for t in _times(self.plan, self.end)]
+        share = 1.0 if self.ended else self.plan.end_after(self.taken)[1]
+        return [(t, min(most, self.plan.running(t, delta * share))) for t in _times(self.plan, self.end)]
 
     def _mechanism(self) -> tuple[tuple[str, str], ...]:
         plan, facts = self.plan, self.facts
