@@ -35,9 +35,9 @@ class Owner:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     one, other = Owner(Path(folder)), Owner(Path(folder))
-        ...     one.hold()
+        ...     _ = one.hold()
         ...     try:
-        ...         other.hold()
+        ...         _ = other.hold()
         ...     except PrivacyError as error:
         ...         print("in use" in str(error))
         True

@@ -342,7 +342,7 @@ def test_the_command_on_a_recipes_run(tacita, tmp_path, bugs):
     ("arguments", "words"),
     [
         (("nowhere",), "not a run directory"),
-        (("nowhere", "--only", "guessing"), "attacks must be one of"),
+        (("nowhere", "--only", "guessing"), "--only must be one of"),
         (("nowhere", "--minutes", "-1"), "minutes"),
     ],
 )

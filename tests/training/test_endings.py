@@ -161,43 +161,36 @@ def test_f21_a_budget_that_was_set_or_raised_later_promises_no_more_than_it_held
     assert raised.run().label().worst.epsilon == 6.0
 
 
-def gaussian_runs(rng, repeats, steps, noise):
-    """Return running log-likelihood ratios of `steps` Gaussian steps, with the record (first) and without it."""
-    shift = np.array([1.0, 0.0])[:, None, None] / noise
-    z = rng.normal(size=(2, repeats, steps)) + shift
-    return np.cumsum(z / noise - 0.5 / noise**2, axis=2)
+def delta_of(ratios, epsilons):
+    """Return E_P (1 - e^(ε_end - L))_+ of runs that stop once their loss L stands above the label ε of that step.
 
-
-def worst_event(ends, ratios, epsilons):
-    """Return the largest excess of P(S) over Σ_k e^ε_k Q(S, end k), from samples of P: S holds where L > ε_end."""
-    with_it, _ = ratios
-    at = np.take_along_axis(with_it, ends[0][:, None], 1)[:, 0]
-    return float(np.mean(np.maximum(0.0, 1.0 - np.exp(epsilons[ends[0]] - at))))
+    It is the largest excess of P(S) over Σ_k e^ε_k Q(S, ended at k), which a label must keep at or below delta.
+    """
+    above = ratios > epsilons
+    ends = np.where(above.any(axis=1), above.argmax(axis=1), ratios.shape[1] - 1)
+    loss = ratios[np.arange(len(ratios)), ends]
+    return float(np.mean(np.maximum(0.0, 1.0 - np.exp(np.minimum(0.0, epsilons[ends] - loss)))))
 
 
 @pytest.mark.stat
 def test_f21_a_stop_that_looks_at_the_outputs_breaks_the_steps_taken_and_not_the_declared_stops():
     """Stop once the loss stands above the label: by the steps taken delta is passed several times, by stops it is not.
 
-    120,000 runs of 64 unsampled steps, delta 1e-2; the estimates' standard errors are below 3e-4.
+    100,000 runs of 32 Gaussian steps, delta 1e-2; the estimates' standard errors are below 3e-4.
     """
-    steps, noise, delta, repeats = 64, 8.0, 1e-2, 120_000
-    ratios = gaussian_runs(np.random.default_rng(5), repeats, steps, noise)
+    steps, noise, delta = 32, 6.0, 1e-2
+    shifts = np.random.default_rng(5).normal(1.0 / noise, 1.0, size=(100_000, steps)) / noise
+    ratios = np.cumsum(shifts - 0.5 / noise**2, axis=1)  # log P/Q, drawn with the record
 
-    def label(count, share):
-        found = tacita.worst_case(sample_rate=1.0, noise_multiplier=noise, steps=count, delta=share)
-        return found.epsilon
+    def label(count, share):  # so many steps are one release with less noise
+        return tacita.accounting.gaussian_release(noise_multiplier=noise / math.sqrt(count), delta=share).epsilon
 
     taken = np.array([label(t, delta) for t in range(1, steps + 1)])
-    ends = np.where((ratios > taken).any(axis=2), (ratios > taken).argmax(axis=2), steps - 1)
-    assert worst_event(ends, ratios, taken) > 2.0 * delta
-    declared = declared_stops((8, 16, 32), steps)
-    stops = np.array([next(label(stop, delta * share) for stop, share in declared if stop >= t) for t in range(1, 65)])
-    ends = np.where((ratios > stops).any(axis=2), (ratios > stops).argmax(axis=2), steps - 1)
-    assert worst_event(ends, ratios, stops) <= delta
-    plan = np.full(steps, label(steps, delta))
-    ends = np.where((ratios > plan).any(axis=2), (ratios > plan).argmax(axis=2), steps - 1)
-    assert worst_event(ends, ratios, plan) <= 1.05 * delta
+    assert delta_of(ratios, taken) > 2.0 * delta
+    ends = declared_stops((4, 8, 16), steps)
+    stops = np.array([next(label(stop, delta * share) for stop, share in ends if stop > t) for t in range(steps)])
+    assert delta_of(ratios, stops) <= delta
+    assert delta_of(ratios, np.full(steps, label(steps, delta))) <= 1.1 * delta
 
 
 def test_f23_neighbours_in_size_get_the_same_page_and_the_same_errors(blobs, tmp_path):
@@ -207,7 +200,7 @@ def test_f23_neighbours_in_size_get_the_same_page_and_the_same_errors(blobs, tmp
         data = (x[:size], y[:size])
         private = train(data, run_dir=tmp_path / str(size), name="the same", steps=3, rng=size)
         private.run().label()
-        pages.add((tmp_path / str(size) / "label.html").read_text().replace(str(size), str(size)))
+        pages.add((tmp_path / str(size) / "label.html").read_text())
         with pytest.raises(ValueError, match="Declare batch_size") as error:
             train(data, sample_rate=100 / 1001, batch_size=None)
         errors.append(str(error.value))

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from tacita import _check
 from tacita._check import PrivacyError
 
 try:
     from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 except ImportError as error:
-    raise ImportError("Flower is not installed: pip install 'tacita[federated]'") from error
+    raise _check.missing("Flower is not installed", "federated") from error
 
 SUPPORTED: dict[type[Strategy], str] = {
     FedAvg: "adds the private mean to the model",

@@ -167,13 +167,22 @@ class Ledger:
         It is the largest budget in force up to the run's last charge, and exists only if a budget was in force before
         the ledger's first charge.
         """
-        run = self._fresh().runs.get(run_id)
+        run = self._known(run_id)
         return run.promise if run else None
 
     def ended(self, run_id: str) -> str:
         """Return why the owner of a run ended it early; empty if nobody did."""
-        run = self._fresh().runs.get(run_id)
+        run = self._known(run_id)
         return run.ended if run else ""
+
+    def _known(self, run_id: str) -> Run | None:
+        """Return what the file says of a run, also after its user has closed it."""
+        if self._chain.close.alive:
+            return self._fresh().runs.get(run_id)
+        if self._chain.file is None:
+            return self._state.runs.get(run_id)
+        with Ledger.open(self._chain.file) as found:
+            return found._state.runs.get(run_id)
 
     def end(self, run_id: str, reason: str) -> None:
         """Record that a run's owner ends it here, for a reason that depended on nothing private. It is final.

@@ -178,6 +178,8 @@ class Label:
         fields.texts("not_hardened", self.not_hardened)
         fields.texts("included", *self.included)
         _check.one_of("steps_word", self.steps_word, ("step", "round"))
+        if not isinstance(self.bare_rate, bool):
+            raise TypeError("bare_rate must be true or false.")
 
     def __str__(self) -> str:
         from tacita.report.text import label_text
@@ -246,7 +248,7 @@ class Label:
                 checks=tuple(Check(**check) for check in fields.rows(data["checks"])),
                 not_hardened=tuple(fields.rows(data["not_hardened"])),
                 included=fields.pairs(data["included"]),
-                bare_rate=data["bare_rate"] is True,
+                bare_rate=data["bare_rate"],
                 steps_word=data.get("steps_word", "step"),
                 readings=None if own is None else Readings.from_dict(own),
             )
