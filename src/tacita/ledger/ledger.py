@@ -164,8 +164,8 @@ class Ledger:
     def promise(self, run_id: str) -> tuple[float, float] | None:
         """Return the (epsilon, delta) that a run keeps however it ended, because its ledger does; None without one.
 
-        It is the largest budget in force up to the run's last charge, and exists only if a budget was in force before
-        the ledger's first charge.
+        It is the budget that was in force before the ledger's first charge, if it was not raised up to the run's last
+        one: a limit that may have been chosen by what was released bounds nothing.
         """
         run = self._known(run_id)
         return run.promise if run else None
@@ -456,8 +456,9 @@ class Ledger:
         if not state.releases:
             return None
         planned = "the charges up to now were not chosen by what earlier releases showed"
-        if state.budget:
-            planned += "; otherwise the promise is the largest budget that was ever in force"
+        if state.promise:
+            epsilon, delta = state.promise
+            planned += f"; otherwise the promise is epsilon {epsilon:g} at delta {delta:g}, the first charge's budget"
         return Guarantee(
             kind="worst_case",
             epsilon=total_epsilon(state.totals, state.deltas, delta=dlt, pure=state.pure),

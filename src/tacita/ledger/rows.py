@@ -44,7 +44,7 @@ class State:
     head: str = START
     meta: dict[str, Any] = field(default_factory=dict)
     budget: tuple[float, float] | None = None
-    promise: tuple[float, float] | None = None  # the largest budget so far, if one was in force from the start
+    promise: tuple[float, float] | None = None  # the budget, if one was in force from the start and never raised
     totals: tuple[Units, ...] = (0,) * len(DECLARED)
     pure: Units = 0
     deltas: int = 0
@@ -78,11 +78,12 @@ class State:
         self.heads[row.hash] = row.seq
 
     def _set_budget(self, epsilon: float, delta: float) -> None:
+        raised = self.budget is None or epsilon > self.budget[0] or delta > self.budget[1]
         self.budget = (epsilon, delta)
         if not self.releases:
             self.promise = self.budget
-        elif self.promise is not None:  # every total so far fits the larger of both numbers
-            self.promise = (max(epsilon, self.promise[0]), max(delta, self.promise[1]))
+        elif raised:  # perhaps because of what was released: a limit chosen afterwards bounds nothing
+            self.promise = None
 
     def _open_run(self, row: Row) -> None:
         run = self.runs.setdefault(row.run, Run(row.body["mechanism"]))
