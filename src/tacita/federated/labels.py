@@ -114,7 +114,7 @@ def _end(server: Server) -> tuple[int, float]:
 def _headline(server: Server, delta: float) -> Guarantee:
     """Return the headline: for clients where they are protected, else for records of the busiest client."""
     found = _worst(server, delta, "pld")
-    return within_promise(found, server.promise(found.unit))
+    return within_promise(found, server.promise(found.unit)) if _end(server)[1] == 1.0 else found
 
 
 def figures(server: Server) -> dict[str, float]:
@@ -156,7 +156,7 @@ def _comparisons(server: Server, delta: float) -> list[Guarantee]:
     found, own = [_worst(server, delta, "rdp")], delta * share
     if plan.level == "joint":  # how often clients took part is theirs to hide, so it enters no public figure
         records = of_one_end(hidden_participation(plan, rounds, own), delta, share)
-        found.insert(0, within_promise(records, server.promise("record")))
+        found.insert(0, within_promise(records, server.promise("record")) if share == 1.0 else records)
     if plan.of_clients is not None:
         lowest = min(plan.client_rates.values(), default=plan.client_rate)
         if lowest < plan.client_rate:
@@ -209,8 +209,8 @@ def _declared(server: Server) -> tuple[str, ...]:
         )
     elif plan.level == "parallel":
         lines.append(
-            "The headline is for a record of the client that took part most often; who takes part is decided by coins "
-            "and does not depend on the data."
+            "Who takes part is decided by coins and does not depend on the data. Once all rounds were taken, the "
+            "headline is for a record of the client that took part most often; before, for one in every round."
         )
     if plan.copies > 1:
         lines.append(f"A record may be held by up to {plan.copies} clients: its costs are added up over them.")

@@ -154,8 +154,9 @@ class Server:
 
     def end(self, reason: str) -> None:
         """End the federation here, declaring that this depended on nothing private. No round can follow."""
-        for ledger in self.ledgers:
-            ledger.end(self.identity, reason)
+        for charges in reversed(self._charges):  # the first one speaks for all
+            if charges is self._charges[0] or not charges.ledger.ended(self.identity):
+                charges.ledger.end(self.identity, reason, owner=charges.owner)
 
     @property
     def next_round(self) -> int:
@@ -205,6 +206,9 @@ class Server:
             if not self._opened:
                 charges.open(self.random)
         self._opened = True
+        ended = next(filter(None, (ledger.ended(self.identity) for ledger in self.ledgers)), "")
+        if ended:
+            raise PrivacyError(f"The federation was ended by its owner ({ended}); start a new one.")
         for charges in self._charges:
             steps = self._steps_a_round(charges)
             target = (self.taken + 1) * steps

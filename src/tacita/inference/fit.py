@@ -220,7 +220,7 @@ def fit(
             purpose=_purpose(separated, chosen),
             **dict(training or {}),
         )
-        chosen = replace(chosen, sample_rate=private.plan.sample_rate)  # to the last bit
+        chosen = replace(chosen, sample_rate=private.plan.sample_rate, steps=private.plan.steps)  # as it was declared
         if private.run_dir is not None:
             runs.write_json(private.run_dir, FILE, document_of(separated, asdict(chosen)))
         return _finished(private, separated, chosen, progress, rng)

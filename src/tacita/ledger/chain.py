@@ -59,7 +59,7 @@ class Chain:
         self.connection = connection
         self.lock = threading.RLock()
         self._process = os.getpid()
-        self.file = None if path == MEMORY else Path(path).absolute()
+        self.file = None if path == MEMORY else Path(path).resolve()  # SQLite's -wal lies beside what a link points to
         self._opened: tuple[tuple[int, int], ...] | None = None
         self.close = weakref.finalize(self, connection.close)
 
@@ -172,6 +172,11 @@ class Chain:
                 found.append((0, 0))
             else:
                 found.append((status.st_dev, status.st_ino))
+                if status.st_nlink > 1:
+                    raise PrivacyError(
+                        f"The ledger {self.path} has a second name (a hard link), under which its charges would not be "
+                        "seen: remove the other name."
+                    )
         return tuple(found)
 
     def _verified(self, fields: tuple[Any, ...], seq: int, head: str) -> Row:

@@ -32,6 +32,7 @@ from tacita.ledger.costs import (
 from tacita.ledger.rows import (
     ENDED,
     RELATIONS,
+    RESERVED,
     SCHEMA,
     Plain,
     Run,
@@ -184,17 +185,19 @@ class Ledger:
         with Ledger.open(self._chain.file) as found:
             return found._state.runs.get(run_id)
 
-    def end(self, run_id: str, reason: str) -> None:
+    def end(self, run_id: str, reason: str, *, owner: str = "") -> None:
         """Record that a run's owner ends it here, for a reason that depended on nothing private. It is final.
 
         Args:
             run_id: The run.
             reason: What ended it, in words that its label will show.
+            owner: The token of the run's owner, if it has one.
         """
         text = name_text("reason", reason)
         with self._writing():
-            if self._run(run_id).ended:
-                raise PrivacyError(f"Run {run_id!r} was ended already: {self._run(run_id).ended}.")
+            run = self._owned(run_id, owner) if owner else self._run(run_id)
+            if run.ended:
+                raise PrivacyError(f"Run {run_id!r} was ended already: {run.ended}.")
             self._append("event", run_id, {"event": ENDED, "detail": text})
 
     def runs(self) -> dict[str, dict[str, Any]]:
@@ -391,6 +394,8 @@ class Ledger:
 
     def event(self, run_id: str, kind: str, detail: Mapping[str, Plain] | str = "", *, owner: str = "") -> Head:
         """Append a row that costs nothing, such as a run's `close`; refused to an owner who no longer is one."""
+        if kind in RESERVED:
+            raise ValueError(f"An event may not be called {', '.join(RESERVED)}: these have methods of their own.")
         body = {
             "event": name_text("kind", kind),
             "detail": detail if isinstance(detail, str) else plain_body("detail", detail),

@@ -16,6 +16,7 @@ from tacita.ledger.costs import DECLARED, Units
 SCHEMA = 1
 RELATIONS = ("add_remove", "replace_one")
 ENDED = "ended"  # the event by which an owner ends a run early, for a reason that depended on nothing private
+RESERVED = ("own", "resume", ENDED)  # events that count
 Plain = float | int | str
 
 

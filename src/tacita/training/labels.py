@@ -16,6 +16,7 @@ from tacita.accounting import MomentsBudget
 from tacita.accounting.filters import Budget
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee, round_up_text
 from tacita.ledger import Ledger
+from tacita.owner import Owner
 from tacita.report.finding import Finding
 from tacita.report.label import Check, GroupRow, Label, Readings
 from tacita.report.page import label_html
@@ -210,8 +211,9 @@ def declare_end(folder: str | Path, reason: str) -> None:
     where = Path(folder)
     document = runs.read_json(where, "run.json")
     runs.refuse_others(where, document)
-    with Ledger.open(_ledger_of(where, document)) as ledger:
+    with Owner(where).opening() as owner, Ledger.open(_ledger_of(where, document)) as ledger:
         ledger.end(str(document["id"]), reason)
+    owner.close()
 
 
 def _ledger_of(folder: Path, document: Mapping[str, Any]) -> Path:

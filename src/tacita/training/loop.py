@@ -261,14 +261,19 @@ class PrivateTraining:
 
         Iterating does the same, and also takes running figures, lets a step finish on Ctrl-C and pauses at the end.
         """
-        self._refuse_failed()
-        if self.taken >= self.plan.steps or not self._reserve():
-            return None
+        if not self._stepping.acquire(blocking=False):
+            raise PrivacyError("A step of this run is under way, in another thread or around this call: wait for it.")
         try:
-            return self._step()
-        except BaseException:
-            self._count_failed()
-            raise
+            self._refuse_failed()
+            if self.taken >= self.plan.steps or not self._reserve():
+                return None
+            try:
+                return self._step()
+            except BaseException:
+                self._count_failed()
+                raise
+        finally:
+            self._stepping.release()
 
     def pause(self) -> None:
         """Keep a checkpoint from which nothing is lost, and let go of the run directory, as leaving a loop does.
@@ -341,7 +346,8 @@ class PrivateTraining:
         Args:
             reason: What ended it, such as "the machine was needed elsewhere"; shown on the public label.
         """
-        self._book.end(self._identity, reason)
+        self.pause()
+        self._book.end(self._identity, reason, owner=self._owner.token)
         self._write_run()
 
     @property
@@ -448,6 +454,7 @@ class PrivateTraining:
             if records is not None:
                 try_one(model, self._loss, self._detached(), records)
         self._team.check_same(self._parameters)
+        self._stepping = threading.Lock()
         self.run_dir: Path | None = None
         self._ledger: Ledger | None = None
         self._iterator = None
@@ -516,12 +523,19 @@ class PrivateTraining:
         problem, granted = None, self._charged
         if self._team.leads:
             try:
+                self._require_open()
                 self._claim()
                 granted = self._charge() if self.taken >= self._charged else self._charged
             except PrivacyError as error:
                 problem = str(error)
         self._charged = self._team.agree(problem, granted)
         return self.taken < self._charged
+
+    def _require_open(self) -> None:
+        """Refuse a step after a declared end, which may have come from elsewhere, also one that is charged already."""
+        ended = self._book.ended(self._identity)
+        if ended:
+            raise PrivacyError(f"The run was ended by its owner ({ended}); start a new run.")
 
     def _charge(self) -> int:
         granted = self._charges.grant(self.taken)

@@ -117,12 +117,13 @@ class Plan:
             taken: Steps taken.
             delta: Total failure probability.
             ended: The owner's word that the end depended on nothing private; the steps taken then count.
-            promise: (epsilon, delta) of a ledger that refused what would have passed it, from its first charge on.
+            promise: (epsilon, delta) of a ledger that refused what would have passed it, from its first charge on. It
+                would take all of delta for itself, so it does not count where ends were declared.
             method: `pld` or `rdp`.
         """
         end, share = (taken, 1.0) if ended else self.end_after(taken)
         found = _worst_at(self, end, delta * share, method)
-        return within_promise(of_one_end(found, delta, share), promise)
+        return within_promise(found, promise) if share == 1.0 else of_one_end(found, delta, share)
 
     def running(self, steps: int, delta: float) -> float:
         """Return the worst-case epsilon of `steps` steps by our own curves: for plots, a hundred times quicker."""
@@ -145,7 +146,7 @@ def next_end(stops: tuple[tuple[int, float], ...], planned: int, taken: int) -> 
 
 def of_one_end(found: Guarantee, delta: float, share: float) -> Guarantee:
     """Return a figure computed at one declared end's share of delta as a statement at the whole of it."""
-    if share == 1.0:
+    if share == 1.0:  # the plan's own end
         return found
     split = (("this declared end", delta * share), ("the other declared ends", delta * (1.0 - share)))
     return replace(found, delta=delta, delta_split=split)
