@@ -134,6 +134,40 @@ def test_f21_a_run_that_its_owner_ended_cannot_be_resumed(blobs, tmp_path):
     assert label_of_run(tmp_path / "run").worst.epsilon == worst(7)
 
 
+def test_f21_no_step_follows_a_declared_end_within_a_charged_block(blobs, tmp_path):
+    private = train(blobs, steps=2000, panel=0, run_dir=tmp_path / "run")  # blocks of twenty steps
+    for _ in range(3):
+        private.advance()
+    private.end("the clock")
+    with pytest.raises(PrivacyError, match="ended by its owner"):
+        private.advance()
+    assert private.label().worst.epsilon == worst(3)
+    alone = train(blobs, steps=2000, panel=0)  # without a run directory
+    alone.advance()
+    alone.end("the clock")
+    with pytest.raises(PrivacyError, match="ended by its owner"):
+        alone.advance()
+    running = train(blobs, steps=2000, panel=0, run_dir=tmp_path / "other")
+    running.advance()
+    with pytest.raises(PrivacyError, match="in use"):
+        declare_end(tmp_path / "other", "from elsewhere")
+
+
+def test_a_second_step_inside_a_step_is_refused(blobs):
+    private = train(blobs, steps=1000, panel=0)
+    private.optimizer.register_step_post_hook(lambda *_: private.advance())
+    with pytest.raises(PrivacyError, match="under way"):
+        private.advance()
+    assert private.taken == 1 <= private._book.charged(private._identity)
+
+
+def test_f21_stops_and_a_ledgers_budget_do_not_both_take_the_whole_delta(blobs, tmp_path):
+    Ledger.create(tmp_path / "b.sqlite", epsilon=4.0, delta=1e-5).close()
+    private = train(blobs, ledger=tmp_path / "b.sqlite", steps=300, stops=(3,), panel=0).run()
+    assert private.taken < 300
+    assert private.label().worst.epsilon == worst(300, 5e-6)
+
+
 def test_f21_a_ledgers_budget_is_the_label_of_a_run_that_it_ended(blobs, tmp_path):
     Ledger.create(tmp_path / "b.sqlite", epsilon=6.0, delta=1e-5).close()
     private = train(blobs, ledger=tmp_path / "b.sqlite", steps=300, panel=0).run()

@@ -21,7 +21,7 @@ from tacita._check import PrivacyError
 from tacita.accounting import LEVELS, BayesianAccountant, level_of
 from tacita.federated.masking import Masker, masker
 from tacita.federated.plan import FederationPlan
-from tacita.training.gradients import Parameters, clipped_sum, record_norms
+from tacita.training.gradients import Parameters, clipped_sum, fresh_draws, record_norms
 from tacita.training.reading import places
 from tacita.training.records import Records, check_model, record_loss, split_batch, trainable, try_one
 from tacita.training.step import poisson_sample, private_gradient
@@ -181,6 +181,10 @@ class Client:
         self.require_next(number)
         self.answered = number
         random = np.random.Generator(np.random.PCG64DXSM(self._entropy(number)))
+        with fresh_draws(random):  # what one client draws must not depend on who came before
+            return self._update(parameters, random)
+
+    def _update(self, parameters: Parameters, random: np.random.Generator) -> Parameters:
         if self.task.training is not None:
             update, self.memory = self.task.training(parameters, self.records, self.memory, random)
             return update
@@ -251,7 +255,7 @@ class Client:
         self._measure(parameters)
         sample = poisson_sample(len(self.records), declared.sample_rate, rng=random)
         bounds = torch.full((len(sample),), declared.clip_norm, dtype=torch.float64)
-        sums = clipped_sum(self.task.loss, parameters, self.records.marked(sample), bounds).sums
+        sums = clipped_sum(self.task.loss, parameters, self.records.marked(sample), bounds, rng=random).sums
         mean = {name: -total / declared.batch_size for name, total in sums.items()}
         mean = clipped(mean, self.plan.clip_norm)  # a projection: it brings two sums nearer, never further apart
         if self.plan.level == "joint":

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tacita import __version__, _check, runs
 from tacita._check import PrivacyError
+from tacita._guard import Stopped, held
 from tacita.federated.client import Client, Local, Memory, Part, Task, Training
 from tacita.federated.labels import federation_label
 from tacita.federated.plan import FederationPlan
@@ -161,7 +162,7 @@ class Federation:
             return None
         parameters = self._parameters()
         answered = [n for n in now.asked if not self._drops_out()]
-        replies = {n: self.clients[n].update(parameters, now.number) for n in answered}
+        replies = self._replies(now, parameters, answered)
         self._remember(now, answered)
         mean = self.server.finish(replies)
         self._tell_costs(now, set(answered))
@@ -219,6 +220,21 @@ class Federation:
         return self._facts.status if self._facts.status in ("interrupted", "resumed") else self.server.status
 
     # A round's parts.
+
+    def _replies(self, now: Round, parameters: Parameters, names: Sequence[str]) -> dict[str, Parameters]:
+        """Return the updates of those who could compute one: what a client's records raise stops nobody else."""
+        replies, failed = dict[str, Parameters](), list[str]()
+        for name in names:
+            try:
+                with held():
+                    replies[name] = self.clients[name].update(parameters, now.number)
+            except Stopped:
+                raise
+            except Exception as error:
+                failed.append(type(error).__name__)
+        if failed and not replies:
+            raise RuntimeError(f"No client could compute its update ({', '.join(sorted(set(failed)))}).") from None
+        return replies
 
     def _parameters(self) -> Parameters:
         return {name: p.detach().clone() for name, p in self._moved.items()}

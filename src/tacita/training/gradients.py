@@ -10,14 +10,16 @@ parameters, and weights used in any other way, are differentiated directly.
 from __future__ import annotations
 
 import gc
+import secrets
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
@@ -68,8 +70,30 @@ class _Site:
     convolution: tuple[tuple[int, int], ...] | None  # stride, padding, dilation
 
 
+@contextmanager
+def fresh_draws(rng: np.random.Generator | None = None) -> Iterator[None]:
+    """Give torch's generator a seed of its own while a user's code runs on records, and take it back afterwards.
+
+    Dropout and the like draw by a record's place in its batch. With a seed that others know, or that the script or the
+    dataset sets, one record more would change everybody's draws in a known way, which no clip bounds.
+
+    Args:
+        rng: Where the seed comes from, without moving its stream; the operating system if None.
+    """
+    seed = secrets.randbits(63) if rng is None else int(rng.spawn(1)[0].integers(2**63))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
 def clipped_sum(
-    loss: Loss, parameters: Parameters, records: Any, bounds: Tensor, *, chunk: int | None = None
+    loss: Loss,
+    parameters: Parameters,
+    records: Any,
+    bounds: Tensor,
+    *,
+    chunk: int | None = None,
+    rng: np.random.Generator | None = None,
 ) -> Clipped:
     """Return the sum over records of per-record gradients, each scaled down to its own bound.
 
@@ -80,6 +104,7 @@ def clipped_sum(
         records: A tensor, or tuples and dicts of tensors, each with the records along its first dimension.
         bounds: Shape (records,), float64: the norm each record's contribution may have at most.
         chunk: Records differentiated at once. By default as many as fit 256 MiB; halved when memory runs out.
+        rng: Where the seed of what the loss draws comes from; the operating system if None.
 
     Guarantee:
         A record's contribution has norm at most its bound times (1 + 1e-6), computed in float32 or better. A
@@ -90,22 +115,31 @@ def clipped_sum(
     sums = {name: torch.zeros_like(p, dtype=_wide(p.dtype)) for name, p in parameters.items()}
     norms = torch.zeros(length(records), dtype=torch.float64)
     losses = torch.full_like(norms, torch.nan)
-    for one, norm, rows in _chunks(loss, parameters, records, chunk):
-        finite = norm < _LARGEST
-        factors = torch.where(
-            finite, (bounds[rows].to(norm.device) * _SAFE / norm.clamp_min(1e-300)).clamp_max(1.0), 0.0
-        )
-        one.add_to(sums, factors, ~finite)
-        norms[rows] = torch.where(finite, norm, 0.0) * factors
-        losses[rows] = one.losses
+    with fresh_draws(rng):
+        for one, norm, rows in _chunks(loss, parameters, records, chunk):
+            finite = norm < _LARGEST
+            factors = torch.where(
+                finite, (bounds[rows].to(norm.device) * _SAFE / norm.clamp_min(1e-300)).clamp_max(1.0), 0.0
+            )
+            one.add_to(sums, factors, ~finite)
+            norms[rows] = torch.where(finite, norm, 0.0) * factors
+            losses[rows] = one.losses
     return Clipped(sums, norms, losses)
 
 
-def record_norms(loss: Loss, parameters: Parameters, records: Any, *, chunk: int | None = None) -> Tensor:
+def record_norms(
+    loss: Loss,
+    parameters: Parameters,
+    records: Any,
+    *,
+    chunk: int | None = None,
+    rng: np.random.Generator | None = None,
+) -> Tensor:
     """Return every record's gradient norm before clipping, float64; zero for one that is not finite or raises."""
     norms = torch.zeros(length(records), dtype=torch.float64)
-    for _, norm, rows in _chunks(loss, parameters, records, chunk):
-        norms[rows] = torch.where(norm < _LARGEST, norm, 0.0)
+    with fresh_draws(rng):
+        for _, norm, rows in _chunks(loss, parameters, records, chunk):
+            norms[rows] = torch.where(norm < _LARGEST, norm, 0.0)
     return norms
 
 

@@ -586,11 +586,14 @@ class PrivateTraining:
         parameters = self._detached()
         for panel in self._panels.values():
             norms = [
-                record_norms(self._loss, parameters, panel.records.marked(part), chunk=self._chunk).numpy()  # type: ignore[union-attr]
+                self._norms(parameters, panel.records.marked(part))  # type: ignore[union-attr]
                 for part in np.array_split(panel.indices, max(1, len(panel.indices) // _SLICE))
             ]
             panel.measure(np.concatenate(norms) / self.plan.clip_norm, period=period)
         self._measure_now = False
+
+    def _norms(self, parameters: dict[str, Tensor], records: Any) -> Any:
+        return record_norms(self._loss, parameters, records, chunk=self._chunk, rng=self._random.sampling).numpy()
 
     def _bounds(self, sample: Any) -> Any:
         if self.plan.individual_every is None:
@@ -601,7 +604,7 @@ class PrivateTraining:
         parameters = self._detached()
         records = self._records.marked(sample)
         limits = torch.from_numpy(np.asarray(bounds, dtype=np.float64))
-        return clipped_sum(self._loss, parameters, records, limits, chunk=self._chunk)
+        return clipped_sum(self._loss, parameters, records, limits, chunk=self._chunk, rng=self._random.noise)
 
     def _update(self, clipped: Clipped) -> None:
         sums = self._team.total(clipped.sums)

@@ -15,7 +15,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import TensorDataset
 
 from tacita._check import PrivacyError
-from tacita.training.gradients import Loss, Parameters, tried
+from tacita._guard import attempt
+from tacita.training.gradients import Loss, Parameters, fresh_draws, tried
+from tacita.training.memory import changed
 from tacita.training.reading import Marked, Reader, places, readable
 
 TARGETS = ("labels", "label", "targets", "target", "y")
@@ -190,6 +192,7 @@ def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Any) 
     before = {name: (b, b.clone()) for name, b in model.named_buffers()}
     few = records.marked(places(len(records)))
     shapes = tree_map(lambda t: tuple(t.shape[1:]), few.record if isinstance(few, Marked) else few)
+    _require_forgetful(loss, parameters, few.record if isinstance(few, Marked) else few)
     try:
         tried(loss, parameters, few)
     except Exception as error:
@@ -210,3 +213,16 @@ def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Any) 
             raise PrivacyError(
                 f"Buffer {name!r} changes as the model runs, so it remembers records. Remove it or freeze it."
             )
+
+
+def _require_forgetful(loss: Loss, parameters: Parameters, records: Any) -> None:
+    """Refuse a model or a loss that keeps something from call to call, as far as records of zeros show it."""
+    zeros = tree_map(lambda t: torch.zeros_like(t[0]), records)
+    with torch.no_grad(), fresh_draws():
+        attempt(loss, parameters, zeros)  # what is made at the first call and kept is no memory
+        found: str = attempt(lambda: changed(lambda: loss(parameters, zeros), loss) or "") or ""
+    if found:
+        raise PrivacyError(
+            f"{found!r} changes whenever the model or the loss runs, so it would carry one record to the others. Make "
+            "them functions of their inputs and parameters alone."
+        )

@@ -78,7 +78,7 @@ def private_gradient(
     limits = torch.full((count,), c, dtype=torch.float64) if bounds is None else bounds.double()
     if len(limits) != count or (count and not (float(limits.min()) >= 0.0 and float(limits.max()) <= c)):
         raise PrivacyError(f"bounds must hold one value in [0, clip_norm] for each of {count} records.")
-    clipped = clipped_sum(loss, parameters, records, limits, chunk=chunk)
+    clipped = clipped_sum(loss, parameters, records, limits, chunk=chunk, rng=rng)
     noisy = noisy_mean(clipped.sums, clip_norm=c, noise_multiplier=noise_multiplier, divisor=divisor, rng=rng)
     return noisy, clipped
 

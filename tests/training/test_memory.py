@@ -1,0 +1,136 @@
+"""Records must not reach each other: not through what a model keeps, and not through what it draws."""
+
+import pytest
+import torch
+from torch import nn
+
+from tacita import PrivacyError
+from tacita.federated import Federation, federation_plan
+from tacita.training import PrivateTraining
+
+
+def train(data, model, loss_fn, **settings):
+    settings = {"batch_size": len(data[0]), "nominal_size": len(data[0]), "steps": 1, "panel": 0, **settings}
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    return PrivateTraining(model, loss_fn, data, optimizer=optimizer, noise_multiplier=1.0, clip_norm=1.0, **settings)
+
+
+def total(output, target):
+    return output.sum()
+
+
+class Keeps(nn.Module):
+    """Adds the largest record so far to the next."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.last = nn.Linear(1, 1, bias=False), torch.zeros(1)
+
+    def forward(self, x):
+        out = self.linear(x + self.last)
+        self.last = torch.maximum(self.last, x.detach())
+        return out
+
+
+class Counts(nn.Module):
+    """Scales by how often it was called."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.calls = nn.Linear(1, 1), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x) * self.calls
+
+
+class Caches(nn.Module):
+    """Makes a constant at its first call, and keeps it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.mask = nn.Linear(1, 1), None
+
+    def forward(self, x):
+        if self.mask is None:
+            self.mask = torch.ones(1)
+        return self.linear(x) * self.mask
+
+
+def running_scale():
+    scales = [1.0]
+
+    def loss(output, target):
+        scales.append(0.9 * scales[-1])
+        return scales[-1] * output.sum()
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "words"),
+    [(Keeps(), total, "last"), (Counts(), total, "calls"), (nn.Linear(1, 1), running_scale(), "scales")],
+    ids=["tensor", "number", "loss"],
+)
+def test_a_model_or_loss_that_keeps_something_from_call_to_call_is_refused(model, loss, words):
+    with pytest.raises(PrivacyError, match=f"{words}.*changes whenever the model or the loss runs"):
+        train((torch.zeros(8, 1), torch.zeros(8)), model, loss)
+
+
+def test_what_is_made_once_and_kept_is_accepted():
+    train((torch.zeros(8, 1), torch.zeros(8)), Caches(), total).run()
+
+
+def moved(x, *, seed_globally=True):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 200), nn.Dropout(0.5), nn.Linear(200, 1))
+    before = torch.cat([p.detach().flatten() for p in model.parameters()])
+    train((x, torch.zeros(len(x), 1)), model, total, batch_size=100, nominal_size=100).run()
+    return before - torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_f15_draws_of_a_model_do_not_follow_a_seed_that_the_script_has_set():
+    """Two runs of one script draw other masks, as they draw other noise: nobody can line them up by a known seed."""
+    x = torch.randn(100, 20, generator=torch.Generator().manual_seed(5))
+    state = torch.get_rng_state()
+    from tacita.training import clipped_sum
+
+    model = nn.Sequential(nn.Linear(20, 50), nn.Dropout(0.5), nn.Linear(50, 1))
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(values, record):
+        return torch.func.functional_call(model, values, (record,)).sum()
+
+    def sums():
+        torch.manual_seed(0)
+        found = clipped_sum(loss, parameters, x, torch.ones(len(x), dtype=torch.float64)).sums
+        assert torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(0).get_state())  # left as it was
+        return found["0.weight"]
+
+    assert not torch.equal(sums(), sums())
+    torch.set_rng_state(state)
+
+
+def test_a_seeded_run_with_dropout_can_be_repeated():
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
+    weights = []
+    for script in (1, 2):
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+        torch.manual_seed(script)
+        train((x, torch.zeros(60, 1)), model, total, batch_size=6, nominal_size=60, steps=3, rng=5, panel=4).run()
+        weights.append(model[0].weight.detach().clone())
+    assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("level", ["client", "sequential"])
+def test_f24_a_record_on_which_a_client_raises_stops_no_federation(level):
+    data = [(torch.randn(10, 3), torch.arange(10) % 2) for _ in range(6)]
+    data[3][1][4] = 77
+    declared = {"noise_multiplier": 2.0, "client_rate": 0.9}
+    if level == "sequential":
+        declared = {"record_noise_multiplier": 2.0, "client_rate": 1.0, "record_clip_norm": 1.0, "local_batch": 5}
+        declared["local_size"] = 10
+    plan = federation_plan(level=level, clients=6, rounds=3, **declared)
+    federation = Federation(nn.Linear(3, 2), nn.functional.cross_entropy, data, plan, panel=0, record_panel=0).run()
+    assert federation.server.taken == 3
