@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
+
+import numpy as np
 
 T = TypeVar("T")
 
@@ -62,3 +65,26 @@ def attempt(function: Callable[..., T], *arguments: object) -> T | None:
         raise
     except BaseException:  # KeyboardInterrupt, SystemExit and MemoryError too: each would tell of the record
         return None
+
+
+def number_in(cell: Any) -> float | None:
+    """Return the number in one cell, a whole one or a truth value as such, also as a text; None if there is none.
+
+    NumPy makes texts of a whole column where one cell is a text, so "True" is read as what it was. Call it under
+    `held`.
+    """
+    return attempt(_number, cell)
+
+
+def _number(cell: Any) -> float:
+    if isinstance(cell, bool | np.bool_):
+        return bool(cell)
+    if isinstance(cell, numbers.Integral):
+        return int(cell)
+    if not isinstance(cell, str | bytes):
+        return float(cell)
+    text = (cell.decode() if isinstance(cell, bytes) else cell).strip().casefold()
+    if text in ("true", "false"):
+        return text == "true"
+    whole = attempt(int, text)
+    return float(text) if whole is None else whole

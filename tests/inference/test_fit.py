@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+import traceback
 
 import dp_accounting
 import numpy as np
@@ -18,6 +19,7 @@ from tacita import PrivacyError, runs
 from tacita.cli import app
 from tacita.inference import coverage, fit, resume
 from tacita.inference.guides import Variational
+from tacita.inference.inputs import tensors_of
 from tacita.inference.labels import label_of_run
 from tacita.ledger import Ledger
 
@@ -525,6 +527,48 @@ def test_arguments_are_refused_by_their_own_names(given, said):
 def test_data_that_are_no_numbers_are_refused(x):
     with pytest.raises((ValueError, TypeError), match=r"^data must"):
         fit(average, x, steps=5, **FEW)
+
+
+@pytest.mark.parametrize(
+    "odd", ["Smith", None, 1j, [1.0, 2.0], 10**400], ids=["text", "none", "complex", "row", "huge"]
+)
+def test_f3_one_odd_cell_is_no_number_and_changes_no_other(odd):
+    (made,), _ = tensors_of(([0.5, odd, 2.0, 1],))
+    assert made.dtype == torch.float32
+    assert made[[0, 2, 3]].tolist() == [0.5, 2.0, 1.0]
+    assert math.isnan(made[1])
+
+
+@pytest.mark.parametrize("odd", ["Smith", None])
+def test_f3_one_odd_cell_leaves_whole_numbers_whole(odd):
+    """A model that looks places up in a table would be refused otherwise, which tells of the cell."""
+    for form in (list, np.array):
+        (kinds,), _ = tensors_of((form([2, 1, odd, 0]),))
+        assert kinds.dtype == torch.long
+        assert kinds[[0, 1, 3]].tolist() == [2, 1, 0]
+        assert kinds[2] < -(10**18)  # in no table
+        (truths,), _ = tensors_of((form([True, odd, False]),))
+        assert truths.tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("odd", [[1.0, "Smith"], [1.0], None, "Smith"])
+def test_f3_one_odd_row_changes_no_other(odd):
+    (made,), _ = tensors_of(([[1.0, 2.0], odd, [3.0, 4.0]],))
+    assert made[[0, 2]].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert bool(torch.isnan(made[1]).any())
+
+
+def test_f3_a_column_with_one_odd_cell_is_fitted():
+    for odd in ("Smith", None):
+        result = fit(average, ([0.1 * i for i in range(29)] + [odd],), steps=2, **FEW)
+        assert result.label is not None
+
+
+@pytest.mark.parametrize("column", [["a", "Smith"], [None, None], np.array(["a", "Smith"]), [1j, 2j]])
+def test_a_column_without_any_number_is_refused_and_no_cell_is_quoted(column):
+    with pytest.raises(TypeError, match=r"^data must be tensors or arrays of numbers") as caught:
+        tensors_of((column,))
+    assert "Smith" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_records_own_unknowns_are_not_drawn_from_a_generator_that_the_user_seeds(tmp_path):

@@ -513,8 +513,8 @@ def range_of_data(y):
 
 
 def range_of_equal_data(y):
-    """All records say the same, so only the stand-in shows that the range comes from them."""
-    top = pyro.sample("top", dist.Uniform(-1.0, torch.where(y[0] == 1.5, SECRET, 2.0)))
+    """All records say the same, so only the stand-ins show that the range comes from them."""
+    top = pyro.sample("top", dist.Uniform(-1.0, torch.where(y[0] > 1.4, SECRET, 2.0)))
     with pyro.plate("records", len(y)):
         pyro.sample("y", dist.Normal(top, 1.0), obs=0.0 * y + 1.5)
 
@@ -755,16 +755,79 @@ def test_f3_whether_a_model_is_taken_does_not_hang_on_a_record(model, data, odd,
     assert separate(model, (torch.full_like(data, odd),)).plate == "records"
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, MemoryError])
-def test_whatever_a_model_raises_on_a_record_is_looked_over(raised):
+def wider_if(odd):
+    """A model in which one odd record widens the density of all."""
+
     def model(y):
-        if not _batched(y) and bool((y == SECRET).any()):
-            raise raised(SECRET)
         mean = normal_mean()
         with pyro.plate("records", len(y)):
-            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+            pyro.sample("y", dist.Normal(mean, 1.0 + 3.0 * odd(y)), obs=y.clamp(-5.0, 5.0))
 
-    assert separate(model, (torch.full((5,), SECRET),)).plate == "records"
+    return model
+
+
+@pytest.mark.parametrize("last", [3.0, 5000.0, -5000.0, math.nan])
+@pytest.mark.parametrize("odd", [lambda y: y.max() > 1000.0, lambda y: y.min() < -1000.0, lambda y: y.min() < -1.0])
+def test_f3_a_model_that_mixes_records_where_one_is_odd_is_refused_whether_one_is_or_not(odd, last):
+    with pytest.raises(PrivacyError, match="cannot be separated at site 'y'"):
+        separate(wider_if(odd), (torch.tensor([0.1, 0.5, 1.0, 2.0, last]),))
+
+
+def prior_beyond(y):
+    mean = pyro.sample("mean", dist.Normal(torch.where(y.max() > 1e6, 1.0, 0.0), 1.0))
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def range_beyond(y):
+    mean = pyro.sample("mean", dist.Uniform(-1.0, torch.where(y.max() > 1e6, 2.0, 1.0)))
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def plate_beyond(y):
+    mean = normal_mean()
+    with pyro.plate("records", len(y) + (not _batched(y) and int(y.max() > 1e6)), dim=-1):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def site_beyond(y):
+    mean = normal_mean()
+    if not _batched(y) and bool(y.max() > 1e6):
+        pyro.sample("extra", dist.Normal(0.0, 1.0))
+    with pyro.plate("records", len(y)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    "model", [wider_if(lambda y: y.max() > 1e6), prior_beyond, range_beyond, plate_beyond, site_beyond]
+)
+def test_f3_no_record_refuses_a_model_not_even_one_unlike_every_stand_in(model):
+    """A fit calls it with one record at a time, so its terms are private all the same."""
+    for last in (3.0, 1e9):
+        assert separate(model, (torch.tensor([0.1, 0.5, last]),)).plate == "records"
+
+
+def test_f3_the_model_is_checked_on_public_stand_ins_alone():
+    """The same calls, whatever the records are."""
+
+    def calls(y):
+        seen = []
+
+        def model(y):
+            if not _batched(y):
+                seen.append(y.detach().clone())
+            mean = normal_mean()
+            with pyro.plate("records", len(y)):
+                pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+        separate(model, (y,))
+        return seen
+
+    one, other = calls(torch.full((5,), SECRET)), calls(torch.full((9,), -3.25))
+    assert len(one) == len(other)
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert not any(bool(((y == SECRET) | (y == -3.25)).any()) for y in one)
 
 
 # Models that keep something from call to call.
@@ -894,7 +957,7 @@ def test_a_number_that_is_kept_of_the_first_calls_comes_from_public_stand_ins(ma
     assert term == pytest.approx(norm.logpdf(2.0), rel=1e-5)  # 3 - 1, and 3 / (1/4 + 2/4 + 3/4)
 
 
-def test_no_record_is_passed_before_the_model_has_run_on_zeros_of_one_two_and_three_rows():
+def test_the_first_calls_and_the_last_are_zeros_of_one_two_and_three_rows_and_then_other_numbers():
     calls = []
 
     def model(y):
@@ -906,7 +969,7 @@ def test_no_record_is_passed_before_the_model_has_run_on_zeros_of_one_two_and_th
     separate(model, secret_records())
     first = next(i for i, (_, zeros) in enumerate(calls) if not zeros)
     assert {rows for rows, _ in calls[:first]} == {1, 2, 3}
-    assert [zeros for _, zeros in calls[-5:]] == [True, True, True, False, False]  # the last are public numbers
+    assert calls[-11:] == [(1, True), (2, True), (3, True), *[(3, False), (1, False)] * 4]
     assert max(rows for rows, _ in calls) == 3
 
 

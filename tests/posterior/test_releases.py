@@ -327,6 +327,16 @@ def test_from_a_column():
     assert odd.output[0] == pytest.approx(1500, abs=500)
 
 
+@pytest.mark.parametrize("odd", ["?", b"?", None, object()], ids=["text", "bytes", "none", "object"])
+@pytest.mark.parametrize("form", [list, np.array])
+def test_f3_one_odd_cell_changes_no_other(form, odd):
+    """NumPy makes texts of all cells where one is a text: "True" is still true."""
+    column = form([True] * 59 + [odd] + [False] * 40)
+    assert release(beta(1, 1), column=column, epsilon=50.0).output[0] == pytest.approx(59, abs=1)
+    column = form([2] * 59 + [odd] + [1] * 40)
+    assert release(dirichlet(1, 1, 1), column=column, epsilon=50.0).output == pytest.approx((1, 40, 59), abs=2)
+
+
 def test_two_categories_as_a_dirichlet():
     made = release(dirichlet(1, 1), counts=(300, 700), epsilon=3.0)
     assert made.posterior.mean == pytest.approx([0.3, 0.7], abs=0.05)

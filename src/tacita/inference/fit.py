@@ -133,7 +133,8 @@ def fit(
     Args:
         model: An ordinary Pyro model of a batch of records, whose observed sites stand in a plate of their number.
         data: The model's arguments: a tensor, a tuple of tensors by place, or a dict by name; records along the
-            first dimension.
+            first dimension. A cell that is no number is taken as NaN, and its record contributes nothing, in silence;
+            among whole numbers it is the lowest one there is, among truth values false.
         epsilon: The worst case to stay within, at `delta`. Or give `noise_multiplier`.
         delta: The total failure probability.
         noise_multiplier: Noise standard deviation over the clip norm.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita._guard import attempt, held, number_in
 from tacita.inference.terms import Separated
 
 
@@ -20,8 +23,8 @@ def tensors_of(data: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
     parts = data if isinstance(data, tuple | list) else (data,)
     try:
         tensors = tuple(_tensor(part) for part in parts)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError("data must be tensors or arrays of numbers: one, a tuple of them, or a dict.") from error
+    except (TypeError, ValueError, RuntimeError):  # without its text, which may hold a cell
+        raise TypeError("data must be tensors or arrays of numbers: one, a tuple of them, or a dict.") from None
     if any(t.is_complex() or t.layout != torch.strided for t in tensors):
         raise TypeError("data must be dense arrays of real numbers, not complex or sparse ones.")
     lengths = {len(t) if t.dim() else 0 for t in tensors}
@@ -34,7 +37,44 @@ def tensors_of(data: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
 def _tensor(part: Any) -> Tensor:
     if not isinstance(part, Tensor) and hasattr(part, "__array__"):  # pandas looks rows up by its own labels
         part = np.array(part)
-    return torch.as_tensor(part).detach()
+    if not isinstance(part, list | tuple) and not (isinstance(part, np.ndarray) and part.dtype.kind in "OSU"):
+        return torch.as_tensor(part).detach()
+    with held():
+        made = attempt(torch.as_tensor, part)
+        return _cell_by_cell(part) if made is None or made.is_complex() else made.detach()
+
+
+def _cell_by_cell(part: Any) -> Tensor:
+    """Return the numbers in a part of which some cells are none; each is read by itself and changes no other.
+
+    Such a cell, and every cell of a row that is not shaped like most, is NaN. Whole numbers and truth values stay what
+    they are, as a model may take nothing else: there it is the lowest whole number, which is no place in a table, or
+    false.
+    """
+    rows = [attempt(lambda row: np.array(row, dtype=object), row) for row in part]
+    shapes = Counter(row.shape for row in rows if row is not None)
+    shape = max(shapes, key=lambda shape: shapes[shape], default=())
+    nothing = np.full(shape, None)
+    alike = [nothing if row is None or row.shape != shape else row for row in rows]
+    cells = [_stored(number_in(cell)) for row in alike for cell in row.flat]
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if not kinds:
+        raise TypeError
+    kind, missing = _KINDS[next(kind for kind in _KINDS if kind in kinds)]
+    made = torch.tensor([missing if cell is None else cell for cell in cells], dtype=kind)
+    return made.reshape(len(rows), *shape)
+
+
+_KINDS: dict[type, tuple[torch.dtype, float]] = {  # the first that is among the cells is that of all
+    float: (torch.float64, math.nan),
+    int: (torch.int64, -(2**63)),
+    bool: (torch.bool, False),
+}
+
+
+def _stored(number: Any) -> Any:
+    """Return a number, None if it is a whole one that no tensor holds."""
+    return None if isinstance(number, int) and not -(2**63) < number < 2**63 else number
 
 
 def records_like(separated: Separated, data: Any, what: str) -> tuple[Tensor, ...]:

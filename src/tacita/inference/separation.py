@@ -2,13 +2,13 @@
 
 A fit runs the model on one record at a time, so a record's term cannot depend on another record unless the model keeps
 something from call to call. Before a fit, and before anything is charged, the model is checked. It is called with
-public stand-ins first, of one, two and three rows, so that what it takes from its first calls is public; then with
-three records, together and one at a time, to see that their terms add up to its own density, as those of the stand-ins
-must; then with the stand-ins again, which must have the density they had. A model that fails is refused with the site
+public stand-ins alone, of one, two and three rows, together and one at a time: their terms must add up to its own
+density, and they must have the same density in the end as in the beginning. A model that fails is refused with the site
 and its line, and so is one that makes no number of a stand-in alone and does of several, as where records are divided
-by their own deviation. Records on which it raises, or whose density is not a number, refuse nothing: a fit would tell
-by its refusal that they are there. The check compares what it sees: a model that is written to start keeping records
-later on is not found out.
+by their own deviation. The model is called with no record, so none decides whether it is taken; records are only
+compared with what it holds, which may be no copy of them all. The check compares what it sees: a model that computes
+with several records only where they are unlike every stand-in is taken, and one that is written to start keeping
+records later on is not found out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from tacita.inference.terms import FreshDraws, Model, Run, Separated, Unknown, c
 from tacita.posterior.pyro_model import session_left_as_found
 
 TOLERANCE = 1e-4  # relative: models compute in single precision
-_PROBES = 3  # records that the model is tried on
+_PROBES = 3  # stand-ins that the model is tried on at a time
+_WIDE = 1e4  # the largest number in a stand-in
 _COMBINATIONS = 64  # of values of a record's discrete unknowns
 _LIBRARIES = (*(str(Path(str(m.__file__)).parent) for m in (pyro, torch, terms)), contextlib.__file__, "<frozen")
 
@@ -100,7 +101,7 @@ def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] =
     Args:
         model: An ordinary Pyro model of a batch of records; every observed site stands in one plate whose size is
             the number of records it is called with.
-        tensors: The data, records along the first dimension; a few are tried.
+        tensors: The data, records along the first dimension; the model is called with none of them.
         names: The model's argument for each tensor; () to pass them by place.
         draws: Draws that average out a record's own continuous unknowns.
 
@@ -116,22 +117,13 @@ def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] =
     _require_not_held(model, tensors)
     with session_left_as_found(), held():
         public = _StandIns(model, names, tensors)
-        few = _probes(tensors)
-        looks: list[_Look] = []
-        with _forgiven():
-            looks = [
-                _look(model, names, tuple(t[rows] for t in few))
-                for rows in ([*range(_PROBES)], *([i] for i in range(_PROBES)))
-            ]
         public.require_unchanged()
-        plate = _plate([*public.looks, *looks])
-        made = _described(model, names, public.example, [*public.looks, *looks], plate, draws)
+        looks = [one.look for one in public.made]
+        made = _described(model, names, public.example, looks, _plate(looks), draws)
         for one in public.full:
-            _require_separable(made, one.look, one.batch, public=True)
-        _require_differentiable(made, public.full[-1].batch)
-        with _forgiven():
-            if looks:
-                _require_separable(made, looks[0], few)
+            with _forgiven() if one.wide else contextlib.nullcontext():
+                _require_separable(made, one)
+        _require_differentiable(made, public.full[0].batch)
         public.require_unchanged()
         _require_empty_store()
     return made
@@ -139,7 +131,7 @@ def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] =
 
 @contextlib.contextmanager
 def _forgiven() -> Iterator[None]:
-    """Look over records on which the model raises; not over what keeps records from being told apart."""
+    """Look over stand-ins on which the model raises; not over what keeps records from being told apart."""
     try:
         yield
     except PrivacyError:
@@ -213,19 +205,21 @@ def _is(held: Any, records: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class _StandIn:
-    """A public batch, values for all that the model samples, and what it made of both before it saw a record."""
+    """A public batch, values for all that the model samples, and what it made of both at first."""
 
     batch: tuple[Tensor, ...]
     values: dict[str, Tensor]
     look: _Look
     densities: dict[str, float]
+    wide: bool  # of numbers so large that densities are compared with less precision
 
 
 class _StandIns:
-    """Public stand-ins for one, two and three records, which the model is called with before it sees a record.
+    """Public stand-ins for one, two and three records, which the model is called with instead of records.
 
     They are zeros, which it must run on, and numbers that differ from record to record, if it runs on those: fractions,
-    on which a kept factor shows, and tens, for models that are no number below.
+    on which a kept factor shows, tens, for models that are no number below, and a large number beside small ones, of
+    either sign.
     """
 
     def __init__(self, model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
@@ -233,33 +227,33 @@ class _StandIns:
         zeros = [tuple(t.new_zeros((rows, *t.shape[1:])) for t in tensors) for rows in range(1, _PROBES + 1)]
         self._add(zeros)
         self.example = tuple(t[0] for t in zeros[0])
-        self.looks = [one.look for one in self.made]
-        for largest, wholes in ((1.0, (1, 0)), (100.0, (50, 1, 0))):
+        for largest, wholes in ((1.0, (1, 0)), (100.0, (50, 1, 0)), (_WIDE, (1000, 50, 1, 0)), (-_WIDE, (-1, 1, 0))):
             for whole in wholes:
                 with _forgiven():
-                    self._add([tuple(_different(t, largest, whole) for t in zeros[-1])])
+                    batch = tuple(_different(t, largest, whole) for t in zeros[-1])
+                    self._add([batch, tuple(t[:1] for t in batch)], wide=abs(largest) >= _WIDE)
                     break
 
     @property
     def full(self) -> list[_StandIn]:
-        """The stand-ins of as many records as are tried."""
+        """The stand-ins that are as many as are tried at a time."""
         return [one for one in self.made if len(one.batch[0]) == _PROBES]
 
-    def _add(self, batches: list[tuple[Tensor, ...]]) -> None:
+    def _add(self, batches: list[tuple[Tensor, ...]], *, wide: bool = False) -> None:
         tracked = tree_map(lambda t: t.clone().requires_grad_(torch.is_floating_point(t)), batches)
-        first = [_look(self.model, self.names, tree_map(torch.clone, batch), public=True) for batch in tracked]
+        first = [_look(self.model, self.names, tree_map(torch.clone, batch)) for batch in tracked]
         _plate(first)
         for batch, look in zip(batches, first, strict=True):
             values = {name: site.value.detach() for name, site in look.sites.items() if not site.observed}
             again, densities = self._again(batch, values)
             self._require_untouched(again, densities, tracked)
             known = {name: float(density.detach()) for name, density in densities.items()}
-            self.made.append(_StandIn(batch, values, again, known))
+            self.made.append(_StandIn(batch, values, again, known, wide))
 
     def _again(self, batch: tuple[Tensor, ...], values: dict[str, Tensor]) -> tuple[_Look, dict[str, Tensor]]:
         """Return the sites and their densities at these values."""
         run = Run(values, set(values), "", ())
-        look = _look(self.model, self.names, tree_map(torch.clone, batch), run, public=True)
+        look = _look(self.model, self.names, tree_map(torch.clone, batch), run)
         return look, run.priors
 
     def _require_untouched(self, look: _Look, densities: dict[str, Tensor], tracked: Any) -> None:
@@ -274,15 +268,15 @@ class _StandIns:
                 )
 
     def require_unchanged(self) -> None:
-        """Refuse if a stand-in no longer has the densities that it had before any record was passed."""
+        """Refuse if a stand-in no longer has the densities that it had at first."""
         for one in self.made:
             try:
                 with torch.no_grad():
                     look, after = self._again(one.batch, one.values)
             except ValueError as error:
                 raise PrivacyError(
-                    "The model keeps something from call to call: it ran on public stand-ins before it was called "
-                    f"with records, and no longer does. {error}"
+                    "The model keeps something from call to call: it ran on public stand-ins at first, and no "
+                    f"longer does. {error}"
                 ) from None
             for name in {**one.densities, **after}:
                 both = name in one.densities and name in after
@@ -296,10 +290,14 @@ class _StandIns:
 
 
 def _different(zeros: Tensor, largest: float, whole: int) -> Tensor:
-    """Return different numbers up to the largest, in no order; of whole ones `whole` first, and then half of it."""
+    """Return different numbers up to the largest, in no order; of whole ones `whole` first, and then half of it.
+
+    Of wide ones the first record's are of the largest's size, and the others' below one.
+    """
     if torch.is_floating_point(zeros):
-        numbers = torch.linspace(0.0, largest, zeros.numel() + 2)[1:-1].reshape(zeros.shape).to(zeros)
-        return numbers.roll(1, 0)
+        size = 1.0 if abs(largest) >= _WIDE else largest
+        numbers = torch.linspace(0.0, size, zeros.numel() + 2)[1:-1].reshape(zeros.shape).to(zeros).roll(1, 0)
+        return torch.cat([numbers[:1] * (largest / size), numbers[1:]])
     return torch.cat([zeros[:1] + whole, zeros[1:] + whole // 2]).to(zeros)
 
 
@@ -320,26 +318,16 @@ def _unchanged(before: float, after: float) -> bool:
     return before == after or (math.isnan(before) and math.isnan(after))
 
 
-def _probes(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return a few records from all over the data, finite ones if there are any."""
-    finite = torch.stack([torch.isfinite(t).reshape(len(t), -1).all(1) for t in tensors]).all(0)
-    rows = np.flatnonzero(finite.numpy()) if bool(finite.any()) else np.arange(len(finite))
-    chosen = rows[np.linspace(0, len(rows) - 1, _PROBES).astype(int)]
-    return tuple(t[chosen] for t in tensors)
-
-
 def _look(
     model: Model,
     names: tuple[str, ...],
     batch: tuple[Tensor, ...],
     run: Run | None = None,
-    *,
-    public: bool = False,
 ) -> _Look:
-    """Call the model and return the sites it has; `public` if the batch is a stand-in."""
+    """Call the model with stand-ins and return the sites it has."""
     look = _Look()
     look.rows = len(batch[0])
-    with _refusals(look, look.rows, public=public), without_validation(), look, run or contextlib.nullcontext():
+    with _refusals(look, look.rows), without_validation(), look, run or contextlib.nullcontext():
         called(model, names, batch)
     return look
 
@@ -474,34 +462,33 @@ def _support(name: str, site: _Site, others: list[_Site]) -> Tensor:
     return torch.as_tensor(values).reshape(len(values), *values.shape[len(site.fn.batch_shape) + 1 :])
 
 
-def _require_separable(made: Separated, look: _Look, few: tuple[Tensor, ...], *, public: bool = False) -> None:
-    """Refuse unless the density of a few records is the prior times one factor for each, and each factor its own.
+def _require_separable(made: Separated, stand_in: _StandIn) -> None:
+    """Refuse unless the density of a few stand-ins is the prior times one factor for each, and each factor its own.
 
-    Of `public` stand-ins, what is a number together must be one alone, and priors must be. Other densities that are not
-    numbers are not compared.
+    What is a number together must be one alone, and priors must be. Other densities that are not numbers are not
+    compared.
     """
-    generator = np.random.default_rng(5)
+    generator, look, few = np.random.default_rng(5), stand_in.look, stand_in.batch
     own = [look.sites.get(name) for name in (*(n for n, _ in made.discrete), *made.drawn)]
     looped = any(site is None or site.frames[made.plate] is None for site in own)
     for _ in range(2):
         flat = torch.as_tensor(0.5 * generator.standard_normal(made.size), dtype=torch.get_default_dtype())
         values = {**made.values(flat), **{name: support[0] for name, support in made.discrete}}
         together, *singles = (
-            _one(made, {**values, **({} if looped else _drawn(made, look, rows))}, tuple(t[rows] for t in few), public)
+            _one(made, {**values, **({} if looped else _drawn(made, look, rows))}, tuple(t[rows] for t in few))
             for rows in (range(_PROBES), *([i] for i in range(_PROBES)))
         )
         for name, density in together.priors.items():
-            if public and bool(torch.isnan(density)):
+            if bool(torch.isnan(density)):
                 raise ValueError(f"The density of site {name!r} ({look.sites[name].line}) is not a number.")
-            if not all(_agree(single.priors[name], density) for single in singles):
+            if not all(_add_up([single.priors[name]], density) for single in singles):
                 raise PrivacyError(
                     f"The prior of {name!r} ({look.sites[name].line}) changes with the records. A prior is fixed "
                     "before the data are seen: use public constants."
                 )
-        if public:
-            _require_numbers(made, look, singles, together)
+        _require_numbers(made, look, singles, together)
         if not looped:  # a record's own sites in a loop have other names from record to record
-            _require_sum(made, look, singles, together)
+            _require_sum(made, look, singles, together, 100.0 * TOLERANCE if stand_in.wide else TOLERANCE)
 
 
 def _drawn(made: Separated, look: _Look, rows: Sequence[int]) -> dict[str, Tensor]:
@@ -516,7 +503,8 @@ def _drawn(made: Separated, look: _Look, rows: Sequence[int]) -> dict[str, Tenso
 
 def _require_numbers(made: Separated, look: _Look, singles: list[Run], together: Run) -> None:
     """Refuse if stand-ins have a density together and one of them has none alone, or the other way round."""
-    if any(bool(torch.isnan(single.term)) for single in singles) == bool(torch.isnan(together.term)):
+    alone = torch.stack([single.term for single in singles]).sum()  # infinite terms of both signs make no number
+    if bool(torch.isnan(alone)) == bool(torch.isnan(together.term)):
         return
     lost = (n for single in singles for n, density in single.terms.items() if bool(torch.isnan(density)))
     name = next(lost, next(iter(together.terms)))
@@ -527,32 +515,32 @@ def _require_numbers(made: Separated, look: _Look, singles: list[Run], together:
     )
 
 
-def _require_sum(made: Separated, look: _Look, singles: list[Run], together: Run) -> None:
+def _require_sum(made: Separated, look: _Look, singles: list[Run], together: Run, tolerance: float) -> None:
     same = all(single.terms.keys() == together.terms.keys() for single in singles)  # not so in a loop over a plate
     for name, density in together.terms.items():
-        if same and not _add_up([single.terms[name] for single in singles], density):
+        if same and not _add_up([single.terms[name] for single in singles], density, tolerance):
             raise PrivacyError(
                 f"Records cannot be separated at site {name!r} ({look.sites[name].line}): inside plate {made.plate!r} "
                 "a record's density changes with the other records, as when they are centred or scaled by their own "
                 "mean. Use public constants."
             )
-    if not _add_up([single.term for single in singles], together.term):
+    if not _add_up([single.term for single in singles], together.term, tolerance):
         raise PrivacyError(
             f"Records cannot be separated: their terms in plate {made.plate!r} ({look.plates[made.plate][1]}) do not "
             "add up to the density of the whole. Use public constants inside it."
         )
 
 
-def _one(made: Separated, values: Mapping[str, Tensor], batch: tuple[Tensor, ...], public: bool) -> Run:
+def _one(made: Separated, values: Mapping[str, Tensor], batch: tuple[Tensor, ...]) -> Run:
     run = Run(values, {u.name for u in made.unknowns}, made.plate, ())
-    with _refusals(_Look(), len(batch[0]), public=public), without_validation(), torch.no_grad(), run:
+    with _refusals(_Look(), len(batch[0])), without_validation(), torch.no_grad(), run:
         called(made.model, made.names, batch)
     return run
 
 
 def _require_differentiable(made: Separated, few: tuple[Tensor, ...]) -> None:
     flat = torch.zeros(made.size)
-    with _refusals(_Look(), 1, public=True):
+    with _refusals(_Look(), 1):
         vmap(grad(made.log_likelihood), in_dims=(None, 0), randomness="different")(flat, few)
         grad(made.log_prior)(flat)
 
@@ -583,17 +571,13 @@ def start_of(made: Separated) -> Tensor:
     return flat
 
 
-def _agree(one: Tensor, other: Tensor) -> bool:
-    return _add_up([one], other)
-
-
-def _add_up(parts: list[Tensor], whole: Tensor) -> bool:
+def _add_up(parts: list[Tensor], whole: Tensor, tolerance: float = TOLERANCE) -> bool:
     """Return whether the parts' sum is the whole, up to the round-off of its summands; NaN is not compared."""
     sums, total = [float(part) for part in parts], float(whole)
     found = sum(sums)
     if math.isnan(found) or math.isnan(total):
         return True
-    room = TOLERANCE * (1.0 + abs(total) + sum(map(abs, sums)))
+    room = tolerance * (1.0 + abs(total) + sum(map(abs, sums)))
     return found == total or (math.isfinite(room) and abs(found - total) <= room)
 
 
@@ -612,7 +596,7 @@ def _line() -> str:
 
 
 @contextlib.contextmanager
-def _refusals(look: _Look, count: int, *, public: bool = False) -> Iterator[None]:
+def _refusals(look: _Look, count: int) -> Iterator[None]:
     """Turn an error of the model into one line that says where, without its message, which may hold values."""
     try:
         with warnings.catch_warnings():
@@ -629,11 +613,11 @@ def _refusals(look: _Look, count: int, *, public: bool = False) -> Iterator[None
             trace = trace.tb_next
         last = f", after {look.last}" if look.last else ""
         plural = "s" * (count > 1)
-        what = f"{count if plural else 'a'} stand-in record{plural} of zeros" if public else f"{count} record{plural}"
-        too = ", and on zeros of the same shapes, so that its first calls are public" if public else ""
+        what = f"{count if plural else 'a'} stand-in record{plural} of zeros"
         raise ValueError(
             f"The Pyro model raised {type(error).__name__}{where}{last}, when called with {what}."
-            f"{_hint(look, count, attempt(str, error) or '')} It must run on any number of records, one included{too}."
+            f"{_hint(look, count, attempt(str, error) or '')} It must run on any number of records, one included, and "
+            "on zeros of the same shapes: it is checked on these, as a check on records would tell of them."
         ) from None
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita._guard import attempt, held
+from tacita._guard import attempt, held, number_in
 from tacita.guarantee import Guarantee
 from tacita.ledger import Ledger
 from tacita.posterior import requests
@@ -103,8 +103,9 @@ def release(
     Args:
         model: `beta(...)`, `dirichlet(...)` or `normal(...)`.
         counts: The number of records in each category: (true, false) for a Beta prior. Or pass `column`.
-        column: The records: true or false, whole numbers from 0 for categories, or real numbers for a normal model. One
-            that is none of these counts as false, as the first category or as the lower bound, in silence.
+        column: The records: true or false, whole numbers from 0 for categories, or real numbers for a normal model,
+            also as texts. One that is none of these counts as false, as the first category or as the lower bound, in
+            silence.
         epsilon: The privacy loss it may have.
         delta: Its failure probability; 0 by default.
         mechanism: `best`, `geometric`, `gaussian`, `laplace`, `exponential`, or what the functions of these names
@@ -204,7 +205,8 @@ def _records(column: Any) -> Floats:
     if array is not None and array.dtype.kind in "biuf":
         return array.astype(np.float64)
     with held():
-        numbers = [attempt(lambda place: float(cells[place]), place) for place in range(len(cells))]
+        numbers = [attempt(lambda place: number_in(cells[place]), place) for place in range(len(cells))]
+        numbers = [None if number is None else attempt(float, number) for number in numbers]  # a whole one may be huge
     return np.array([np.nan if number is None else number for number in numbers], dtype=np.float64)
 
 
