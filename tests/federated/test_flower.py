@@ -333,7 +333,9 @@ def test_lying_costs_are_counted_at_the_worst_case():
 
         plan = plan_for("joint", client_rate=1.0)
         strategy = strategy_for(plan)
-        strategy.start(DirectGrid(app_for(plan, panel=0), tamper=tamper), initial())
+        grid = DirectGrid(app_for(plan), tamper=tamper)
+        strategy.start(grid, initial())
+        assert any(message.content[ASK]["ask"] == "costs" for message in grid.log)
         label = strategy.label()
         assert label.readings.typical[0].epsilon == label.worst.epsilon
 

@@ -18,7 +18,8 @@ from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from tacita import PrivacyError  # noqa: E402
 from tacita.federated import instance_privacy, named_client  # noqa: E402
 from tacita.federated.client_ledger import ClientLedger, Standing, enforced_plan  # noqa: E402
-from tacita.federated.flower_client import ASK, fingerprint, identity_of, local_training  # noqa: E402
+from tacita.federated.flower_client import ANSWER, ASK, fingerprint, identity_of, local_training  # noqa: E402
+from tacita.federated.masking import masker  # noqa: E402
 from tacita.federated.server import Server  # noqa: E402
 from tacita.ledger import Ledger  # noqa: E402
 from tests.federated.test_flower import (  # noqa: E402
@@ -525,15 +526,47 @@ def test_l17_two_answers_at_once_are_both_charged_or_refused(tmp_path):
         ledger.charge(plan, seeded, seed_mark="a")
 
 
-def test_l17_a_client_with_a_ledger_reports_no_costs_unless_asked_to(tmp_path):
-    plan = plan_for("joint", client_rate=1.0)
-    for panel, exchanged in ((None, False), (2, True)):
-        app = whole_app(mod_for(plan, panel=panel, ledger=lambda c: tmp_path / f"{c.node_id}.sqlite"), [])
-        key = ask(app, {"ask": "key", "plan": fingerprint(plan), "exchange": "a attempt 1"})
-        assert key.has_error() != exchanged
-        grid = DirectGrid(app)
-        train(strategy_for(plan), grid)
-        assert any(message.content[ASK]["ask"] == "costs" for message in grid.log) == exchanged
+def reads_alone(plan, level: str, **options) -> Message:
+    """Be a server that plays all other clients, and return what a client tells it of its costs, or its refusal."""
+    what = "records" if level == "parallel" else "norms"
+    mod = instance_privacy(plan, model=model, loss_fn=LOSS, data=held, **options)
+    app = whole_app(mod, [])
+    grid, exchange = DirectGrid(app, 1), {"plan": fingerprint(plan), "exchange": "e"}
+    first = ask(app, update(plan, exchange="e"), grid=grid)
+    assert not first.has_error()
+    answers = [first, ask(app, {"ask": "key", **exchange}, grid=grid)]
+    told_keys = [dict(a.content.config_records.get(ANSWER, {})).get("key") for a in answers if not a.has_error()]
+    own = next((key for key in reversed(told_keys) if key), bytes(32))
+    keys = {"000000": own, **{name: masker(name, "e").public for name in ("zz1", "zz2")}}
+    names, given = list(keys), list(keys.values())
+    return ask(app, {"ask": "costs", **exchange, "what": what, "names": names, "keys": given, "steps": 1}, grid=grid)
+
+
+@pytest.mark.parametrize("level", ["parallel", "sequential", "joint"])
+def test_a_client_reports_costs_only_if_its_owner_gave_a_panel(level, tmp_path):
+    """A server that plays the other clients unmasks them, so they are never reported by default."""
+    plan = plan_for(level)
+    for options in ({}, {"panel": 0}, {"ledger": tmp_path / "l.sqlite"}):
+        reply = reads_alone(plan, level, **options)
+        assert "reports no costs" in reply.error.reason
+    assert not reads_alone(plan, level, panel=2).has_error()
+
+
+@pytest.mark.parametrize("level", ["parallel", "sequential", "joint"])
+def test_a_federation_whose_clients_report_nothing_counts_at_the_worst_case(level, caplog):
+    plan = plan_for(level, client_rate=1.0, rounds=2)
+    grid = DirectGrid(whole_app(mod_for(plan), []))
+    strategy, replies = strategy_for(plan), []
+    grid.tamper = lambda message, reply: replies.append(reply) or reply
+    with caplog.at_level(logging.WARNING, "flwr"):
+        strategy.start(grid, initial())
+    label = strategy.label()
+    assert all(g.epsilon > 0.999 * label.worst.epsilon for g in label.readings.typical)
+    assert not any(reply.has_error() or "key" in reply.content.config_records.get(ANSWER, {}) for reply in replies)
+    asked = [message.content[ASK]["ask"] for message in grid.log]
+    assert "costs" not in asked
+    assert asked.count("key") == (0 if level == "sequential" else 2 * CLIENTS)  # once for each label
+    assert "failed" not in caplog.text
 
 
 def test_l17_without_a_ledger_the_client_warns_once(caplog, tmp_path):

@@ -61,7 +61,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         record_ledger: The same for records, at level joint.
         run_dir: Where to write the run: checkpoints, ledger and label. If it holds a run of this plan, that is resumed.
         panel: How many clients are followed, at level client; 0 takes the norms of those who take part.
-        record_panel: How many records each client follows, at the other levels: the `panel` of their mod.
+        record_panel: How many records each client follows, at the other levels: the `panel` of their mod. Clients whose
+            owners gave none report nothing, and count at the worst case.
         named: Ask clients for the names that they declare, which their mod reports; needed for a stable identity across
             restarts. By default at all levels but client, and with `client_rates`.
         one_reply: Declares that a strategy with an `aggregate_train` of its own is right with one reply, the model
@@ -462,7 +463,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             return {n: answer for n, answer in answers.items() if n in questions}
 
         def keys(names: tuple[str, ...], exchange: str) -> Mapping[str, bytes]:
-            if sent and exchange == first_attempt(exchange):
+            if sent is not None and exchange == first_attempt(exchange):
                 return sent
             question = {"ask": "key", "plan": fingerprint(self.plan), "exchange": exchange}
             answers = ask({n: question for n in names if n in self._nodes})

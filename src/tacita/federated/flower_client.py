@@ -33,7 +33,6 @@ ASK, ANSWER = "tacita-ask", "tacita-answer"  # records of a message
 _STATE, _MEMORY, _CHARGED = "tacita", "tacita-memory", "tacita-ledger"  # records of a client's own state
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of layers that are no parameters
 _LOG = logging.getLogger("flwr")
-_PANEL = 64
 _UPDATE: dict[str, type] = {"plan": str, "round": int}
 _KEY: dict[str, type] = {"plan": str, "exchange": str}
 _REQUESTS: dict[str, tuple[dict[str, type], ...]] = {  # what a server may ask for, each with its exact fields
@@ -57,7 +56,7 @@ def instance_privacy(
     loss_fn: Callable[[Any, Any], torch.Tensor],
     data: Callable[[Context], Any],
     learning_rate: float = 1.0,
-    panel: int | None = None,
+    panel: int = 0,
     rng: int | None = None,
     name: Name | None = None,
     ledger: LedgerPath | None = None,
@@ -80,8 +79,10 @@ def instance_privacy(
         loss_fn: As in PyTorch, the mean over a batch.
         data: Returns this client's records, from Flower's context; called for every message, so keep what is slow.
         learning_rate: Of the steps inside the client, at level parallel.
-        panel: How many of its records a client follows, for typical figures; 0 follows none. By default 64, and 0 with
-            a ledger: costs are reported masked, and no ledger is charged for them.
+        panel: How many of its records a client follows, for the server's typical figures. 0, the default, follows none
+            and reports nothing, at level joint no norms either: the client then counts at the worst case. Costs are
+            computed from the records and reported masked, without noise. A hostile server that plays the other
+            clients can unmask them; no ledger is charged for them, and no figure covers them.
         rng: A seed. None, the default, is seeded by the operating system.
         name: The client's name, the same after every restart: a string, or a function of Flower's context. By default
             `client-id` or `partition-id` of the node's configuration. A client without a name says so, and the server
@@ -103,7 +104,7 @@ def instance_privacy(
     if ledger is not None and isinstance(plan, FederationPlan):
         enforced_plan(plan)
     budget = None if epsilon is None and delta is None else checked_budget(epsilon, delta)
-    followed = panel if panel is not None else 0 if ledger is not None else _PANEL
+    followed = _check.count("panel", panel, low=0, high=10**6)
     make = _Maker(model, loss_fn, data, Local(learning_rate=learning_rate), followed, rng, name)
     return _Guard(plan, make, ledger, budget, allow_evaluation)
 
@@ -165,8 +166,7 @@ class _Guard:
     def _answer(self, message: Message, context: Context, plan: FederationPlan, asked: Mapping[str, Any]) -> Message:
         with _redacted():
             client = self.make(context, plan)
-        costs = self.ledger is None or self.make.panel > 0
-        answer = _answers(client, message, asked, lambda: self._charge(client, context), costs=costs)
+        answer = _answers(client, message, asked, lambda: self._charge(client, context), costs=self.make.panel > 0)
         _keep_client(client, context)
         return answer
 
@@ -312,10 +312,10 @@ def _answers(
     """Answer a request under the client's plan; `charge` is called before anything is computed from the records."""
     if asked["ask"] == "update":
         return _update_reply(client, message, asked, charge, costs)
+    if asked["ask"] == "key":  # without one a client takes no part in the exchange
+        return _reply(message, {"key": client.key(asked["exchange"])} if costs else {})
     if not costs:
-        raise PrivacyError("This client reports no costs: its ledger could not charge them.")
-    if asked["ask"] == "key":
-        return _reply(message, {"key": client.key(asked["exchange"])})
+        raise PrivacyError("This client reports no costs: its owner gave it no panel.")
     if client.masker is None or client.masker.exchange != asked["exchange"]:
         raise PrivacyError("This exchange was not begun, or was answered: ask for this client's key first.")
     keys = dict(zip(asked["names"], asked["keys"], strict=True))
