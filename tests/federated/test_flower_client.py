@@ -545,7 +545,7 @@ def reads_alone(plan, level: str, **options) -> Message:
 @pytest.mark.parametrize("level", ["parallel", "sequential", "joint"])
 def test_a_client_reports_costs_only_if_its_owner_gave_a_panel(level, tmp_path):
     """A server that plays the other clients unmasks them, so they are never reported by default."""
-    plan = plan_for(level)
+    plan = plan_for(level, rounds=1)
     for options in ({}, {"panel": 0}, {"ledger": tmp_path / "l.sqlite"}):
         reply = reads_alone(plan, level, **options)
         assert "reports no costs" in reply.error.reason
@@ -554,7 +554,7 @@ def test_a_client_reports_costs_only_if_its_owner_gave_a_panel(level, tmp_path):
 
 @pytest.mark.parametrize("level", ["parallel", "sequential", "joint"])
 def test_a_federation_whose_clients_report_nothing_counts_at_the_worst_case(level, caplog):
-    plan = plan_for(level, client_rate=1.0, rounds=2)
+    plan = plan_for(level, client_rate=1.0, rounds=1)
     grid = DirectGrid(whole_app(mod_for(plan), []))
     strategy, replies = strategy_for(plan), []
     grid.tamper = lambda message, reply: replies.append(reply) or reply
@@ -567,6 +567,8 @@ def test_a_federation_whose_clients_report_nothing_counts_at_the_worst_case(leve
     assert "costs" not in asked
     assert asked.count("key") == (0 if level == "sequential" else 2 * CLIENTS)  # once for each label
     assert "failed" not in caplog.text
+
+
 
 
 def test_l17_without_a_ledger_the_client_warns_once(caplog, tmp_path):
