@@ -349,6 +349,39 @@ def test_clients_metrics_are_dropped_unless_declared():
     assert any("no figure on this label covers it" in c.text for c in strategy.label().public().checks)
 
 
+@pytest.mark.parametrize("level", ["parallel", "sequential", "joint"])
+def test_a_strategy_that_sends_other_arrays_than_the_model_is_refused_before_the_charge(level, tmp_path):
+    """The server takes a reply's difference from the model; from another point it would hold what is not clipped."""
+
+    class Sends(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            record = RecordDict({**made(arrays), "config": config})
+            return [Message(record, dst_node_id=n, message_type="train") for n in grid.get_node_ids()]
+
+    def changed(arrays, change):
+        return ArrayRecord({k: torch.from_numpy(change(a.numpy())) for k, a in arrays.items()})
+
+    plan = plan_for(level, rounds=1)
+    ways = [
+        lambda a: {},
+        lambda a: {"arrays": changed(a, lambda v: v + 0.15)},
+        lambda a: {"arrays": a, "more": a},
+        lambda a: {"arrays": changed(a, lambda v: v.astype("float64"))},
+    ]
+    for number, way in enumerate(ways):
+        made, run = way, tmp_path / str(number)
+        strategy = strategy_for(plan, Sends(fraction_evaluate=0.0, min_available_nodes=CLIENTS), run_dir=run)
+        with pytest.raises(PrivacyError, match="other arrays than the model's") as refused:
+            strategy.configure_train(1, strategy.open(initial()), ConfigRecord(), DirectGrid(app_for(plan)))
+        assert "\n" not in str(refused.value)
+        assert charged(run) == strategy.server.taken == 0
+        strategy.server.owner.close()
+    made = lambda a: {"arrays": changed(a, np.copy)}  # noqa: E731
+    strategy = strategy_for(plan, Sends(fraction_evaluate=0.0, min_available_nodes=CLIENTS))
+    strategy.configure_train(1, initial(), ConfigRecord(), DirectGrid(app_for(plan)))
+    assert strategy.server.open_round.number == 1
+
+
 def test_a_used_up_budget_stops_the_training_and_says_so(tmp_path, caplog):
     plan = plan_for("client", rounds=3)
     spent = plan.client_worst(1, 1e-5).epsilon * 1.8

@@ -404,6 +404,12 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
                     f"{type(self.inner).__name__} has different messages for different clients, and who gets which "
                     "would be lost: send the same to all."
                 )
+            if self.plan.level != "client" and not _holds(first, arrays):
+                raise PrivacyError(
+                    f"{type(self.inner).__name__} sends other arrays than the model's, and the differences of the "
+                    f"replies from the model would not be what clients clipped: at level {self.plan.level!r} send the "
+                    "arrays that configure_train gets."
+                )
             return RecordDict(dict(first.items()))
         config["server-round"] = server_round
         return RecordDict({"arrays": arrays, "config": config})
@@ -520,6 +526,15 @@ def _count_from(result: Result, done: int) -> None:
 
 def _reason(reply: Message) -> str:
     return " ".join(str(reply.error.reason).split())[:200]
+def _holds(content: RecordDict, arrays: ArrayRecord) -> bool:
+    """Return whether a message holds these arrays and no others."""
+    sent = [{k: a.numpy() for k, a in record.items()} for record in content.array_records.values()]
+    own = {k: a.numpy() for k, a in arrays.items()}
+    return [list(found) for found in sent] == [list(own)] and all(
+        sent[0][k].dtype == v.dtype and np.array_equal(sent[0][k], v, equal_nan=True) for k, v in own.items()
+    )
+
+
 
 
 def _answer(reply: Message) -> Mapping[str, Any]:
