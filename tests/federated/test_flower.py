@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx  # noqa: E
 
 from tacita import PrivacyError  # noqa: E402
 from tacita.federated import Federation, Local, PrivateStrategy, federation_plan, instance_privacy, named_client  # noqa: E402
-from tacita.federated.flower_client import ANSWER, ASK, local_training  # noqa: E402
+from tacita.federated.flower_client import ANSWER, ASK, fingerprint, local_training  # noqa: E402
 from tacita.ledger import Ledger  # noqa: E402
 
 CLIENTS = 6
@@ -380,6 +380,48 @@ def test_a_strategy_that_sends_other_arrays_than_the_model_is_refused_before_the
     strategy = strategy_for(plan, Sends(fraction_evaluate=0.0, min_available_nodes=CLIENTS))
     strategy.configure_train(1, initial(), ConfigRecord(), DirectGrid(app_for(plan)))
     assert strategy.server.open_round.number == 1
+
+
+@pytest.mark.parametrize("level", ["sequential", "joint"])
+def test_shares_of_noise_that_would_round_away_are_refused_on_both_sides_before_a_charge(level, tmp_path):
+    plan = plan_for(level, client_rate=1.0, rounds=1)
+
+    def typed(dtype, value):
+        return ArrayRecord({k: flwr.app.Array(np.full(a.numpy().shape, value, dtype)) for k, a in initial().items()})
+
+    for number, (dtype, value, why) in enumerate(
+        [("float16", 0.0, "half precision"), ("float32", 1e7, "round away"), ("float32", np.inf, "round away")]
+    ):
+        with pytest.raises(PrivacyError, match=why) as refused:
+            strategy_for(plan).configure_train(1, typed(dtype, value), ConfigRecord(), DirectGrid(app_for(plan)))
+        assert "\n" not in str(refused.value)
+        path = tmp_path / f"{number}.sqlite"
+        mod = instance_privacy(plan, model=model, loss_fn=LOSS, data=held, ledger=path)
+        app = ClientApp(mods=[mod])
+        app.train()(lambda message, context: None)
+        question = {"ask": "update", "round": 1, "plan": fingerprint(plan)}
+        content = RecordDict({"arrays": typed(dtype, value), ASK: ConfigRecord(question)})
+        reply = DirectGrid(app)._one(Message(content, dst_node_id=100, message_type="train"))
+        assert why in reply.error.reason
+        assert not path.exists()
+    strategy = strategy_for(plan, run_dir=tmp_path / "run")
+    strategy.open(initial())
+    with pytest.raises(PrivacyError, match="round away"):  # the model grew in the meantime
+        strategy.configure_train(1, typed("float32", 1e7), ConfigRecord(), DirectGrid(app_for(plan)))
+    assert charged(tmp_path / "run") == 0
+    strategy.server.owner.close()
+    assert strategy_for(plan).configure_train(1, typed("float64", 1e7), ConfigRecord(), DirectGrid(app_for(plan)))
+
+
+def test_a_model_of_half_precision_adds_no_share_of_noise():
+    plan = plan_for("joint", client_rate=1.0, rounds=1)
+    mod = instance_privacy(plan, model=lambda: model().half(), loss_fn=LOSS, data=held)
+    app = ClientApp(mods=[mod])
+    app.train()(lambda message, context: None)
+    question = {"ask": "update", "round": 1, "plan": fingerprint(plan)}
+    content = RecordDict({"arrays": initial(), ASK: ConfigRecord(question)})
+    reply = DirectGrid(app)._one(Message(content, dst_node_id=100, message_type="train"))
+    assert "half precision" in reply.error.reason
 
 
 def test_a_used_up_budget_stops_the_training_and_says_so(tmp_path, caplog):

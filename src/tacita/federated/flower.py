@@ -18,7 +18,15 @@ import torch
 
 from tacita import _check, runs
 from tacita._check import PrivacyError
-from tacita.federated.flower_client import ANSWER, ASK, check_arrays, fingerprint, parameters_of, record_like
+from tacita.federated.flower_client import (
+    ANSWER,
+    ASK,
+    check_arrays,
+    check_digits,
+    fingerprint,
+    parameters_of,
+    record_like,
+)
 from tacita.federated.flower_strategies import check_strategy, inner_state, plain_numbers, restore_inner
 from tacita.federated.labels import federation_label, figures
 from tacita.federated.local import ledger_place, plan_of, restore_federation, save_federation
@@ -183,6 +191,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if self.server is None:
             arrays = self.open(arrays)
         self._arrays = arrays
+        check_digits(parameters_of(arrays), self.plan)
         names = self._enrolled(grid)
         content = self._content(self._core.next_round, arrays, config)  # before the charge: it may fail
         now = self._core.begin(names, unnamed=self._unnamed)
@@ -293,7 +302,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         """Make the server for these arrays, or take up the run that the run directory holds; `start` does it, too."""
         if self.server is not None and self._arrays is not None:
             return self._arrays
-        check_arrays(arrays)
+        check_arrays(arrays, self.plan)
         like = parameters_of(arrays)
         if self.run_dir is not None and (self.run_dir / "run.json").exists():
             if plan_of(runs.read_json(self.run_dir, "run.json")) != self.plan:

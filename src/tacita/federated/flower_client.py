@@ -332,6 +332,7 @@ def _update_reply(
     if len(records) != 1 or any(n not in current or current[n].shape != p.shape for n, p in own.items()):
         raise PrivacyError("The server's arrays are not the parameters of this client's model: nothing is sent.")
     _check_parameters(client.task.model, list(arrays), client.plan)
+    check_digits(current, client.plan, own)
     client.require_next(asked["round"])
     charge()
     with _redacted():
@@ -409,8 +410,11 @@ def record_like(values: Mapping[str, Any], like: ArrayRecord) -> ArrayRecord:
     return ArrayRecord({k: Array(np.ascontiguousarray(values[k], dtype=a.numpy().dtype)) for k, a in like.items()})
 
 
-def check_arrays(arrays: ArrayRecord) -> None:
-    """Refuse arrays that are no parameters, by name, as far as a server can tell: running statistics and integers."""
+def check_arrays(arrays: ArrayRecord, plan: FederationPlan) -> None:
+    """Refuse arrays that are no parameters, by name, as far as a server can tell: running statistics and integers.
+
+    Parameters in which shares of the noise would round away are refused as well.
+    """
     wrong = [
         name
         for name, array in arrays.items()
@@ -418,6 +422,40 @@ def check_arrays(arrays: ArrayRecord) -> None:
     ]
     if wrong:
         _refuse_buffers(wrong)
+    check_digits(parameters_of(arrays), plan)
+
+
+def check_digits(arrays: Parameters, plan: FederationPlan, own: Parameters | None = None) -> None:
+    """Refuse parameters in which a client's share of the noise would round away.
+
+    A client sends parameters plus update plus noise, rounded to their type. Where the promised noise is the sum of
+    all shares, each must survive that: with steps of a sixteenth of a share or less, the sum of the rounded shares is
+    as good as Gaussian. At level parallel a client's noise protects that client alone, and rounding a noisy result is
+    work on what is private already. At level client the server adds the noise itself, to differences in float64.
+
+    Args:
+        arrays: The server's parameters.
+        plan: What was declared.
+        own: The client's parameters, in whose type its update and its share are computed.
+    """
+    if not plan.shares:
+        return
+    numbers = [
+        (name, value.dtype, float(value.abs().max()) if value.numel() else 0.0) for name, value in arrays.items()
+    ]
+    numbers += [(name, value.dtype, 0.0) for name, value in (own or {}).items()]
+    for name, kind, largest in numbers:
+        digits = torch.finfo(kind)
+        if digits.bits < 32:
+            raise PrivacyError(
+                f"{name!r} has half precision, and at level {plan.level!r} a client's share of the noise would be lost "
+                "in it: send float32."
+            )
+        if not digits.eps * (largest + plan.clip_norm) <= plan.share_noise / 16:  # nor if it is not a number
+            raise PrivacyError(
+                f"{name!r} is so large that a client's share of the noise would round away in it: send float64 "
+                "parameters, or keep them smaller."
+            )
 
 
 def _refuse_buffers(names: Iterable[str]) -> None:
