@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -567,6 +568,35 @@ def test_a_federation_whose_clients_report_nothing_counts_at_the_worst_case(leve
     assert "costs" not in asked
     assert asked.count("key") == (0 if level == "sequential" else 2 * CLIENTS)  # once for each label
     assert "failed" not in caplog.text
+
+
+@pytest.mark.parametrize("ledger", [False, True])
+def test_what_a_client_remembers_belongs_to_one_plan_and_one_run(ledger, tmp_path):
+    """Flower may hand a node's state on to a later run: its account must not pass for that run's."""
+    quiet, loud = (plan_for("parallel", local_steps=1, record_noise_multiplier=z) for z in (30.0, 1.0))
+    more = {"ledger": tmp_path / "l.sqlite"} if ledger else {}
+    state, plans = RecordDict(), {7: quiet, 8: loud, 9: loud}
+    app = whole_app(mod_for(lambda context: plans[context.run_id], panel=4, **more), [])
+    grid = DirectGrid(app, 1)
+
+    def begin(run):
+        grid.contexts = {100: Context(run, 100, {"partition-id": 0}, state, {})}
+
+    begin(7)
+    for number in (1, 2):
+        assert not ask(app, update(quiet, number), grid=grid).has_error()
+    key = ask(app, {"ask": "key", "plan": fingerprint(quiet), "exchange": "e"}, grid=grid)
+    assert not key.has_error()
+    for run in (8, 9):  # another plan; then the same plan in another run
+        begin(run)
+        assert not ask(app, update(loud, 1), grid=grid).has_error()
+        kept = json.loads(state["tacita"]["account"])["accountant"]
+        assert (kept["noise_multiplier"], kept["taken"]) == (1.0, 1)
+        assert not state["tacita"]["key"]
+        assert "answered once" in ask(app, update(loud, 1), grid=grid).error.reason
+    plans[9] = quiet  # another plan under the same run answers no round again
+    assert "answered once" in ask(app, update(quiet, 1), grid=grid).error.reason
+    assert not ask(app, update(quiet, 2), grid=grid).has_error()
 
 
 

@@ -177,8 +177,10 @@ class _Guard:
                 _LOG.warning("Tacita: without ledger= this client does not count what its records spend in other runs.")
             self.warned = True
             return
-        kept = context.state.config_records.get(_CHARGED)
-        last = Standing(str(kept["run"]), int(kept["steps"]), str(kept["head"])) if kept is not None else Standing()
+        ties, kept = _ties(client.plan, context), context.state.config_records.get(_CHARGED)
+        last = Standing() if kept is None else Standing(str(kept["run"]), int(kept["steps"]), str(kept["head"]))
+        if kept is not None and not _tied(kept, ties):
+            last = Standing(head=last.head)  # a new run in the same ledger, which must still know the last charge
         try:
             where = self.ledger(context) if callable(self.ledger) else self.ledger
             ledger = ClientLedger(Path(where), self.budget)
@@ -186,7 +188,7 @@ class _Guard:
         except PrivacyError as error:  # its words tell what was spent elsewhere
             _LOG.error("Tacita: the ledger refuses this answer. %s", error)
             raise PrivacyError("This client's ledger refuses another answer: nothing was computed.") from None
-        context.state[_CHARGED] = ConfigRecord({"run": now.run, "steps": now.steps, "head": now.head})
+        context.state[_CHARGED] = ConfigRecord({"run": now.run, "steps": now.steps, "head": now.head, **ties})
 
 
 @contextmanager
@@ -367,6 +369,7 @@ def _keep_client(client: Client, context: Context) -> None:
     masker = client.masker
     context.state[_STATE] = ConfigRecord(
         {
+            **_ties(client.plan, context),
             "answered": client.answered,
             "account": json.dumps(client.account.state()) if client.account is not None else "",
             "histogram": json.dumps(client.histogram.tolist()),
@@ -380,7 +383,11 @@ def _restore_client(client: Client, context: Context) -> None:
     kept = context.state.config_records.get(_STATE)
     if kept is None:
         return
-    client.answered = int(kept["answered"])
+    ties = _ties(client.plan, context)
+    if kept.get("flower", ties["flower"]) == ties["flower"]:  # no round twice in one run, whatever the plan
+        client.answered = int(kept["answered"])
+    if not _tied(kept, ties):
+        return
     client.histogram = np.array(json.loads(str(kept["histogram"])), dtype=np.int64)
     if kept["account"] and client.account is not None:
         client.restore(json.loads(str(kept["account"])))
@@ -389,6 +396,15 @@ def _restore_client(client: Client, context: Context) -> None:
 
         key = X25519PrivateKey.from_private_bytes(bytes(kept["key"]))
         client.masker = Masker(client.name, key, str(kept["exchange"]))
+
+
+def _ties(plan: FederationPlan, context: Context) -> dict[str, str]:
+    """Return what a client's memory belongs to: Flower may hand a node's state on to a later run."""
+    return {"of": fingerprint(plan), "flower": str(context.run_id)}
+
+
+def _tied(kept: ConfigRecord, ties: Mapping[str, str]) -> bool:
+    return all(kept.get(key) == value for key, value in ties.items())
 
 
 def _name_reply(message: Message, name: str, declared: bool) -> Message:
