@@ -349,6 +349,33 @@ def test_clients_metrics_are_dropped_unless_declared():
     assert any("no figure on this label covers it" in c.text for c in strategy.label().public().checks)
 
 
+def test_metrics_of_one_client_that_cannot_be_weighed_are_dropped(caplog):
+    plan = plan_for("client", client_rate=1.0, rounds=1, client_metrics=True)
+    inner = FedAvg(fraction_evaluate=1.0, min_available_nodes=CLIENTS)
+    strategy, grid = strategy_for(plan, inner), DirectGrid(app_for(plan))
+    odd = [{"odd": 1.0}, {"num-examples": float("nan")}, {"num-examples": [1.0]}, {"num-examples": -5.0}]
+
+    def tamper(message, reply):
+        asked = ASK in message.content and message.content[ASK]["ask"] == "update"
+        if message.metadata.message_type == "train" and not asked:
+            return reply
+        which = message.metadata.dst_node_id - 100
+        told = {"num-examples": 2, "loss": float(which)} if which >= len(odd) else odd[which]
+        arrays = {} if message.metadata.message_type == "evaluate" else {"arrays": reply.content["arrays"]}
+        return Message(RecordDict({**arrays, "metrics": MetricRecord(told)}), reply_to=message)
+
+    grid.tamper = tamper
+    result = strategy.start(grid, initial())
+    for found in (result.train_metrics_clientapp, result.evaluate_metrics_clientapp):
+        assert dict(found[1]) == {"loss": 4.5}
+    answers = [Message(RecordDict({"metrics": MetricRecord({"num-examples": 0})}), dst_node_id=1, message_type="train")]
+    assert strategy._client_metrics(answers) is None  # nothing to divide by
+    unlike = [MetricRecord({"num-examples": 1, name: 1.0}) for name in "ab"]
+    replies = [Message(RecordDict({"metrics": m}), dst_node_id=1, message_type="evaluate") for m in unlike]
+    assert strategy.aggregate_evaluate(1, replies) is None
+    assert "metrics are dropped" in caplog.text
+
+
 @pytest.mark.parametrize("level", ["parallel", "sequential", "joint"])
 def test_a_strategy_that_sends_other_arrays_than_the_model_is_refused_before_the_charge(level, tmp_path):
     """The server takes a reply's difference from the model; from another point it would hold what is not clipped."""

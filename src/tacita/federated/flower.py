@@ -254,7 +254,11 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Pass on the inner strategy's answer if metrics were asked for."""
-        return self.inner.aggregate_evaluate(self._core.taken, replies) if self.plan.client_metrics else None
+        if not self.plan.client_metrics:
+            return None
+        key = getattr(self.inner, "weighted_by_key", "num-examples")
+        usable = [reply for reply in replies if reply.has_error() or _weighed(reply, key)]
+        return _metrics(lambda: self.inner.aggregate_evaluate(self._core.taken, usable))
 
     # What users call.
 
@@ -446,9 +450,10 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
     def _client_metrics(self, replies: list[Message]) -> MetricRecord | None:
         if not self.plan.client_metrics:
             return None
-        contents = [r.content for r in replies if not r.has_error() and r.content.metric_records]
+        key = getattr(self.inner, "weighted_by_key", "num-examples")
+        contents = [r.content for r in replies if not r.has_error() and _weighed(r, key)]
         aggregate = getattr(self.inner, "train_metrics_aggr_fn", None)
-        return aggregate(contents, self.inner.weighted_by_key) if aggregate and contents else None
+        return _metrics(lambda: aggregate(contents, key)) if aggregate and contents else None
 
     @property
     def _tells_norms(self) -> bool:
@@ -527,6 +532,15 @@ def _without_metrics(inner: Strategy) -> Iterator[None]:
             inner.train_metrics_aggr_fn = own
 
 
+def _metrics(aggregate: Callable[[], MetricRecord | None]) -> MetricRecord | None:
+    """Return aggregated metrics; None where clients sent what cannot be aggregated, which must not end the run."""
+    try:
+        return aggregate()
+    except Exception as error:
+        _LOG.warning("Tacita: the clients' metrics are dropped, they cannot be aggregated (%s)", type(error).__name__)
+        return None
+
+
 def _count_from(result: Result, done: int) -> None:
     """Count the rounds of a result from those that were done before."""
     for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
@@ -544,6 +558,11 @@ def _holds(content: RecordDict, arrays: ArrayRecord) -> bool:
     )
 
 
+def _weighed(reply: Message, key: str) -> bool:
+    """Return whether a reply has one record of metrics, with a weight that can be one."""
+    records = list(reply.content.metric_records.values())
+    weight = records[0].get(key) if len(records) == 1 else None
+    return isinstance(weight, int | float) and 0.0 <= weight < float("inf")
 
 
 def _answer(reply: Message) -> Mapping[str, Any]:
