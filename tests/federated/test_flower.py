@@ -451,6 +451,25 @@ def test_a_model_of_half_precision_adds_no_share_of_noise():
     assert "half precision" in reply.error.reason
 
 
+def test_names_that_nobody_can_read_are_not_enrolled(caplog):
+    plan = plan_for("parallel", client_rate=1.0, rounds=1)
+    odd = dict(zip(range(100, 104), ["", "x\nINFO: all fine\x1b[2J", "a" * 201, "\x00"], strict=True))
+
+    def tamper(message, reply):
+        answer = reply.content.config_records.get(ANSWER, {})
+        if "name" in answer and message.metadata.dst_node_id in odd:
+            answer["name"] = odd[message.metadata.dst_node_id]
+        return reply
+
+    strategy, grid = strategy_for(plan, record_panel=0), DirectGrid(app_for(plan, panel=0), tamper=tamper)
+    with caplog.at_level("WARNING", "flwr"):
+        messages = strategy.configure_train(1, strategy.open(initial()), ConfigRecord(), grid)
+    assert sorted(m.metadata.dst_node_id for m in messages) == [104, 105]
+    lines = [r.getMessage() for r in caplog.records if "printable" in r.getMessage()]
+    assert len(lines) == len(odd)
+    assert all(line.isprintable() and len(line) < 200 and "all fine" not in line for line in lines)
+
+
 def test_a_used_up_budget_stops_the_training_and_says_so(tmp_path, caplog):
     plan = plan_for("client", rounds=3)
     spent = plan.client_worst(1, 1e-5).epsilon * 1.8

@@ -599,6 +599,25 @@ def test_what_a_client_remembers_belongs_to_one_plan_and_one_run(ledger, tmp_pat
     assert not ask(app, update(quiet, 2), grid=grid).has_error()
 
 
+@pytest.mark.parametrize("error", [SystemExit("Smith"), KeyboardInterrupt("Smith"), BaseException("Smith")])
+def test_nothing_that_data_raises_leaves_the_client_with_its_text(error):
+    def data(context):
+        raise error
+
+    app = whole_app(mod_for(plan_for("parallel"), data=data), [])
+    with pytest.raises(RuntimeError, match=type(error).__name__) as raised:
+        app(told(None, update(plan_for("parallel"))), DirectGrid(app, 1).contexts[100])
+    assert "Smith" not in str(raised.value)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), SystemExit()])
+def test_a_client_can_still_be_stopped(error):
+    def data(context):
+        raise error
+
+    app = whole_app(mod_for(plan_for("parallel"), data=data), [])
+    with pytest.raises(type(error)):
+        app(told(None, update(plan_for("parallel"))), DirectGrid(app, 1).contexts[100])
 
 
 def test_l17_without_a_ledger_the_client_warns_once(caplog, tmp_path):

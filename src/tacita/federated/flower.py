@@ -33,6 +33,7 @@ from tacita.federated.local import ledger_place, plan_of, restore_federation, sa
 from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.server import Exchange, Server, first_attempt
 from tacita.guarantee import round_up_text
+from tacita.ledger.rows import name_text
 from tacita.owner import Owner
 from tacita.report.label import Label
 from tacita.report.page import page_template
@@ -398,7 +399,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
 
     def _enrol(self, node: int, name: str | None) -> None:
         """Take up a node under the name that it declared, or under its number; a name gets one coin."""
-        if name is None and self.plan.client_rates:
+        if name is not None and not _readable(name):
+            _LOG.warning("Tacita: node %s declares a name that is not 1 to 200 printable characters; not asked", node)
+        elif name is None and self.plan.client_rates:
             _LOG.warning("Tacita: node %s declares no name, so its rate is not known, and it is not asked", node)
         elif name in self._names.values():
             _LOG.warning("Tacita: node %s declares the name of another node, and is not asked", node)
@@ -547,8 +550,18 @@ def _count_from(result: Result, done: int) -> None:
         setattr(result, name, {done + number: found for number, found in getattr(result, name).items()})
 
 
+def _readable(name: str) -> bool:
+    try:
+        return bool(name_text("name", name))
+    except ValueError:
+        return False
+
+
 def _reason(reply: Message) -> str:
-    return " ".join(str(reply.error.reason).split())[:200]
+    """Return a client's error in one line that can be printed."""
+    return "".join(c for c in " ".join(str(reply.error.reason).split()) if c.isprintable())[:200]
+
+
 def _holds(content: RecordDict, arrays: ArrayRecord) -> bool:
     """Return whether a message holds these arrays and no others."""
     sent = [{k: a.numpy() for k, a in record.items()} for record in content.array_records.values()]

@@ -193,14 +193,20 @@ class _Guard:
 
 @contextmanager
 def _redacted(allow: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Replace errors by their type alone: Flower sends their text to the server, and it may quote a record."""
+    """Replace errors by their type alone: Flower sends their text to the server, and it may quote a record.
+
+    What ends the process (an interrupt, an exit with a number) carries no text, and passes.
+    """
     try:
         yield
     except _RedactedError:
         raise
     except allow:
         raise
-    except Exception as error:
+    except BaseException as error:
+        stops = isinstance(error, KeyboardInterrupt | SystemExit)
+        if stops and all(isinstance(part, int) for part in error.args):
+            raise
         _LOG.exception("Tacita: this client cannot answer")
         raise _RedactedError(f"the client could not answer ({type(error).__name__}); its own log says why") from None
 
