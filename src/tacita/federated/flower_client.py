@@ -471,11 +471,11 @@ def check_digits(arrays: Parameters, plan: FederationPlan, own: Parameters | Non
         if digits.bits < 32:
             raise PrivacyError(
                 f"{name!r} has half precision, and at level {plan.level!r} a client's share of the noise would be lost "
-                "in it: send float32."
+                "in it: use float32."
             )
         if not digits.eps * (largest + plan.clip_norm) <= plan.share_noise / 16:  # nor if it is not a number
             raise PrivacyError(
-                f"{name!r} is so large that a client's share of the noise would round away in it: send float64 "
+                f"{name!r} is so large that a client's share of the noise would round away in it: use float64 "
                 "parameters, or keep them smaller."
             )
 
