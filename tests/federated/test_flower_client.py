@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from tacita import PrivacyError  # noqa: E402
 from tacita.federated import instance_privacy, named_client  # noqa: E402
 from tacita.federated.client_ledger import ClientLedger, Standing, enforced_plan  # noqa: E402
-from tacita.federated.flower_client import ASK, fingerprint, identity_of, local_training  # noqa: E402
+from tacita.federated.flower_client import ANSWER, ASK, fingerprint, identity_of, local_training  # noqa: E402
+from tacita.federated.masking import masker  # noqa: E402
 from tacita.federated.server import Server  # noqa: E402
 from tacita.ledger import Ledger  # noqa: E402
 from tests.federated.test_flower import (  # noqa: E402
@@ -525,15 +527,97 @@ def test_l17_two_answers_at_once_are_both_charged_or_refused(tmp_path):
         ledger.charge(plan, seeded, seed_mark="a")
 
 
-def test_l17_a_client_with_a_ledger_reports_no_costs_unless_asked_to(tmp_path):
-    plan = plan_for("joint", client_rate=1.0)
-    for panel, exchanged in ((None, False), (2, True)):
-        app = whole_app(mod_for(plan, panel=panel, ledger=lambda c: tmp_path / f"{c.node_id}.sqlite"), [])
-        key = ask(app, {"ask": "key", "plan": fingerprint(plan), "exchange": "a attempt 1"})
-        assert key.has_error() != exchanged
-        grid = DirectGrid(app)
-        train(strategy_for(plan), grid)
-        assert any(message.content[ASK]["ask"] == "costs" for message in grid.log) == exchanged
+def reads_alone(plan, level: str, **options) -> Message:
+    """Be a server that plays all other clients, and return what a client tells it of its costs, or its refusal."""
+    what = "records" if level == "parallel" else "norms"
+    mod = instance_privacy(plan, model=model, loss_fn=LOSS, data=held, **options)
+    app = whole_app(mod, [])
+    grid, exchange = DirectGrid(app, 1), {"plan": fingerprint(plan), "exchange": "e"}
+    first = ask(app, update(plan, exchange="e"), grid=grid)
+    assert not first.has_error()
+    answers = [first, ask(app, {"ask": "key", **exchange}, grid=grid)]
+    told_keys = [dict(a.content.config_records.get(ANSWER, {})).get("key") for a in answers if not a.has_error()]
+    own = next((key for key in reversed(told_keys) if key), bytes(32))
+    keys = {"000000": own, **{name: masker(name, "e").public for name in ("zz1", "zz2")}}
+    names, given = list(keys), list(keys.values())
+    return ask(app, {"ask": "costs", **exchange, "what": what, "names": names, "keys": given, "steps": 1}, grid=grid)
+
+
+@pytest.mark.parametrize("level", ["parallel", "sequential", "joint"])
+def test_a_client_reports_costs_only_if_its_owner_gave_a_panel(level, tmp_path):
+    """A server that plays the other clients unmasks them, so they are never reported by default."""
+    plan = plan_for(level, rounds=1)
+    for options in ({}, {"panel": 0}, {"ledger": tmp_path / "l.sqlite"}):
+        reply = reads_alone(plan, level, **options)
+        assert "reports no costs" in reply.error.reason
+    assert not reads_alone(plan, level, panel=2).has_error()
+
+
+@pytest.mark.parametrize("level", ["parallel", "sequential", "joint"])
+def test_a_federation_whose_clients_report_nothing_counts_at_the_worst_case(level, caplog):
+    plan = plan_for(level, client_rate=1.0, rounds=1)
+    grid = DirectGrid(whole_app(mod_for(plan), []))
+    strategy, replies = strategy_for(plan), []
+    grid.tamper = lambda message, reply: replies.append(reply) or reply
+    with caplog.at_level(logging.WARNING, "flwr"):
+        strategy.start(grid, initial())
+    label = strategy.label()
+    assert all(g.epsilon > 0.999 * label.worst.epsilon for g in label.readings.typical)
+    assert not any(reply.has_error() or "key" in reply.content.config_records.get(ANSWER, {}) for reply in replies)
+    asked = [message.content[ASK]["ask"] for message in grid.log]
+    assert "costs" not in asked
+    assert asked.count("key") == (0 if level == "sequential" else 2 * CLIENTS)  # once for each label
+    assert "failed" not in caplog.text
+
+
+@pytest.mark.parametrize("ledger", [False, True])
+def test_what_a_client_remembers_belongs_to_one_plan_and_one_run(ledger, tmp_path):
+    """Flower may hand a node's state on to a later run: its account must not pass for that run's."""
+    quiet, loud = (plan_for("parallel", local_steps=1, record_noise_multiplier=z) for z in (30.0, 1.0))
+    more = {"ledger": tmp_path / "l.sqlite"} if ledger else {}
+    state, plans = RecordDict(), {7: quiet, 8: loud, 9: loud}
+    app = whole_app(mod_for(lambda context: plans[context.run_id], panel=4, **more), [])
+    grid = DirectGrid(app, 1)
+
+    def begin(run):
+        grid.contexts = {100: Context(run, 100, {"partition-id": 0}, state, {})}
+
+    begin(7)
+    for number in (1, 2):
+        assert not ask(app, update(quiet, number), grid=grid).has_error()
+    key = ask(app, {"ask": "key", "plan": fingerprint(quiet), "exchange": "e"}, grid=grid)
+    assert not key.has_error()
+    for run in (8, 9):  # another plan; then the same plan in another run
+        begin(run)
+        assert not ask(app, update(loud, 1), grid=grid).has_error()
+        kept = json.loads(state["tacita"]["account"])["accountant"]
+        assert (kept["noise_multiplier"], kept["taken"]) == (1.0, 1)
+        assert not state["tacita"]["key"]
+        assert "answered once" in ask(app, update(loud, 1), grid=grid).error.reason
+    plans[9] = quiet  # another plan under the same run answers no round again
+    assert "answered once" in ask(app, update(quiet, 1), grid=grid).error.reason
+    assert not ask(app, update(quiet, 2), grid=grid).has_error()
+
+
+@pytest.mark.parametrize("error", [SystemExit("Smith"), KeyboardInterrupt("Smith"), BaseException("Smith")])
+def test_nothing_that_data_raises_leaves_the_client_with_its_text(error):
+    def data(context):
+        raise error
+
+    app = whole_app(mod_for(plan_for("parallel"), data=data), [])
+    with pytest.raises(RuntimeError, match=type(error).__name__) as raised:
+        app(told(None, update(plan_for("parallel"))), DirectGrid(app, 1).contexts[100])
+    assert "Smith" not in str(raised.value)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), SystemExit()])
+def test_a_client_can_still_be_stopped(error):
+    def data(context):
+        raise error
+
+    app = whole_app(mod_for(plan_for("parallel"), data=data), [])
+    with pytest.raises(type(error)):
+        app(told(None, update(plan_for("parallel"))), DirectGrid(app, 1).contexts[100])
 
 
 def test_l17_without_a_ledger_the_client_warns_once(caplog, tmp_path):

@@ -8,6 +8,7 @@ from digits_app.task import data, loss_fn, model, plan
 from tacita.federated import instance_privacy
 
 # A hospital would add ledger=, epsilon= and delta=: its own budget over all federations that it takes part in.
+# panel=64 would let the server tell a typical figure; its documentation says what that gives away.
 app = ClientApp(mods=[instance_privacy(plan, model=model, loss_fn=loss_fn, data=data, learning_rate=0.5)])
 
 

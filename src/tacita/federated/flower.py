@@ -18,13 +18,22 @@ import torch
 
 from tacita import _check, runs
 from tacita._check import PrivacyError
-from tacita.federated.flower_client import ANSWER, ASK, check_arrays, fingerprint, parameters_of, record_like
+from tacita.federated.flower_client import (
+    ANSWER,
+    ASK,
+    check_arrays,
+    check_digits,
+    fingerprint,
+    parameters_of,
+    record_like,
+)
 from tacita.federated.flower_strategies import check_strategy, inner_state, plain_numbers, restore_inner
 from tacita.federated.labels import federation_label, figures
 from tacita.federated.local import ledger_place, plan_of, restore_federation, save_federation
 from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.server import Exchange, Server, first_attempt
 from tacita.guarantee import round_up_text
+from tacita.ledger.rows import name_text
 from tacita.owner import Owner
 from tacita.report.label import Label
 from tacita.report.page import page_template
@@ -61,7 +70,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         record_ledger: The same for records, at level joint.
         run_dir: Where to write the run: checkpoints, ledger and label. If it holds a run of this plan, that is resumed.
         panel: How many clients are followed, at level client; 0 takes the norms of those who take part.
-        record_panel: How many records each client follows, at the other levels: the `panel` of their mod.
+        record_panel: How many records each client follows, at the other levels: the `panel` of their mod. Clients whose
+            owners gave none report nothing, and count at the worst case.
         named: Ask clients for the names that they declare, which their mod reports; needed for a stable identity across
             restarts. By default at all levels but client, and with `client_rates`.
         one_reply: Declares that a strategy with an `aggregate_train` of its own is right with one reply, the model
@@ -182,6 +192,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if self.server is None:
             arrays = self.open(arrays)
         self._arrays = arrays
+        check_digits(parameters_of(arrays), self.plan)
         names = self._enrolled(grid)
         content = self._content(self._core.next_round, arrays, config)  # before the charge: it may fail
         now = self._core.begin(names, unnamed=self._unnamed)
@@ -244,7 +255,11 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Pass on the inner strategy's answer if metrics were asked for."""
-        return self.inner.aggregate_evaluate(self._core.taken, replies) if self.plan.client_metrics else None
+        if not self.plan.client_metrics:
+            return None
+        key = getattr(self.inner, "weighted_by_key", "num-examples")
+        usable = [reply for reply in replies if reply.has_error() or _weighed(reply, key)]
+        return _metrics(lambda: self.inner.aggregate_evaluate(self._core.taken, usable))
 
     # What users call.
 
@@ -292,7 +307,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         """Make the server for these arrays, or take up the run that the run directory holds; `start` does it, too."""
         if self.server is not None and self._arrays is not None:
             return self._arrays
-        check_arrays(arrays)
+        check_arrays(arrays, self.plan)
         like = parameters_of(arrays)
         if self.run_dir is not None and (self.run_dir / "run.json").exists():
             if plan_of(runs.read_json(self.run_dir, "run.json")) != self.plan:
@@ -384,7 +399,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
 
     def _enrol(self, node: int, name: str | None) -> None:
         """Take up a node under the name that it declared, or under its number; a name gets one coin."""
-        if name is None and self.plan.client_rates:
+        if name is not None and not _readable(name):
+            _LOG.warning("Tacita: node %s declares a name that is not 1 to 200 printable characters; not asked", node)
+        elif name is None and self.plan.client_rates:
             _LOG.warning("Tacita: node %s declares no name, so its rate is not known, and it is not asked", node)
         elif name in self._names.values():
             _LOG.warning("Tacita: node %s declares the name of another node, and is not asked", node)
@@ -402,6 +419,12 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
                 raise PrivacyError(
                     f"{type(self.inner).__name__} has different messages for different clients, and who gets which "
                     "would be lost: send the same to all."
+                )
+            if self.plan.level != "client" and not _holds(first, arrays):
+                raise PrivacyError(
+                    f"{type(self.inner).__name__} sends other arrays than the model's, and the differences of the "
+                    f"replies from the model would not be what clients clipped: at level {self.plan.level!r} send the "
+                    "arrays that configure_train gets."
                 )
             return RecordDict(dict(first.items()))
         config["server-round"] = server_round
@@ -430,9 +453,10 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
     def _client_metrics(self, replies: list[Message]) -> MetricRecord | None:
         if not self.plan.client_metrics:
             return None
-        contents = [r.content for r in replies if not r.has_error() and r.content.metric_records]
+        key = getattr(self.inner, "weighted_by_key", "num-examples")
+        contents = [r.content for r in replies if not r.has_error() and _weighed(r, key)]
         aggregate = getattr(self.inner, "train_metrics_aggr_fn", None)
-        return aggregate(contents, self.inner.weighted_by_key) if aggregate and contents else None
+        return _metrics(lambda: aggregate(contents, key)) if aggregate and contents else None
 
     @property
     def _tells_norms(self) -> bool:
@@ -462,7 +486,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             return {n: answer for n, answer in answers.items() if n in questions}
 
         def keys(names: tuple[str, ...], exchange: str) -> Mapping[str, bytes]:
-            if sent and exchange == first_attempt(exchange):
+            if sent is not None and exchange == first_attempt(exchange):
                 return sent
             question = {"ask": "key", "plan": fingerprint(self.plan), "exchange": exchange}
             answers = ask({n: question for n in names if n in self._nodes})
@@ -511,14 +535,47 @@ def _without_metrics(inner: Strategy) -> Iterator[None]:
             inner.train_metrics_aggr_fn = own
 
 
+def _metrics(aggregate: Callable[[], MetricRecord | None]) -> MetricRecord | None:
+    """Return aggregated metrics; None where clients sent what cannot be aggregated, which must not end the run."""
+    try:
+        return aggregate()
+    except Exception as error:
+        _LOG.warning("Tacita: the clients' metrics are dropped, they cannot be aggregated (%s)", type(error).__name__)
+        return None
+
+
 def _count_from(result: Result, done: int) -> None:
     """Count the rounds of a result from those that were done before."""
     for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
         setattr(result, name, {done + number: found for number, found in getattr(result, name).items()})
 
 
+def _readable(name: str) -> bool:
+    try:
+        return bool(name_text("name", name))
+    except ValueError:
+        return False
+
+
 def _reason(reply: Message) -> str:
-    return " ".join(str(reply.error.reason).split())[:200]
+    """Return a client's error in one line that can be printed."""
+    return "".join(c for c in " ".join(str(reply.error.reason).split()) if c.isprintable())[:200]
+
+
+def _holds(content: RecordDict, arrays: ArrayRecord) -> bool:
+    """Return whether a message holds these arrays and no others."""
+    sent = [{k: a.numpy() for k, a in record.items()} for record in content.array_records.values()]
+    own = {k: a.numpy() for k, a in arrays.items()}
+    return [list(found) for found in sent] == [list(own)] and all(
+        sent[0][k].dtype == v.dtype and np.array_equal(sent[0][k], v, equal_nan=True) for k, v in own.items()
+    )
+
+
+def _weighed(reply: Message, key: str) -> bool:
+    """Return whether a reply has one record of metrics, with a weight that can be one."""
+    records = list(reply.content.metric_records.values())
+    weight = records[0].get(key) if len(records) == 1 else None
+    return isinstance(weight, int | float) and 0.0 <= weight < float("inf")
 
 
 def _answer(reply: Message) -> Mapping[str, Any]:

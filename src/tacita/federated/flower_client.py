@@ -33,7 +33,6 @@ ASK, ANSWER = "tacita-ask", "tacita-answer"  # records of a message
 _STATE, _MEMORY, _CHARGED = "tacita", "tacita-memory", "tacita-ledger"  # records of a client's own state
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of layers that are no parameters
 _LOG = logging.getLogger("flwr")
-_PANEL = 64
 _UPDATE: dict[str, type] = {"plan": str, "round": int}
 _KEY: dict[str, type] = {"plan": str, "exchange": str}
 _REQUESTS: dict[str, tuple[dict[str, type], ...]] = {  # what a server may ask for, each with its exact fields
@@ -57,7 +56,7 @@ def instance_privacy(
     loss_fn: Callable[[Any, Any], torch.Tensor],
     data: Callable[[Context], Any],
     learning_rate: float = 1.0,
-    panel: int | None = None,
+    panel: int = 0,
     rng: int | None = None,
     name: Name | None = None,
     ledger: LedgerPath | None = None,
@@ -80,8 +79,10 @@ def instance_privacy(
         loss_fn: As in PyTorch, the mean over a batch.
         data: Returns this client's records, from Flower's context; called for every message, so keep what is slow.
         learning_rate: Of the steps inside the client, at level parallel.
-        panel: How many of its records a client follows, for typical figures; 0 follows none. By default 64, and 0 with
-            a ledger: costs are reported masked, and no ledger is charged for them.
+        panel: How many of its records a client follows, for the server's typical figures. 0, the default, follows none
+            and reports nothing, at level joint no norms either: the client then counts at the worst case. Costs are
+            computed from the records and reported masked, without noise. A hostile server that plays the other
+            clients can unmask them; no ledger is charged for them, and no figure covers them.
         rng: A seed. None, the default, is seeded by the operating system.
         name: The client's name, the same after every restart: a string, or a function of Flower's context. By default
             `client-id` or `partition-id` of the node's configuration. A client without a name says so, and the server
@@ -103,7 +104,7 @@ def instance_privacy(
     if ledger is not None and isinstance(plan, FederationPlan):
         enforced_plan(plan)
     budget = None if epsilon is None and delta is None else checked_budget(epsilon, delta)
-    followed = panel if panel is not None else 0 if ledger is not None else _PANEL
+    followed = _check.count("panel", panel, low=0, high=10**6)
     make = _Maker(model, loss_fn, data, Local(learning_rate=learning_rate), followed, rng, name)
     return _Guard(plan, make, ledger, budget, allow_evaluation)
 
@@ -165,8 +166,7 @@ class _Guard:
     def _answer(self, message: Message, context: Context, plan: FederationPlan, asked: Mapping[str, Any]) -> Message:
         with _redacted():
             client = self.make(context, plan)
-        costs = self.ledger is None or self.make.panel > 0
-        answer = _answers(client, message, asked, lambda: self._charge(client, context), costs=costs)
+        answer = _answers(client, message, asked, lambda: self._charge(client, context), costs=self.make.panel > 0)
         _keep_client(client, context)
         return answer
 
@@ -177,8 +177,10 @@ class _Guard:
                 _LOG.warning("Tacita: without ledger= this client does not count what its records spend in other runs.")
             self.warned = True
             return
-        kept = context.state.config_records.get(_CHARGED)
-        last = Standing(str(kept["run"]), int(kept["steps"]), str(kept["head"])) if kept is not None else Standing()
+        ties, kept = _ties(client.plan, context), context.state.config_records.get(_CHARGED)
+        last = Standing() if kept is None else Standing(str(kept["run"]), int(kept["steps"]), str(kept["head"]))
+        if kept is not None and not _tied(kept, ties):
+            last = Standing(head=last.head)  # a new run in the same ledger, which must still know the last charge
         try:
             where = self.ledger(context) if callable(self.ledger) else self.ledger
             ledger = ClientLedger(Path(where), self.budget)
@@ -186,19 +188,25 @@ class _Guard:
         except PrivacyError as error:  # its words tell what was spent elsewhere
             _LOG.error("Tacita: the ledger refuses this answer. %s", error)
             raise PrivacyError("This client's ledger refuses another answer: nothing was computed.") from None
-        context.state[_CHARGED] = ConfigRecord({"run": now.run, "steps": now.steps, "head": now.head})
+        context.state[_CHARGED] = ConfigRecord({"run": now.run, "steps": now.steps, "head": now.head, **ties})
 
 
 @contextmanager
 def _redacted(allow: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Replace errors by their type alone: Flower sends their text to the server, and it may quote a record."""
+    """Replace errors by their type alone: Flower sends their text to the server, and it may quote a record.
+
+    What ends the process (an interrupt, an exit with a number) carries no text, and passes.
+    """
     try:
         yield
     except _RedactedError:
         raise
     except allow:
         raise
-    except Exception as error:
+    except BaseException as error:
+        stops = isinstance(error, KeyboardInterrupt | SystemExit)
+        if stops and all(isinstance(part, int) for part in error.args):
+            raise
         _LOG.exception("Tacita: this client cannot answer")
         raise _RedactedError(f"the client could not answer ({type(error).__name__}); its own log says why") from None
 
@@ -312,10 +320,10 @@ def _answers(
     """Answer a request under the client's plan; `charge` is called before anything is computed from the records."""
     if asked["ask"] == "update":
         return _update_reply(client, message, asked, charge, costs)
+    if asked["ask"] == "key":  # without one a client takes no part in the exchange
+        return _reply(message, {"key": client.key(asked["exchange"])} if costs else {})
     if not costs:
-        raise PrivacyError("This client reports no costs: its ledger could not charge them.")
-    if asked["ask"] == "key":
-        return _reply(message, {"key": client.key(asked["exchange"])})
+        raise PrivacyError("This client reports no costs: its owner gave it no panel.")
     if client.masker is None or client.masker.exchange != asked["exchange"]:
         raise PrivacyError("This exchange was not begun, or was answered: ask for this client's key first.")
     keys = dict(zip(asked["names"], asked["keys"], strict=True))
@@ -332,6 +340,7 @@ def _update_reply(
     if len(records) != 1 or any(n not in current or current[n].shape != p.shape for n, p in own.items()):
         raise PrivacyError("The server's arrays are not the parameters of this client's model: nothing is sent.")
     _check_parameters(client.task.model, list(arrays), client.plan)
+    check_digits(current, client.plan, own)
     client.require_next(asked["round"])
     charge()
     with _redacted():
@@ -366,6 +375,7 @@ def _keep_client(client: Client, context: Context) -> None:
     masker = client.masker
     context.state[_STATE] = ConfigRecord(
         {
+            **_ties(client.plan, context),
             "answered": client.answered,
             "account": json.dumps(client.account.state()) if client.account is not None else "",
             "histogram": json.dumps(client.histogram.tolist()),
@@ -379,7 +389,11 @@ def _restore_client(client: Client, context: Context) -> None:
     kept = context.state.config_records.get(_STATE)
     if kept is None:
         return
-    client.answered = int(kept["answered"])
+    ties = _ties(client.plan, context)
+    if kept.get("flower", ties["flower"]) == ties["flower"]:  # no round twice in one run, whatever the plan
+        client.answered = int(kept["answered"])
+    if not _tied(kept, ties):
+        return
     client.histogram = np.array(json.loads(str(kept["histogram"])), dtype=np.int64)
     if kept["account"] and client.account is not None:
         client.restore(json.loads(str(kept["account"])))
@@ -388,6 +402,15 @@ def _restore_client(client: Client, context: Context) -> None:
 
         key = X25519PrivateKey.from_private_bytes(bytes(kept["key"]))
         client.masker = Masker(client.name, key, str(kept["exchange"]))
+
+
+def _ties(plan: FederationPlan, context: Context) -> dict[str, str]:
+    """Return what a client's memory belongs to: Flower may hand a node's state on to a later run."""
+    return {"of": fingerprint(plan), "flower": str(context.run_id)}
+
+
+def _tied(kept: ConfigRecord, ties: Mapping[str, str]) -> bool:
+    return all(kept.get(key) == value for key, value in ties.items())
 
 
 def _name_reply(message: Message, name: str, declared: bool) -> Message:
@@ -409,8 +432,11 @@ def record_like(values: Mapping[str, Any], like: ArrayRecord) -> ArrayRecord:
     return ArrayRecord({k: Array(np.ascontiguousarray(values[k], dtype=a.numpy().dtype)) for k, a in like.items()})
 
 
-def check_arrays(arrays: ArrayRecord) -> None:
-    """Refuse arrays that are no parameters, by name, as far as a server can tell: running statistics and integers."""
+def check_arrays(arrays: ArrayRecord, plan: FederationPlan) -> None:
+    """Refuse arrays that are no parameters, by name, as far as a server can tell: running statistics and integers.
+
+    Parameters in which shares of the noise would round away are refused as well.
+    """
     wrong = [
         name
         for name, array in arrays.items()
@@ -418,6 +444,40 @@ def check_arrays(arrays: ArrayRecord) -> None:
     ]
     if wrong:
         _refuse_buffers(wrong)
+    check_digits(parameters_of(arrays), plan)
+
+
+def check_digits(arrays: Parameters, plan: FederationPlan, own: Parameters | None = None) -> None:
+    """Refuse parameters in which a client's share of the noise would round away.
+
+    A client sends parameters plus update plus noise, rounded to their type. Where the promised noise is the sum of
+    all shares, each must survive that: with steps of a sixteenth of a share or less, the sum of the rounded shares is
+    as good as Gaussian. At level parallel a client's noise protects that client alone, and rounding a noisy result is
+    work on what is private already. At level client the server adds the noise itself, to differences in float64.
+
+    Args:
+        arrays: The server's parameters.
+        plan: What was declared.
+        own: The client's parameters, in whose type its update and its share are computed.
+    """
+    if not plan.shares:
+        return
+    numbers = [
+        (name, value.dtype, float(value.abs().max()) if value.numel() else 0.0) for name, value in arrays.items()
+    ]
+    numbers += [(name, value.dtype, 0.0) for name, value in (own or {}).items()]
+    for name, kind, largest in numbers:
+        digits = torch.finfo(kind)
+        if digits.bits < 32:
+            raise PrivacyError(
+                f"{name!r} has half precision, and at level {plan.level!r} a client's share of the noise would be lost "
+                "in it: use float32."
+            )
+        if not digits.eps * (largest + plan.clip_norm) <= plan.share_noise / 16:  # nor if it is not a number
+            raise PrivacyError(
+                f"{name!r} is so large that a client's share of the noise would round away in it: use float64 "
+                "parameters, or keep them smaller."
+            )
 
 
 def _refuse_buffers(names: Iterable[str]) -> None:

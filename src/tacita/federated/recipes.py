@@ -240,6 +240,7 @@ def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[Server, 
                 loss_fn=nn.functional.cross_entropy,
                 data=_Holding(recipe),
                 learning_rate=this.local.learning_rate,
+                panel=64,  # server and clients are one process, which reports to nobody else
                 rng=recipe.seed,
             )
         ]
