@@ -73,6 +73,31 @@ def test_f12_constants_are_bit_identical_for_neighbouring_data(level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_a_client_that_loses_its_only_record_stops_nothing_and_shows_on_no_page(level):
+    pages = []
+    for kept in (1, 0):
+        data = make_data(clients=3)
+        data[0] = tuple(t[:kept] for t in data[0])
+        federation = make(level, data, plan=make_plan(level, clients=3), rng=None).run()
+        assert federation.server.taken == 3
+        if level == "sequential":  # the quickest label
+            pages.append(federation.label().public().to_dict())
+    assert all(page == pages[0] for page in pages)
+
+
+@pytest.mark.parametrize("empty", [[], (torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_client_without_records_sends_noise_alone_or_zeros(level, empty):
+    plan = make_plan(level)
+    task = Task(nn.Linear(4, 2), loss_fn)
+    client = Client("a", task, empty, plan, panel=4, rng=3)
+    update = torch.cat([v.flatten() for v in client.update(task.parameters, 1).values()])
+    assert bool((update == 0).all()) == (level == "client")
+    if level in ("parallel", "joint"):
+        assert client.account.epsilons(1) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_label_is_the_same_from_the_run_directory(level, tmp_path):
     federation = make(level, run_dir=tmp_path / "run").run()
     label = federation.label()
