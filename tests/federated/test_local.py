@@ -271,6 +271,19 @@ def test_shared_ledgers_add_up_over_federations(tmp_path):
         make("parallel", ledger=tmp_path / "shared")
 
 
+def test_a_label_says_which_charges_are_in_memory_only(tmp_path):
+    def said(**settings):
+        plan = make_plan("joint", rounds=1)
+        checks = make("joint", plan=plan, record_panel=0, rng=None, **settings).run().label().checks
+        return next(check for check in checks if check.text.startswith("Every round was charged"))
+
+    own = tmp_path / "clients.sqlite"
+    half = said(ledger=own)
+    assert half.state == "open"
+    assert "for records in memory only" in half.text
+    assert said(ledger=own, record_ledger=tmp_path / "records.sqlite").state == "holds"
+
+
 def test_clients_come_by_name_in_a_row_or_as_positions():
     data = make_data(2)
     assert list(named(data)) == [client_name(0), client_name(1)]

@@ -16,6 +16,7 @@ from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.report.label import Check, Label, Readings
 from tacita.training.labels import (
     BARE_RATE,
+    MEMORY,
     PERCENTS,
     RunFacts,
     end_check,
@@ -229,7 +230,7 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
         holds("Each client enters a round by an independent coin, and a round may be empty"),
         holds("Updates that are not finite, or not of the model's shape, are dropped in silence"),
         holds("Noise, rates, divisors and the planned rounds were fixed before the first round"),
-        _charged(facts),
+        _charged(server),
     ]
     if plan.level == "client":
         checks.append(holds("Each client's update is clipped before noise is added to the sum"))
@@ -258,11 +259,12 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _charged(facts: RunFacts) -> Check:
-    if facts.ledger == ":memory:":
-        text = "Every round was charged before anybody was asked, but in memory only: no other run knows of it"
-        return Check(text=text, state="open")
-    return Check(text="Every round was charged to the ledger, on disk, before anybody was asked", state="holds")
+def _charged(server: Server) -> Check:
+    lost = [ledger.unit for ledger in server.ledgers if ledger.path.name == MEMORY]
+    if not lost:
+        return holds("Every round was charged to the ledger, on disk, before anybody was asked")
+    where = "in memory only" if len(lost) == len(server.ledgers) else f"for {lost[0]}s in memory only"
+    return open_check(f"Every round was charged before anybody was asked, but {where}: no other run knows of it")
 
 
 def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -> Readings:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)
 _DRIFT = 0.01  # false alarms of the test for ordered data
-_MEMORY = ":memory:"
+MEMORY = ":memory:"
 BARE_RATE = "The sample rate was chosen without counting these data; it was given as a number, not by a declared size"
 _SMALL = 1000  # records in a running figure
 
@@ -69,7 +69,7 @@ class RunFacts:
     def with_ledger(self, ledger: Ledger, *, shared: bool) -> RunFacts:
         """Return the facts with the name of a shared ledger, or of one that is nowhere on disk."""
         name = ledger.path.name
-        return replace(self, ledger=name if shared or name == _MEMORY else "")
+        return replace(self, ledger=name if shared or name == MEMORY else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -295,8 +295,8 @@ def _times(plan: Plan, taken: int) -> list[int]:
 
 def ledger_row(facts: RunFacts) -> tuple[str, str]:
     """Return where a run was charged, for the table of its mechanism."""
-    own = "in memory only" if facts.ledger == _MEMORY else "the run's own"
-    return "Ledger", own if facts.ledger in ("", _MEMORY) else facts.ledger
+    own = "in memory only" if facts.ledger == MEMORY else "the run's own"
+    return "Ledger", own if facts.ledger in ("", MEMORY) else facts.ledger
 
 
 def _declared(plan: Plan, delta: float) -> tuple[str, ...]:
@@ -342,7 +342,7 @@ def noise_check(facts: RunFacts) -> Check:
 
 
 def _charge_check(facts: RunFacts) -> Check:
-    if facts.ledger == _MEMORY:
+    if facts.ledger == MEMORY:
         text = "Every step was charged before it was released, but in memory only: no other run knows of it"
         return Check(text=text, state="open")
     return Check(text="Every step was charged to the ledger, on disk, before it was released", state="holds")
