@@ -17,8 +17,10 @@ from torch import nn
 from tacita import runs
 from tacita._check import PrivacyError
 from tacita.federated import Client, Federation, Local, Task, federation_plan
+from tacita.federated.labels import _checks
 from tacita.federated.local import client_name, label_of_run, named
 from tacita.ledger import Ledger
+from tacita.training.labels import FORM_TAKEN
 
 loss_fn = nn.functional.cross_entropy
 LEVELS = ("client", "parallel", "sequential", "joint")
@@ -271,17 +273,28 @@ def test_shared_ledgers_add_up_over_federations(tmp_path):
         make("parallel", ledger=tmp_path / "shared")
 
 
+def checks_of(federation):
+    """Return the checks of the label, without its figures, which take seconds."""
+    return _checks(federation.server, federation._facts)
+
+
 def test_a_label_says_which_charges_are_in_memory_only(tmp_path):
     def said(**settings):
-        plan = make_plan("joint", rounds=1)
-        checks = make("joint", plan=plan, record_panel=0, rng=None, **settings).run().label().checks
-        return next(check for check in checks if check.text.startswith("Every round was charged"))
+        return next(c for c in checks_of(make("joint", **settings)) if c.text.startswith("Every round was charged"))
 
     own = tmp_path / "clients.sqlite"
     half = said(ledger=own)
     assert half.state == "open"
     assert "for records in memory only" in half.text
     assert said(ledger=own, record_ledger=tmp_path / "records.sqlite").state == "holds"
+
+
+def test_a_form_that_was_taken_from_clients_records_is_an_open_check():
+    pairs = [list(zip(*held, strict=True)) for held in make_data()]
+    whole = [record for held in pairs for record in held]
+    for clients, taken in ((make_data(), False), (pairs, True), ((whole, [np.arange(9), np.arange(9, 60)]), True)):
+        federation = make("parallel", clients)
+        assert [c.state for c in checks_of(federation) if c.text == FORM_TAKEN] == ["open"] * taken
 
 
 def test_clients_come_by_name_in_a_row_or_as_positions():

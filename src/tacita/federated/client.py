@@ -360,6 +360,11 @@ class Part:
     def __len__(self) -> int:
         return len(self._positions)
 
+    @property
+    def form_taken(self) -> bool:
+        """Whether what a record looks like was taken from the larger dataset, as `Records.form_taken`."""
+        return self._records.form_taken
+
     def take(self, indices: Any) -> Any:
         """Return the records at `indices` that are not broken, batched; None if there are none."""
         return self._records.take(self._positions[np.asarray(indices, dtype=np.int64)])

@@ -16,6 +16,7 @@ from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.report.label import Check, Label, Readings
 from tacita.training.labels import (
     BARE_RATE,
+    FORM_TAKEN,
     MEMORY,
     PERCENTS,
     RunFacts,
@@ -246,6 +247,8 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
     checks += [noise_check(facts), end_check(server.ended, "round")]
     if plan.bare_rate:
         checks.append(open_check(BARE_RATE))
+    if facts.form_taken:
+        checks.append(open_check(FORM_TAKEN))
     people = "One client is one person or one institution; somebody behind several clients is covered less"
     if plan.of_clients is None:
         people = f"One record is one person, held by at most {plan.copies} of the clients"

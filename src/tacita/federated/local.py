@@ -106,6 +106,7 @@ class Federation:
             seeded=rng is not None,
             trained=len(self.clients) - len(held_out),
             held_out=len(held_out),
+            form_taken=any(client.records.form_taken for client in self.clients.values()),
         ).with_ledger(self.server.ledgers[0], shared=ledger is not None)
         self._save()
 

@@ -30,6 +30,7 @@ PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)
 _DRIFT = 0.01  # false alarms of the test for ordered data
 MEMORY = ":memory:"
 BARE_RATE = "The sample rate was chosen without counting these data; it was given as a number, not by a declared size"
+FORM_TAKEN = "Records are of one form: what they look like was taken from them, not declared"
 _SMALL = 1000  # records in a running figure
 
 
@@ -178,7 +179,7 @@ class Standing:
         if self.plan.bare_rate:
             checks.append(open_check(BARE_RATE))
         if self.facts.form_taken:
-            checks.append(open_check("Records are of one form: what they look like was taken from them, not declared"))
+            checks.append(open_check(FORM_TAKEN))
         checks += [
             open_check("One record is one person; somebody with several records is covered by group privacy only"),
             open_check("Architecture, preprocessing and settings were chosen without looking at these data"),
