@@ -197,7 +197,8 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
     if plan.shares:
         rows.append(("Shares of the noise", f"{plan.shares}; the server adds those that are missing"))
     rows.append(("Divisor (expected clients)", f"{plan.divisor:g}"))
-    rows.append(("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"))
+    seed = "a chosen seed" if facts.seeded else "seeded by the operating system"
+    rows.append(("Randomness", f"of the server: {seed}" if facts.client_noise else seed))
     rows.append(ledger_row(facts))
     return tuple(rows)
 
@@ -244,7 +245,7 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
     if plan.client_metrics:
         text = "What clients measured themselves was passed on: no figure on this label covers it"
         checks.append(Check(text=text, state="warning"))
-    checks += [noise_check(facts), end_check(server.ended, "round")]
+    checks += [*_noise(facts), end_check(server.ended, "round")]
     if plan.bare_rate:
         checks.append(open_check(BARE_RATE))
     if facts.form_taken:
@@ -260,6 +261,15 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
     ):
         checks.append(Check(text=text, state="open"))
     return tuple(checks)
+
+
+def _noise(facts: RunFacts) -> list[Check]:
+    """Return where the noise came from; of clients that run elsewhere the server cannot know it."""
+    if not facts.client_noise:
+        return [noise_check(facts)]
+    own = holds("The server's coins and noise are seeded by the operating system and used once")
+    clients = open_check("Clients seed their coins and their noise by the operating system, not by a chosen seed")
+    return [noise_check(facts) if facts.seeded else own, clients]
 
 
 def _charged(server: Server) -> Check:

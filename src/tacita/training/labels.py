@@ -36,7 +36,11 @@ _SMALL = 1000  # records in a running figure
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a run knows about itself besides its plan. Only title, purpose, seeded and form_taken may be published."""
+    """What a run knows about itself besides its plan.
+
+    Only title, purpose, seeded, form_taken and client_noise (noise is added by clients that run elsewhere, with seeds
+    that nobody here can know) may be published.
+    """
 
     title: str
     purpose: str
@@ -44,6 +48,7 @@ class RunFacts:
     trained: int = 0
     held_out: int = 0
     form_taken: bool = False
+    client_noise: bool = False
     status: str = "running"
     started: str = ""
     ledger: str = ""
