@@ -159,9 +159,7 @@ def test_every_level_gives_the_model_and_the_figures_of_the_local_engine():
         for name, array in result.arrays.items():
             np.testing.assert_allclose(array.numpy(), network.state_dict()[name].numpy(), atol=1e-6, err_msg=level)
         one, other = strategy.label(), federation.label()
-        figures = [
-            replace(label.worst, assumptions=()) for label in (one, other)
-        ]  # Flower's clients are taken on trust
+        figures = [replace(label.worst, assumptions=()) for label in (one, other)]  # theirs differ by a check
         assert figures[0] == figures[1], level
         assert one.readings.typical == other.readings.typical, level
 
