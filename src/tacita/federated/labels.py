@@ -65,6 +65,7 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
         declared=_declared(server),
         checks=_checks(server, facts),
         bare_rate=plan.bare_rate,
+        end_shown=bool(plan.stops) or bool(server.ended),
         steps_word="round",
         not_hardened=not_hardened("how long a round takes depends on how many clients were drawn, and on their data"),
         readings=_readings(server, facts, worst, delta),

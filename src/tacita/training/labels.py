@@ -137,6 +137,7 @@ class Standing:
             checks=checks,
             not_hardened=not_hardened(),
             bare_rate=plan.bare_rate,
+            end_shown=bool(plan.stops) or bool(self.ended),
             readings=_readings(self, delta, worst),
         )
 
