@@ -66,6 +66,7 @@ def test_f21_declared_stops_of_a_federation():
         label = take(made, rounds).label()
         assert label.worst.epsilon == pytest.approx(made.plan.client_worst(end, 1e-5).epsilon, rel=1e-9)
         assert label.worst.delta == 3e-5
+        assert label.end_shown
         assert all(figure.delta == 3e-5 and figure.epsilon >= label.worst.epsilon for figure in label.comparisons)
 
 
@@ -75,6 +76,7 @@ def test_f21_an_end_that_the_owner_declares_is_final(tmp_path):
     label = made.label()
     assert label.worst.epsilon == made.plan.client_worst(2, made.plan.delta).epsilon
     assert [c.state for c in label.checks if "needed elsewhere" in c.text] == ["open"]
+    assert label.end_shown
     with pytest.raises(PrivacyError, match="ended by its owner"):
         made.advance()
 
@@ -84,6 +86,7 @@ def test_f21_a_ledgers_budget_is_the_label_of_a_federation_that_it_ended(tmp_pat
     made = federation(ledger=tmp_path / "b.sqlite", rounds=200).run()
     assert 0 < made.server.taken < 200
     assert made.label().worst.epsilon == 4.0
+    assert not made.label().end_shown
     assert made.plan.client_worst(made.server.taken, 1e-5).epsilon < 4.0 < made.plan.client_worst(200, 1e-5).epsilon
 
 

@@ -17,8 +17,10 @@ from torch import nn
 from tacita import runs
 from tacita._check import PrivacyError
 from tacita.federated import Client, Federation, Local, Task, federation_plan
+from tacita.federated.labels import _checks
 from tacita.federated.local import client_name, label_of_run, named
 from tacita.ledger import Ledger
+from tacita.training.labels import FORM_TAKEN
 
 loss_fn = nn.functional.cross_entropy
 LEVELS = ("client", "parallel", "sequential", "joint")
@@ -70,6 +72,31 @@ def test_f12_constants_are_bit_identical_for_neighbouring_data(level):
         assert len({getattr(f.plan, field) for f in federations}) == 1
     one, other = (f.label().public().to_dict() for f in federations)
     assert one == other
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_client_that_loses_its_only_record_stops_nothing_and_shows_on_no_page(level):
+    pages = []
+    for kept in (1, 0):
+        data = make_data(clients=3)
+        data[0] = tuple(t[:kept] for t in data[0])
+        federation = make(level, data, plan=make_plan(level, clients=3), rng=None).run()
+        assert federation.server.taken == 3
+        if level == "sequential":  # the quickest label
+            pages.append(federation.label().public().to_dict())
+    assert all(page == pages[0] for page in pages)
+
+
+@pytest.mark.parametrize("empty", [[], (torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_client_without_records_sends_noise_alone_or_zeros(level, empty):
+    plan = make_plan(level)
+    task = Task(nn.Linear(4, 2), loss_fn)
+    client = Client("a", task, empty, plan, panel=4, rng=3)
+    update = torch.cat([v.flatten() for v in client.update(task.parameters, 1).values()])
+    assert bool((update == 0).all()) == (level == "client")
+    if level in ("parallel", "joint"):
+        assert client.account.epsilons(1) == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -244,6 +271,30 @@ def test_shared_ledgers_add_up_over_federations(tmp_path):
         make("client", ledger=tmp_path / "shared", rng=1).run()
     with pytest.raises(PrivacyError, match="use another ledger"):
         make("parallel", ledger=tmp_path / "shared")
+
+
+def checks_of(federation):
+    """Return the checks of the label, without its figures, which take seconds."""
+    return _checks(federation.server, federation._facts)
+
+
+def test_a_label_says_which_charges_are_in_memory_only(tmp_path):
+    def said(**settings):
+        return next(c for c in checks_of(make("joint", **settings)) if c.text.startswith("Every round was charged"))
+
+    own = tmp_path / "clients.sqlite"
+    half = said(ledger=own)
+    assert half.state == "open"
+    assert "for records in memory only" in half.text
+    assert said(ledger=own, record_ledger=tmp_path / "records.sqlite").state == "holds"
+
+
+def test_a_form_that_was_taken_from_clients_records_is_an_open_check():
+    pairs = [list(zip(*held, strict=True)) for held in make_data()]
+    whole = [record for held in pairs for record in held]
+    for clients, taken in ((make_data(), False), (pairs, True), ((whole, [np.arange(9), np.arange(9, 60)]), True)):
+        federation = make("parallel", clients)
+        assert [c.state for c in checks_of(federation) if c.text == FORM_TAKEN] == ["open"] * taken
 
 
 def test_clients_come_by_name_in_a_row_or_as_positions():

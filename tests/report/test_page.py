@@ -57,6 +57,15 @@ def test_public_and_owner_pages_say_which_they_are(make_label):
     assert 'content="noindex' in owner
 
 
+def test_a_page_that_tells_which_end_was_reached_says_so(make_label):
+    label = replace(make_label("x"), included=(), end_shown=True, readings=None)
+    assert "computed from the data, apart from which declared end was reached." in label_html(label)
+    for other in (replace(label, bare_rate=True), replace(label, included=(("accuracy", "90%"),))):
+        assert "Nothing on this page" not in label_html(other)
+        assert "which declared end was reached" in label_html(other)
+        assert Label.from_dict(other.to_dict()) == other
+
+
 def test_figures_published_by_choice_stand_in_their_own_box(make_label):
     label = replace(make_label("x"), included=())
     label = replace(label, readings=replace(label.readings, metrics=(("accuracy", "95.2%"),)))

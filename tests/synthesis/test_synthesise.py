@@ -4,6 +4,7 @@ import json
 import math
 import re
 import tomllib
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -103,8 +104,6 @@ def test_b1_the_public_label_is_the_same_without_one_record(tmp_path, monkeypatc
 
 
 def _with_train(task, train):
-    from dataclasses import replace
-
     return replace(task, train=train)
 
 
@@ -559,6 +558,30 @@ def test_a_budget_that_leaves_nothing_but_noise_is_refused_in_a_line(generator, 
     assert not any((tmp_path / "runs").iterdir())  # and there is nothing to go on with
 
 
+UNMEASURED = "measuring: it ends here, as these records do not allow more"
+
+
+def test_too_few_records_to_measure_end_with_the_same_label_and_a_line_without_their_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(quality, "measure_worth", lambda *_, **__: None)  # slow, and it measures nine records too
+    told, pages = [], []
+    for held in (9, 10):
+        task = prepare(recipe(epsilon=2.0))
+        few = replace(task, train=tuple(t[:99] for t in task.train), held=tuple(t[:held] for t in task.held))
+        monkeypatch.setattr("tacita.synthesis.jobs.prepare", lambda _, t=few: t)
+        folder = tmp_path / str(held)
+        job = start(recipe(epsilon=2.0), folder)
+        measured = {"quality": held == 9, "tell": lambda said: told.append(f"measuring: {said}")}
+        label = job.run(lambda step, doing: None, **measured)
+        assert not (folder / "quality.html").exists()
+        assert label == Label.from_dict(json.loads((folder / "guarantee.json").read_text()))
+        pages.append((folder / "label.html").read_bytes())
+    assert pages[0] == pages[1]
+    assert sum(said.startswith(UNMEASURED) for said in told) == 1
+    why = (tmp_path / "9" / "quality.txt").read_text()
+    assert "held_out must hold at least 10 records" in why
+    assert "9" not in why
+
+
 def test_data_of_one_class_end_with_a_label_and_a_line_instead_of_a_quality_page(tmp_path):
     """The budget is of the command, as the recipe has none."""
     (tmp_path / "people.csv").write_text(CSV.replace(",no\n", ",yes\n"))
@@ -566,7 +589,8 @@ def test_data_of_one_class_end_with_a_label_and_a_line_instead_of_a_quality_page
     asked = ("--config", tmp_path / "people.toml", "--epsilon", 3, "--dir", tmp_path / "runs")
     done = tacita("synthesise", *asked, "--ledger", tmp_path / "new.sqlite")
     assert done.exit_code == 0, done.exception
-    assert "one class only" in done.output
+    assert UNMEASURED in done.output
+    assert "one class" not in done.output
     assert "new ledger, without a budget" in done.output
     assert "Their quality" not in done.output
     (folder,) = (tmp_path / "runs").iterdir()

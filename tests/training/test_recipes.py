@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from tacita.cli import main
-from tacita.training.recipes import DEMOS, Recipe, default_model
+from tacita.training.recipes import DEMOS, Recipe, default_model, start
 
 CSV = "age,job,smoker\n" + "\n".join(
     f"{20 + i % 60},{['clerk', 'nurse', 'other'][i % 3]},{'yes' if i % 60 > 25 else 'no'}" for i in range(400)
@@ -111,6 +111,30 @@ def test_train_from_a_table_label_it_and_share_a_ledger(folder, tacita):
     assert f"tacita label {run}" in line
     wrong = tacita(folder, "label", str(run), "--include", "shoe size", code=2)
     assert "shoe size" in wrong.err
+
+
+@pytest.mark.parametrize("target", ["smoker", "age"])
+def test_a_held_out_record_on_which_the_model_fails_does_not_end_the_command(folder, monkeypatch, target):
+    """It counts as wrong where classes are told apart, and is left out where numbers are predicted."""
+    outputs = 2 if target == "smoker" else 1
+    (folder / f"moody_{target}.py").write_text(
+        "import torch\nclass Net(torch.nn.Linear):\n"
+        f"    def __init__(self):\n        super().__init__(4, {outputs})\n"
+        "    def forward(self, x):\n"
+        "        if not self.training and bool((x == 7.0).any()):\n            raise KeyError('the record')\n"
+        "        return super().forward(x)\n"
+    )
+    model = f'steps = 2\nmodel = "moody_{target}:Net"'
+    asked = TOML.replace('target = "smoker"', f'target = "{target}"').replace("steps = 12", model)
+    (folder / "run.toml").write_text(asked)
+    monkeypatch.chdir(folder)
+    job = start(Recipe.read("run.toml"), folder / "run")
+    inputs, targets = (t.clone() for t in job.held)
+    inputs[0], job.held = 7.0, (inputs, targets)
+    name, value = job.score()
+    job.held = tuple(t[1:] for t in (inputs, targets))
+    others = job.score()[1]
+    assert value == pytest.approx(others * (len(inputs) - 1) / len(inputs) if name == "accuracy" else others)
 
 
 def test_a_model_of_ones_own_and_a_resumed_command(folder):

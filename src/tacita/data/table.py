@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,18 +218,22 @@ def _read_columns(path: Path, schema: Schema) -> Encoded:
             kinds = "numbers or text" if column.type == "real" else "whole numbers, truth values or text"
             raise ValueError(f"{path.name}: array {column.name!r} must be one-dimensional, of {kinds}.")
     _same_length(arrays, path.name)
-    cells = {key: _cells(array, f"{path.name}: array {key!r}") for key, array in arrays.items()}
+    cells = {key: _cells(array) for key, array in arrays.items()}
     return _encode(cells, schema, path.name)
 
 
-def _cells(array: NDArray[Any], name: str) -> Cells:
+def _cells(array: NDArray[Any]) -> Cells:
+    """Return numbers as they are, and text cell by cell; one that is not Unicode is missing."""
     if array.dtype.kind in "biuf":
         return array
-    try:
-        cells = array.tolist()
-    except (ValueError, SystemError):  # numpy and Python raise either, and may quote the text
-        raise ValueError(f"{name} holds text that is not Unicode.") from None
-    return [(cell if isinstance(cell, str) else cell.decode(errors="replace")).strip() for cell in cells]
+    if array.dtype.kind == "S":
+        return [cell.decode(errors="replace").strip() for cell in array.tolist()]
+    width = array.dtype.itemsize // 4
+    plain = np.ascontiguousarray(array, dtype=f"=U{width}")
+    points = plain.view(np.uint32).reshape(len(array), width) if plain.size and width else np.zeros((len(array), 1))
+    readable = (points <= sys.maxunicode).all(axis=1)  # Python may fail on others, or make text that breaks later
+    cells = iter(plain[readable].tolist())
+    return [next(cells).strip() if good else "" for good in readable]
 
 
 def _same_length(arrays: Mapping[str, NDArray[Any]], name: str) -> None:

@@ -107,7 +107,7 @@ class Task:
 
     def try_one(self, records: Records | Part) -> None:
         """Run one record through, so that what cannot work fails before anything is charged."""
-        if self.training is None:
+        if self.training is None and len(records):
             try_one(self.model, self.loss, self.parameters, records)
 
     def settle(self, records: Records | Part) -> None:
@@ -151,7 +151,8 @@ class Client:
     Args:
         name: Its name in the federation.
         task: Model and loss.
-        dataset: Its records, as `PrivateTraining` takes them.
+        dataset: Its records, as `PrivateTraining` takes them, or none: then it sends noise alone, or an update of zeros
+            at level client. Whether it holds any stops nothing.
         plan: What the federation declared.
         panel: How many of its records are followed, for typical figures; 0 follows none.
         rng: A seed for its coins and its noise. None, the default, is seeded by the operating system.
@@ -161,7 +162,7 @@ class Client:
         self, name: str, task: Task, dataset: Any, plan: FederationPlan, *, panel: int = 0, rng: int | None = None
     ) -> None:
         self.name, self.task, self.plan = name, task, plan
-        self.records = dataset if isinstance(dataset, Records | Part) else Records(dataset)
+        self.records = dataset if isinstance(dataset, Records | Part) else Records(dataset, empty=True)
         self._seed = rng
         self.account = Account(plan, self._followed(panel)) if plan.of_records is not None and panel else None
         self.histogram: Counts = np.zeros(len(LEVELS), dtype=np.int64)
@@ -185,6 +186,8 @@ class Client:
             return self._update(parameters, random)
 
     def _update(self, parameters: Parameters, random: np.random.Generator) -> Parameters:
+        if self.plan.level == "client" and not len(self.records):
+            return {name: torch.zeros_like(value) for name, value in parameters.items()}
         if self.task.training is not None:
             update, self.memory = self.task.training(parameters, self.records, self.memory, random)
             return update
@@ -263,7 +266,7 @@ class Client:
         return with_noise(mean, self.plan.share_noise, random)
 
     def _measure(self, parameters: Parameters) -> None:
-        if self.account is None:
+        if self.account is None or not len(self.account.followed):
             return
         declared = _declared(self.plan)
         batch = self.records.marked(self.account.followed)
@@ -325,6 +328,8 @@ class Account:
 
         The estimators' own failures are shared out over all clients, since the largest figure of all is told.
         """
+        if not len(self.followed):  # no record costs anything
+            return [0.0, 0.0]
         self.settle(steps)
         delta, gamma = self.plan.delta, self.plan.delta / 20 / self.plan.clients
         band = self.accountant.guarantee(delta=delta * 19 / 20 + gamma, gamma=gamma).epsilon
@@ -355,11 +360,14 @@ class Part:
 
     def __init__(self, records: Records, positions: Counts) -> None:
         self._records, self._positions = records, np.asarray(positions)
-        if len(self._positions) == 0:
-            raise ValueError("A client must hold at least one record.")
 
     def __len__(self) -> int:
         return len(self._positions)
+
+    @property
+    def form_taken(self) -> bool:
+        """Whether what a record looks like was taken from the larger dataset, as `Records.form_taken`."""
+        return self._records.form_taken
 
     def take(self, indices: Any) -> Any:
         """Return the records at `indices` that are not broken, batched; None if there are none."""

@@ -122,6 +122,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             title=name or (self.run_dir.name if self.run_dir else "Private federation"),
             purpose=purpose or f"A model trained by a Flower federation with {type(strategy).__name__}.",
             seeded=rng is not None,
+            client_noise=plan.level != "client",
         )
         self.server: Server | None = None
         self._arrays: ArrayRecord | None = None

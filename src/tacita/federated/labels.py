@@ -16,6 +16,8 @@ from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.report.label import Check, Label, Readings
 from tacita.training.labels import (
     BARE_RATE,
+    FORM_TAKEN,
+    MEMORY,
     PERCENTS,
     RunFacts,
     end_check,
@@ -63,6 +65,7 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
         declared=_declared(server),
         checks=_checks(server, facts),
         bare_rate=plan.bare_rate,
+        end_shown=bool(plan.stops) or bool(server.ended),
         steps_word="round",
         not_hardened=not_hardened("how long a round takes depends on how many clients were drawn, and on their data"),
         readings=_readings(server, facts, worst, delta),
@@ -195,7 +198,8 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
     if plan.shares:
         rows.append(("Shares of the noise", f"{plan.shares}; the server adds those that are missing"))
     rows.append(("Divisor (expected clients)", f"{plan.divisor:g}"))
-    rows.append(("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"))
+    seed = "a chosen seed" if facts.seeded else "seeded by the operating system"
+    rows.append(("Randomness", f"of the server: {seed}" if facts.client_noise else seed))
     rows.append(ledger_row(facts))
     return tuple(rows)
 
@@ -229,7 +233,7 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
         holds("Each client enters a round by an independent coin, and a round may be empty"),
         holds("Updates that are not finite, or not of the model's shape, are dropped in silence"),
         holds("Noise, rates, divisors and the planned rounds were fixed before the first round"),
-        _charged(facts),
+        _charged(server),
     ]
     if plan.level == "client":
         checks.append(holds("Each client's update is clipped before noise is added to the sum"))
@@ -242,9 +246,11 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
     if plan.client_metrics:
         text = "What clients measured themselves was passed on: no figure on this label covers it"
         checks.append(Check(text=text, state="warning"))
-    checks += [noise_check(facts), end_check(server.ended, "round")]
+    checks += [*_noise(facts), end_check(server.ended, "round")]
     if plan.bare_rate:
         checks.append(open_check(BARE_RATE))
+    if facts.form_taken:
+        checks.append(open_check(FORM_TAKEN))
     people = "One client is one person or one institution; somebody behind several clients is covered less"
     if plan.of_clients is None:
         people = f"One record is one person, held by at most {plan.copies} of the clients"
@@ -258,11 +264,21 @@ def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _charged(facts: RunFacts) -> Check:
-    if facts.ledger == ":memory:":
-        text = "Every round was charged before anybody was asked, but in memory only: no other run knows of it"
-        return Check(text=text, state="open")
-    return Check(text="Every round was charged to the ledger, on disk, before anybody was asked", state="holds")
+def _noise(facts: RunFacts) -> list[Check]:
+    """Return where the noise came from; of clients that run elsewhere the server cannot know it."""
+    if not facts.client_noise:
+        return [noise_check(facts)]
+    own = holds("The server's coins and noise are seeded by the operating system and used once")
+    clients = open_check("Clients seed their coins and their noise by the operating system, not by a chosen seed")
+    return [noise_check(facts) if facts.seeded else own, clients]
+
+
+def _charged(server: Server) -> Check:
+    lost = [ledger.unit for ledger in server.ledgers if ledger.path.name == MEMORY]
+    if not lost:
+        return holds("Every round was charged to the ledger, on disk, before anybody was asked")
+    where = "in memory only" if len(lost) == len(server.ledgers) else f"for {lost[0]}s in memory only"
+    return open_check(f"Every round was charged before anybody was asked, but {where}: no other run knows of it")
 
 
 def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -> Readings:

@@ -107,6 +107,7 @@ class Federation:
             seeded=rng is not None,
             trained=len(self.clients) - len(held_out),
             held_out=len(held_out),
+            form_taken=any(client.records.form_taken for client in self.clients.values()),
         ).with_ledger(self.server.ledgers[0], shared=ledger is not None)
         self._save()
 
@@ -135,7 +136,8 @@ class Federation:
             name: Client(name, self._task, data, plan, panel=self._record_panel, rng=rng)
             for name, data in named(clients).items()
         }
-        self._task.try_one(next(iter(self.clients.values())).records)
+        held = [client.records for client in self.clients.values()]
+        self._task.try_one(next((records for records in held if len(records)), held[0]))
         self._dropout = _check.in_range("dropout", dropout, 0.0, 1.0)
         self._absent = np.random.default_rng(rng)
         self._costs_every = costs_every or plan.rounds

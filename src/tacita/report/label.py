@@ -140,6 +140,7 @@ class Label:
         not_hardened: What an attacker could still use, in sentences.
         included: (name, value) texts that the owner chose to publish although they depend on the data.
         bare_rate: True if a sampling rate was given as a number, which may have been computed from the data.
+        end_shown: True if the label tells which of several declared ends was reached, or that its owner ended the run.
         steps_word: What one step of the curves is called: `step`, or `round` in a federation.
         readings: For the owner only; None on a public label.
 
@@ -160,6 +161,7 @@ class Label:
     not_hardened: tuple[str, ...] = ()
     included: Pairs = ()
     bare_rate: bool = False
+    end_shown: bool = False
     steps_word: Literal["step", "round"] = "step"
     readings: Readings | None = None
 
@@ -178,8 +180,9 @@ class Label:
         fields.texts("not_hardened", self.not_hardened)
         fields.texts("included", *self.included)
         _check.one_of("steps_word", self.steps_word, ("step", "round"))
-        if not isinstance(self.bare_rate, bool):
-            raise TypeError("bare_rate must be true or false.")
+        for name, value in (("bare_rate", self.bare_rate), ("end_shown", self.end_shown)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} must be true or false.")
 
     def __str__(self) -> str:
         from tacita.report.text import label_text
@@ -226,6 +229,7 @@ class Label:
             "not_hardened": list(self.not_hardened),
             "included": [list(pair) for pair in self.included],
             "bare_rate": self.bare_rate,
+            "end_shown": self.end_shown,
             **({} if self.steps_word == "step" else {"steps_word": self.steps_word}),
             "readings": None if self.readings is None else self.readings.to_dict(),
         }
@@ -249,6 +253,7 @@ class Label:
                 not_hardened=tuple(fields.rows(data["not_hardened"])),
                 included=fields.pairs(data["included"]),
                 bare_rate=data["bare_rate"],
+                end_shown=data["end_shown"],
                 steps_word=data.get("steps_word", "step"),
                 readings=None if own is None else Readings.from_dict(own),
             )

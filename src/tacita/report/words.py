@@ -500,13 +500,18 @@ def source_note(label: Label) -> str:
     """Say what on this label was computed from the data."""
     if label.readings is not None:
         return "Only the rows marked publishable, the mechanism and the declared terms do not depend on the data."
+    end = "which declared end was reached"
     if label.bare_rate:
+        chosen = f"{end} and figures published by choice" if label.end_shown else "figures published by choice"
         return (
             "The sampling rate was given as a number: if it was computed from the data, this page tells how many "
-            "records there are. Nothing else on it was, apart from figures published by choice."
+            f"records there are. Nothing else on it was, apart from {chosen}."
         )
     if label.included:
-        return "Apart from the figures published by choice, nothing on this page was computed from the data."
+        chosen = f"the figures published by choice and {end}" if label.end_shown else "the figures published by choice"
+        return f"Apart from {chosen}, nothing on this page was computed from the data."
+    if label.end_shown:
+        return f"Nothing on this page was computed from the data, apart from {end}."
     return "Nothing on this page was computed from the data."
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _MEASURED = 5_000  # records of the average-case measure
 _GAMMA = 1e-15  # as in chapter 4
+_UNMEASURED = "quality.txt"  # why there is no quality page
 
 
 @dataclass
@@ -58,23 +59,33 @@ class Job:
             self.maker.run(progress)
             synthetic = release(self.maker, self.folder)
             self._inspect()
+            label = self._label()  # before measuring: what goes wrong there depends on the records
             if quality:
-                self._measure(synthetic, tell)
-            label = label_of_run(self.folder)
-            write_label(self.folder, label)
+                self._try_measuring(synthetic, tell)
+                label = self._label()
         finally:
             self.owner.close()
+        return label
+
+    def _label(self) -> Label:
+        label = label_of_run(self.folder)
+        write_label(self.folder, label)
         return label
 
     def _inspect(self) -> None:
         write_inspection(self.folder, self.folder / "inspect.html", title=self.maker.facts.title)
 
+    def _try_measuring(self, synthetic: Labelled, tell: Callable[[str], None] | None) -> None:
+        """Measure; what these records do not allow ends it, with one line for every reason."""
+        try:
+            self._measure(synthetic, tell)
+        except Exception as error:  # a single record can cause any: the reason is for the owner
+            runs.write_text(self.folder, _UNMEASURED, f"Not measured ({type(error).__name__}): {error}\n")
+            if tell is not None:
+                tell(f"it ends here, as these records do not allow more; {_UNMEASURED} says why, to the owner")
+
     def _measure(self, synthetic: Labelled, tell: Callable[[str], None] | None) -> None:
         task, label = self.maker.task, label_of_run(self.folder)
-        if len(torch.unique(task.train[1])) < 2 or len(torch.unique(task.held[1])) < 2:
-            if tell is not None:
-                tell("nothing, as the data hold records of one class only, from which no student learns")
-            return
         found = measure(
             task,
             synthetic,

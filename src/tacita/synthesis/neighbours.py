@@ -24,10 +24,8 @@ def check_records(name: str, inputs: Tensor, *, least: int = 2) -> None:
     """Raise unless `inputs` is a tensor of at least so many records, one per row."""
     if not isinstance(inputs, Tensor):
         raise TypeError(f"{name} must be a tensor of records, got {type(inputs).__name__}.")
-    if inputs.ndim < 2 or len(inputs) < least:
-        raise ValueError(
-            f"{name} must hold at least {least} records, one per row, got a tensor of shape {tuple(inputs.shape)}."
-        )
+    if inputs.ndim < 2 or len(inputs) < least:  # how many there are is not told
+        raise ValueError(f"{name} must hold at least {least} records, one per row of a tensor of 2 or more dimensions.")
 
 
 def feature_vectors(
@@ -52,7 +50,7 @@ def feature_vectors(
         with torch.no_grad():
             vectors = torch.cat([features(part) for part in torch.split(inputs, _BATCH)])
     if vectors.ndim != 2 or len(vectors) != len(inputs) or not vectors.shape[1]:
-        raise ValueError(f"features must give one vector per record of {name}, got shape {tuple(vectors.shape)}.")
+        raise ValueError(f"features must give one vector per record of {name}.")
     if like is not None and vectors.shape[1] != like.shape[1]:
         raise ValueError(f"{name} must have as many features as the rest, {like.shape[1]}, got {vectors.shape[1]}.")
     found = np.asarray(vectors.double().cpu().numpy(), dtype=np.float64)

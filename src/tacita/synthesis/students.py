@@ -251,7 +251,7 @@ def checked(name: str, data: Labelled, classes: int, *, least: int = 1, like: Te
     if inputs.ndim not in (2, 4) or not inputs.is_floating_point() or 0 in inputs.shape[1:]:
         raise ValueError(
             f"{name} must be images (n, channels, height, width) or table records (n, features) of floats, got "
-            f"{tuple(inputs.shape)} of {inputs.dtype}."
+            f"{inputs.ndim} dimensions of {inputs.dtype}."
         )
     if like is not None and inputs.shape[1:] != like.shape[1:]:
         raise ValueError(
@@ -259,9 +259,9 @@ def checked(name: str, data: Labelled, classes: int, *, least: int = 1, like: Te
             "be encoded alike."
         )
     if labels.shape != (len(inputs),) or labels.dtype != torch.int64:
-        raise ValueError(f"{name} must have one label (int64) a record, got {tuple(labels.shape)} of {labels.dtype}.")
+        raise ValueError(f"{name} must have one label (int64) a record, got labels of {labels.dtype}.")
     if len(inputs) < least:
-        raise ValueError(f"{name} must have at least {least} labelled records, got {len(inputs)}.")
+        raise ValueError(f"{name} must have at least {least} labelled records.")
     if not 0 <= int(labels.min()) <= int(labels.max()) < count:
         raise ValueError(f"{name} must have labels from 0 to {count - 1}, one for each of {count} classes.")
     if not bool(torch.isfinite(inputs).all()):

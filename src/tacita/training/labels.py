@@ -28,14 +28,19 @@ if TYPE_CHECKING:
 
 PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)
 _DRIFT = 0.01  # false alarms of the test for ordered data
-_MEMORY = ":memory:"
+MEMORY = ":memory:"
 BARE_RATE = "The sample rate was chosen without counting these data; it was given as a number, not by a declared size"
+FORM_TAKEN = "Records are of one form: what they look like was taken from them, not declared"
 _SMALL = 1000  # records in a running figure
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a run knows about itself besides its plan. Only title, purpose, seeded and form_taken may be published."""
+    """What a run knows about itself besides its plan.
+
+    Only title, purpose, seeded, form_taken and client_noise (noise is added by clients that run elsewhere, with seeds
+    that nobody here can know) may be published.
+    """
 
     title: str
     purpose: str
@@ -43,6 +48,7 @@ class RunFacts:
     trained: int = 0
     held_out: int = 0
     form_taken: bool = False
+    client_noise: bool = False
     status: str = "running"
     started: str = ""
     ledger: str = ""
@@ -69,7 +75,7 @@ class RunFacts:
     def with_ledger(self, ledger: Ledger, *, shared: bool) -> RunFacts:
         """Return the facts with the name of a shared ledger, or of one that is nowhere on disk."""
         name = ledger.path.name
-        return replace(self, ledger=name if shared or name == _MEMORY else "")
+        return replace(self, ledger=name if shared or name == MEMORY else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -131,6 +137,7 @@ class Standing:
             checks=checks,
             not_hardened=not_hardened(),
             bare_rate=plan.bare_rate,
+            end_shown=bool(plan.stops) or bool(self.ended),
             readings=_readings(self, delta, worst),
         )
 
@@ -178,7 +185,7 @@ class Standing:
         if self.plan.bare_rate:
             checks.append(open_check(BARE_RATE))
         if self.facts.form_taken:
-            checks.append(open_check("Records are of one form: what they look like was taken from them, not declared"))
+            checks.append(open_check(FORM_TAKEN))
         checks += [
             open_check("One record is one person; somebody with several records is covered by group privacy only"),
             open_check("Architecture, preprocessing and settings were chosen without looking at these data"),
@@ -295,8 +302,8 @@ def _times(plan: Plan, taken: int) -> list[int]:
 
 def ledger_row(facts: RunFacts) -> tuple[str, str]:
     """Return where a run was charged, for the table of its mechanism."""
-    own = "in memory only" if facts.ledger == _MEMORY else "the run's own"
-    return "Ledger", own if facts.ledger in ("", _MEMORY) else facts.ledger
+    own = "in memory only" if facts.ledger == MEMORY else "the run's own"
+    return "Ledger", own if facts.ledger in ("", MEMORY) else facts.ledger
 
 
 def _declared(plan: Plan, delta: float) -> tuple[str, ...]:
@@ -342,7 +349,7 @@ def noise_check(facts: RunFacts) -> Check:
 
 
 def _charge_check(facts: RunFacts) -> Check:
-    if facts.ledger == _MEMORY:
+    if facts.ledger == MEMORY:
         text = "Every step was charged before it was released, but in memory only: no other run knows of it"
         return Check(text=text, state="open")
     return Check(text="Every step was charged to the ledger, on disk, before it was released", state="holds")

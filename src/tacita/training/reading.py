@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _VOTERS = 15  # records that say what records look like
 _SAMPLED = 64  # records that a run remembers, to know its dataset again
+_AGAIN = 4  # readings that show what changes: what is drawn at random is rarely four times the same
 _READS = 8  # before a record is another one: few things that are drawn at random differ so often
 _BROKEN = "broken"
 
@@ -121,20 +122,23 @@ class Reader:
     def fingerprint(self) -> str:
         """Return marks of some records, drawn by a key that is kept with them.
 
-        What changes from reading to reading, as by random augmentation, is left out.
+        A part that changes from reading to reading in most records, as by random augmentation, is left out; so is a
+        single record that changes.
         """
         key = secrets.token_hex(16)
-        chosen = self._chosen(key)
-        first, again = ([self._marks(key, place) for place in chosen] for _ in range(2))
-        both = [(a, b) for a, b in zip(first, again, strict=True) if a and b]
-        kept = [all(a[slot] == b[slot] for a, b in both) for slot in range(len(_zeros(self.form)))]
-        if both and not any(kept):
+        passes = [[self._marks(key, place) for place in self._chosen(key)] for _ in range(_AGAIN)]
+        read = list(zip(*passes, strict=True))
+        whole = [marks for marks in read if all(marks)]
+        slots = range(len(_zeros(self.form)))
+        kept = [2 * sum(len({m[slot] for m in marks}) == 1 for marks in whole) > len(whole) for slot in slots]
+        if whole and not any(kept):
             warnings.warn(
-                "Every part of the dataset's records changes from reading to reading, so resuming can only compare how "
+                "Every part of most records changes from reading to reading, so resuming can only compare how "
                 "many there are.",
                 stacklevel=4,
             )
-        marks = [_joined(a, kept) if bool(a) == bool(b) else "" for a, b in zip(first, again, strict=True)]
+        found = [{_joined(m, kept) for m in marks} for marks in read]
+        marks = [joined.pop() if len(joined) == 1 else "" for joined in found]
         return " ".join((key, str(len(self._source)), "".join(str(int(k)) for k in kept), ",".join(marks)))
 
     def matches(self, fingerprint: str) -> bool:

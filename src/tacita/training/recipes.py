@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tacita import _check, runs
 from tacita._check import PrivacyError
+from tacita._guard import attempt, held
 from tacita.accounting import token_profile
 from tacita.data import Dataset, Schema, load, read_table
 from tacita.report.label import Label
@@ -212,14 +213,28 @@ class Job:
     held: tuple[Tensor, Tensor] = field(repr=False)
 
     def score(self) -> tuple[str, float]:
-        """Return what is measured on held-out records, and its value. For the owner."""
-        with torch.no_grad():
-            self.model.eval()
-            outputs = self.model(self.held[0])
-            self.model.train()
+        """Return what is measured on held-out records, and its value. For the owner.
+
+        A record on which the model fails is a wrong answer; where numbers are predicted it is left out.
+        """
+        self.model.eval()
+        with torch.no_grad(), held():
+            errors = attempt(self._errors, *self.held)
+            if errors is None:  # one of them fails: all others are still measured
+                own = [attempt(self._errors, x[None], y[None]) for x, y in zip(*self.held, strict=True)]
+                failed = torch.ones(int(self.dataset.classes is not None))
+                errors = torch.cat([failed[:0], *(failed if one is None else one for one in own)])
+        self.model.train()
         if self.dataset.classes is None:
-            return "root mean squared error (scaled)", float((outputs.flatten() - self.held[1]).square().mean().sqrt())
-        return "accuracy", float((outputs.argmax(1) == self.held[1]).float().mean())
+            return "root mean squared error (scaled)", float(errors.mean().sqrt())
+        return "accuracy", 1.0 - float(errors.mean())
+
+    def _errors(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each record's squared error, or whether its class is wrong."""
+        outputs = self.model(inputs)
+        if self.dataset.classes is None:
+            return (outputs.flatten() - targets).square()
+        return (outputs.argmax(1) != targets).float()
 
     def run(self, progress: Callable[[Step, Job], None] | None = None) -> Label:
         """Take the remaining steps and return the label, which the run directory gets too."""

@@ -35,9 +35,12 @@ class Records:
         device: Where batches go.
         like: For a map-style dataset: a made-up record that looks like all others, such as (torch.zeros(3, 32, 32), 0).
             By default most of 15 records say it; see `tacita.training.reading`.
+        empty: Whether there may be no record at all, as in a federation's client.
     """
 
-    def __init__(self, dataset: Any, device: torch.device | str = "cpu", *, like: Any = None) -> None:
+    def __init__(
+        self, dataset: Any, device: torch.device | str = "cpu", *, like: Any = None, empty: bool = False
+    ) -> None:
         self._device = device
         self._tensors: Any = None
         self._reader = Reader(dataset, like)
@@ -53,11 +56,11 @@ class Records:
         if self._tensors is None:
             self._size = len(dataset)
         else:
-            lengths = {len(t) if t.dim() else 0 for t in tree_leaves(self._tensors)}
-            if len(lengths) != 1:
+            lengths = {len(t) if t.dim() else -1 for t in tree_leaves(self._tensors)}
+            if len(lengths) != 1 or -1 in lengths:
                 raise ValueError("dataset's tensors must have one length: a record is a row of each.")
             self._size = lengths.pop()
-        if self._size == 0:
+        if self._size == 0 and not empty:
             raise ValueError("dataset must hold at least one record.")
 
     @classmethod
