@@ -456,7 +456,9 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
 
 def declare_end(folder: str | Path, reason: str) -> None:
     """End the federation of a run directory, declaring that this depended on nothing private."""
-    restore_federation(Path(folder), {})[0].end(reason)
+    with Owner(Path(folder)).opening() as owner:
+        restore_federation(Path(folder), {})[0].end(reason)
+    owner.close()
 
 
 def ledger_place(ledger: Ledger | str | Path | None, folder: Path | None, name: str) -> Ledger | str | Path:

@@ -156,7 +156,7 @@ class Server:
         """End the federation here, declaring that this depended on nothing private. No round can follow."""
         for charges in reversed(self._charges):  # the first one speaks for all
             if charges is self._charges[0] or not charges.ledger.ended(self.identity):
-                charges.ledger.end(self.identity, reason, owner=charges.owner)
+                charges.ledger.end(self.identity, reason, owner=charges.owner if self._opened else "")
 
     @property
     def next_round(self) -> int:

@@ -36,6 +36,7 @@ Loss = Callable[[Parameters, Any], Tensor]  # (parameters, one record) -> a scal
 _CHUNK_BYTES = 256 * 2**20  # what the per-record tensors of one chunk may take
 _BLOCK = 32  # records whose patches are copied at once
 _PIECE = 128
+_STATE_BYTES, _STATE_WORDS = 5056, slice(24, 24 + 624 * 8)  # of torch's Mersenne twister, as get_rng_state has it
 _TRIED = 16  # records, where a loss does not run on zeros
 _LARGEST, _SMALLEST = 1e18, 1e-12  # norms outside are beyond, or need more than, float32's squares
 _SAFE = 1.0 - 1e-6  # round-off in a norm stays below this: 16 additions a lane, half of it after the root
@@ -80,10 +81,20 @@ def fresh_draws(rng: np.random.Generator | None = None) -> Iterator[None]:
     Args:
         rng: Where the seed comes from, without moving its stream; the operating system if None.
     """
-    seed = secrets.randbits(63) if rng is None else int(rng.spawn(1)[0].integers(2**63))
+    own = np.random.default_rng(secrets.randbits(256)) if rng is None else rng.spawn(1)[0]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(int(own.integers(2**63)))
+        _fill_state(own)
         yield
+
+
+def _fill_state(rng: np.random.Generator) -> None:
+    """Fill the whole state of torch's generator, of which a seed sets 32 bits only: few enough to try them all."""
+    state = torch.get_rng_state()
+    if len(state) == _STATE_BYTES:
+        words = state.numpy()[_STATE_WORDS].view(np.uint64)
+        words[:] = rng.integers(2**32, size=len(words), dtype=np.uint64)
+        torch.set_rng_state(state)
 
 
 def clipped_sum(
