@@ -231,7 +231,7 @@ class Job:
 
     def _errors(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return each record's squared error, or whether its class is wrong."""
-        outputs = self.model(inputs)
+        outputs: Tensor = self.model(inputs)
         if self.dataset.classes is None:
             return (outputs.flatten() - targets).square()
         return (outputs.argmax(1) != targets).float()
