@@ -190,9 +190,10 @@ def test_npz_columns_of_another_form_are_refused(archive, changes, message):
 
 def test_a_cell_of_an_npz_column_that_is_not_unicode_is_missing_and_spoils_no_other(archive):
     whole = read_table(archive(**ARRAYS), schema())
-    for order, place in itertools.product("<>", (0, slice(None))):
+    for order, length in itertools.product("<>", (1, 8)):  # Python raises on a short one and takes a long one
         points = ARRAYS["job"].astype("<U8").view("<u4").reshape(3, 8).copy()
-        points[0, place] = 0x110000
+        points[0] = 0
+        points[0, :length] = 0x110000
         text = points.view("<U8")[:, 0].astype(f"{order}U8")
         data = read_table(archive(**ARRAYS | {"job": text}), schema())
         np.testing.assert_array_equal(data.inputs[0, 2:5], 0)

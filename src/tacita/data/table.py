@@ -231,11 +231,9 @@ def _cells(array: NDArray[Any]) -> Cells:
     width = array.dtype.itemsize // 4
     plain = np.ascontiguousarray(array, dtype=f"=U{width}")
     points = plain.view(np.uint32).reshape(len(array), width) if plain.size and width else np.zeros((len(array), 1))
-    readable = np.asarray(
-        (points <= sys.maxunicode).all(axis=1)
-    )  # Python may fail on others, or make text that breaks later
+    readable = points.max(axis=1) <= sys.maxunicode  # Python may fail on others, or make text that breaks later
     cells = iter(plain[readable].tolist())
-    return [next(cells).strip() if good else "" for good in readable]
+    return [next(cells).strip() if good else "" for good in readable.tolist()]
 
 
 def _same_length(arrays: Mapping[str, NDArray[Any]], name: str) -> None:
