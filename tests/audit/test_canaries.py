@@ -18,7 +18,7 @@ from tacita.accounting import LEVELS, TokenBudget, token_profile
 from tacita.audit import CanaryModel, Replay, canaries
 from tacita.audit.canaries import CONFIDENCES, CanaryAudit, Family, Tally, finding, step_evidence
 from tacita.training import PrivateTraining
-from tacita.training.plan import make_plan
+from tacita.training.plan import Plan
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 DELTA = 1e-5
@@ -26,7 +26,7 @@ SHAPES = [(4, 1, 3, 3), (4,), (5, 16), (5,)]
 
 
 def plan_for(noise, rate=0.1, steps=20, **others):
-    return make_plan(
+    return Plan.declare(
         stops=(),
         nominal_size=None,
         sample_rate=rate,

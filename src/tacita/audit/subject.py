@@ -117,7 +117,7 @@ def _of_training(private: PrivateTraining) -> Subject:
         train=train,
         held=held,
         own=_epsilons(private.accountants, label.worst.delta),
-        remake=None if private._initial is None else private.remake,
+        remake=None if private._remake is None else private.remake,
         why=why,
     )
 

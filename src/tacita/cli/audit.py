@@ -42,8 +42,8 @@ def audit(
     from tacita.cli.kinds import attack_of, label_of
     from tacita.runs import Run
 
-    attack = attack_of(run)
     chosen = [_check.one_of("--only", name, tuple(_NAMES)) for name in only or ATTACKS]
+    attack = attack_of(run)
     try:
         with _Progress(quiet=as_json) as progress:
             made = attack(run, attacks=chosen, minutes=minutes, references=references, rng=seed, progress=progress)
