@@ -119,7 +119,7 @@ class Finding:
     """One attack's result.
 
     Attributes:
-        key: Which attack: canaries, typical, membership, inversion, leak.
+        key: Which attack; a label shows one finding of a key.
         heading: Its name, for people.
         state: `not-refuted` if the attack could have broken a claim, or shown a leak, and did not: that proves neither.
             `warning` if it did, `open` if it cannot be judged.
@@ -131,6 +131,8 @@ class Finding:
         picture: A PNG as a `data:` address.
         picture_text: What the picture shows, for those who cannot see it. A picture needs one.
         notes: What the figures rest on, in sentences.
+        tests_claim: Whether the attack tests a claim of the label, so that a warning breaks it. False if it looks for
+            a leak that no claim excludes.
     """
 
     key: str
@@ -144,6 +146,7 @@ class Finding:
     picture: str = ""
     picture_text: str = ""
     notes: tuple[str, ...] = ()
+    tests_claim: bool = True
 
     def __post_init__(self) -> None:
         for name in ("key", "heading", "sentence", "picture", "picture_text"):
@@ -160,6 +163,8 @@ class Finding:
             raise TypeError("finding chart must be a Chart or None.")
         _check_picture(self.picture, self.picture_text)
         fields.several("finding notes", self.notes, str)
+        if not isinstance(self.tests_claim, bool):
+            raise TypeError("finding tests_claim must be true or false.")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; `from_dict` reads it."""
@@ -173,7 +178,10 @@ class Finding:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Finding:
-        """Rebuild what `to_dict` wrote. Anything else is refused."""
+        """Rebuild what `to_dict` wrote. Anything else is refused.
+
+        Files written before `tests_claim` existed are read as testing a claim: then a warning is not weakened.
+        """
         read = {
             "state": _BEFORE.get(data["state"], data["state"]),
             "columns": tuple(fields.rows(data["columns"])),
