@@ -31,7 +31,7 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ERROR = 5e-7  # the chance that any of the tests raises an alarm on a step that is as declared
 SHARE = ERROR / len(KINDS)
-SAID: dict[Kind, str] = {
+FAULT_TEXTS: dict[Kind, str] = {
     "noise": "there is less noise than declared",
     "steps": "a step has less noise than declared",
     "parts": "a part of the gradient has less noise than declared",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tacita import _check
 from tacita.training.gradients import Clipped
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
@@ -39,9 +40,10 @@ class Replay:
         count: How many canaries. By default as many as take some seconds. `parts` gives the rank of the tensor each
             is in: vectors, matrices and the like are also tested by themselves.
         dtype: Of the parameters.
-        rng: A seed for coins and noise, as of `PrivateTraining`.
+        seed: Seeds coins and noise, as in `PrivateTraining`.
     """
 
+    @_check.renamed(rng="seed")
     def __init__(
         self,
         plan: Plan,
@@ -50,13 +52,12 @@ class Replay:
         steps: int | None = None,
         count: int | None = None,
         dtype: torch.dtype = torch.float32,
-        rng: int | None = None,
+        seed: int | None = None,
     ) -> None:
-        self.plan, self.steps, self._rng = plan, plan.steps if steps is None else steps, rng
+        self.plan, self.steps, self._seed = plan, plan.steps if steps is None else steps, seed
         self.count = most_canaries(self.steps, plan.sample_rate) if count is None else count
-        kept = _small_enough(shapes)
-        self.left_out = len(shapes) - len(kept)
-        own = _Own(_repeated(kept, self.steps), dtype)
+        self.left_out = left_out(shapes)
+        own = _Own(_repeated(_small_enough(shapes), self.steps), dtype)
         drawn = plan.sample_rate if plan.individual_every is None else 1.0  # or all of them are measured
         room = min(self.count, own.size, int(_DENSE / (drawn * max(1, own.size))))
         wide = CanaryModel(self.count - room, dtype)
@@ -86,9 +87,9 @@ class Replay:
         loud = _LOUD * self.plan.clip_norm
         where = torch.from_numpy(np.append(places, _NOWHERE))
         records = (where, torch.zeros(len(where)))
-        rng = None if self._rng is None else self._rng + part
+        seed = None if self._seed is None else self._seed + part
         room = self._rooms[part][0]
-        return still(self.plan, room, lambda value, _: loud * value, records, steps=self.steps, rng=rng)
+        return frozen_training(self.plan, room, lambda value, _: loud * value, records, steps=self.steps, seed=seed)
 
     def _level(self) -> float:
         """Return what the last step held every canary to, over the clip norm: they all measure the same."""
@@ -114,10 +115,22 @@ def _among(present: Any, drawn: Any) -> Any:
     return found
 
 
-def still(
-    plan: Plan, model: nn.Module, loss_fn: Any, records: tuple[Tensor, ...], *, steps: int, rng: int | None
+def frozen_training(
+    plan: Plan, model: nn.Module, loss_fn: Any, records: tuple[Tensor, ...], *, steps: int, seed: int | None
 ) -> Watched:
-    """Return a training with the plan's mechanism, in memory, that does not move its model."""
+    """Return a training with a plan's mechanism, in memory, whose learning rate is 0.
+
+    Args:
+        plan: What the run declared.
+        model: Holds a coordinate for each canary.
+        loss_fn: Takes an output and a target.
+        records: The canaries.
+        steps: How many steps it may take.
+        seed: Seeds coins and noise.
+
+    Returns:
+        A training that leaves its noisy gradients on the parameters.
+    """
     return Watched(
         model,
         loss_fn,
@@ -132,7 +145,7 @@ def still(
         record_budget=plan.record_budget,
         panel=0,
         delta=plan.delta,
-        rng=rng,
+        rng=seed,
     )
 
 
@@ -190,9 +203,9 @@ def most_canaries(steps: int, sample_rate: float) -> int:
     return int(min(_MOST, max(_FEWEST, min(seen, _DRAWS / (steps * sample_rate)))))
 
 
-def shapes_of(parameters: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
-    """Return the shapes of named parameters."""
-    return [tuple(p.shape) for p in parameters.values()]
+def left_out(shapes: Sequence[Sequence[int]]) -> int:
+    """Return how many of a model's tensors are too large to be replayed."""
+    return len(shapes) - len(_small_enough(shapes))
 
 
 def _repeated(shapes: Sequence[Sequence[int]], steps: int) -> list[Sequence[int]]:

@@ -10,7 +10,7 @@ from scipy.stats import beta, binom
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import nn
 
-from tacita.audit.membership import compare_scores, membership
+from tacita.audit import compare_scores, membership
 from tacita.data import load
 from tacita.guarantee import attack_success
 from tacita.training import PrivateTraining
