@@ -48,7 +48,7 @@ class Session:
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def rng(self, stream: int) -> np.random.Generator:
-        """Return a generator. Every use of randomness in the package has a stream number of its own."""
+        """Return the generator of a stream. Every use of randomness in the package has its own stream number."""
         return np.random.default_rng(None if self.base_seed is None else [self.base_seed, stream])
 
     def seed(self, stream: int) -> int | None:

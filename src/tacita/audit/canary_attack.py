@@ -58,8 +58,7 @@ def canaries(
     """Audit any private step function: does it leak more than it claims?
 
     Args:
-        step_fn: Takes one step on the canaries marked in the boolean array it is given, and returns what an attacker
-            sees of each; see `StepFunction`.
+        step_fn: Takes one step on the canaries that are present, and returns what is seen of each: see `StepFunction`.
         sample_rate: What is claimed: the chance with which each record enters a step.
         noise_multiplier: What is claimed: noise standard deviation over the clip norm.
         steps: How many steps.
@@ -89,7 +88,7 @@ def canaries(
         ('claim broken', True)
     """
     q, sigma, planned = check_mechanism(sample_rate, noise_multiplier, steps)
-    dlt = _check.probability("delta", delta)
+    _check.probability("delta", delta)
     present = np.random.default_rng(seed).random(_check.count("count", count, high=10**8)) < 0.5
     tally = Tally(present, sample_rate=q, noise_multiplier=sigma, parts=parts)
     direct = Direct(present, sample_rate=q, noise_multiplier=sigma, parts=parts)
@@ -98,8 +97,8 @@ def canaries(
         tally.add(seen, level)
         direct.add(seen, level, drawn)
     if epsilon is None or tally.steps < planned:
-        epsilon = worst_case(sample_rate=q, noise_multiplier=sigma, steps=tally.steps, delta=dlt).epsilon
-    found = tally.audit(who=who, epsilon=epsilon, delta=dlt, certain=CERTAIN + ERROR)
+        epsilon = worst_case(sample_rate=q, noise_multiplier=sigma, steps=tally.steps, delta=delta).epsilon
+    found = tally.audit(who=who, epsilon=epsilon, delta=delta, certain=CERTAIN + ERROR)
     return replace(found, tests=direct.tests(), noise=direct.scale.ratio)
 
 

@@ -22,7 +22,7 @@ from tacita import _check
 from tacita.audit.attack import Session
 from tacita.audit.intervals import interval
 from tacita.audit.inversion_result import Inversion, Rate
-from tacita.audit.models import evaluation_mode, minimise
+from tacita.audit.models import evaluation_mode, minimise, outputs
 from tacita.audit.target import SkippedError, Target
 from tacita.report.finding import Finding
 
@@ -34,7 +34,6 @@ _LARGEST_SIDE, _BATCH = 32, 512  # of the images that the recogniser looks at, a
 _LEARNING_RATE = 3e-3  # of the recogniser and of the model without privacy
 _PLAIN_STEPS, _PLAIN_BATCH = 400, 128
 _RECORDS_PER_CLASS = 5  # held out, to train the recogniser on
-_IMAGE_DIMENSIONS = 3
 
 
 def invert(
@@ -109,19 +108,16 @@ def inversion(
         )
     rng = rng or np.random.default_rng()
     count = _check.count("starts", starts)
-    rates, shown = [], []
-    for model, accuracy in ((plain_model, plain_accuracy), (private_model, private_accuracy)):
-        pictures = torch.stack(
-            [invert(model, targets.shape[1:], len(targets), steps=steps, rng=rng) for _ in range(count)]
-        )
-        rates.append(_rate(pictures, recogniser, accuracy))
-        shown.append(pictures[0])
+    plain, private = (
+        torch.stack([invert(model, targets.shape[1:], len(targets), steps=steps, rng=rng) for _ in range(count)])
+        for model in (plain_model, private_model)
+    )
     return Inversion(
         class_names=tuple(str(name) for name in class_names),
-        plain=rates[0],
-        private=rates[1],
+        plain=_rate(plain, recogniser, plain_accuracy),
+        private=_rate(private, recogniser, private_accuracy),
         starts=count,
-        images=(targets.detach().cpu().float(), shown[0], shown[1]),
+        images=(targets.detach().cpu().float(), plain[0], private[0]),
     )
 
 
@@ -144,8 +140,8 @@ def recogniser(
 
     def loss() -> Tensor:
         rows = torch.randperm(len(images))[:_BATCH]
-        outputs = head(images[rows] + 0.5 * torch.randn(len(rows), images.shape[1]))
-        return functional.cross_entropy(outputs, labels[rows])
+        noisy = images[rows] + 0.5 * torch.randn(len(rows), images.shape[1])
+        return functional.cross_entropy(head(noisy), labels[rows])
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int((rng or np.random.default_rng()).integers(2**62)))
@@ -163,8 +159,8 @@ class InversionAttack:
 
     def check(self, target: Target) -> None:
         """Require a classifier of images, with enough held-out records to train a recogniser."""
-        (inputs, targets), (_, classes) = target.classified
-        if inputs.dim() != 1 + _IMAGE_DIMENSIONS:
+        (inputs, targets), (_, classes) = target.classified()
+        if inputs.dim() != 4:
             raise SkippedError("inversion needs image records")
         if len(classes) < _RECORDS_PER_CLASS * (int(targets.max()) + 1):
             raise SkippedError("it needs five held-out records a class, to train a judge on")
@@ -172,9 +168,9 @@ class InversionAttack:
     def run(self, session: Session) -> Inversion:
         """Train a model without privacy and a recogniser, and rebuild pictures from both models."""
         target = session.target
-        (inputs, targets), (held, answers) = target.classified
+        (inputs, targets), (held, answers) = target.classified()
         names = target.classes or tuple(str(i) for i in range(int(targets.max()) + 1))
-        model, plain = target.trained[0], _without_privacy(session)
+        model, plain = target.trained()[0], _without_privacy(session)
         return inversion(
             model,
             plain,
@@ -192,8 +188,8 @@ class InversionAttack:
 
 
 def _without_privacy(session: Session) -> nn.Module:
-    (inputs, targets), _ = session.target.classified
-    (model, _, _), (_, loss_fn) = session.target.fresh(), session.target.trained
+    (inputs, targets), _ = session.target.classified()
+    (model, _, _), (_, loss_fn) = session.target.fresh(), session.target.trained()
     rng, size = session.rng(7), min(_PLAIN_BATCH, len(targets))
 
     def loss() -> Tensor:
@@ -206,8 +202,7 @@ def _without_privacy(session: Session) -> nn.Module:
 
 
 def _accuracy(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
-    with torch.no_grad():
-        return float((model(inputs).argmax(1) == targets).float().mean())
+    return float((outputs(model, inputs).argmax(1) == targets).float().mean())
 
 
 class _Seen(nn.Module):

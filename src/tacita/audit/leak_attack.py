@@ -13,7 +13,6 @@ References:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,23 +20,22 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
-from torch.func import grad, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from tacita import _check
 from tacita.audit.attack import Session
 from tacita.audit.exchange import Floats, compare_distances, compare_numbers, corrected
 from tacita.audit.leak_result import LEVEL, Leak
+from tacita.audit.models import record_gradients
 from tacita.audit.target import FEWEST, SkippedError, Target
 from tacita.report.finding import Finding
-from tacita.training.gradients import Loss, Parameters, length, record_norms
+from tacita.training.gradients import Loss, Parameters, record_norms
 from tacita.training.records import Records, record_loss
 from tacita.training.step import check_clip_norm
 
 _FEWEST = 10  # records a side
 _MOST_NORMS, _MOST_GRADIENTS = 2000, 500  # records a side
-_MOST_WEIGHTS = 2**14  # gradients that are longer are sketched to so many numbers
+_MOST_WEIGHTS = 2**14  # gradients that are longer are sketched to this many numbers
 
 
 def leak(
@@ -138,19 +136,19 @@ class LeakAttack:
 
     def check(self, target: Target) -> None:
         """Require the model, and enough records on both sides."""
-        sides, _ = target.records, target.trained
-        if min(len(side[-1]) for side in sides) < FEWEST:
+        target.trained()
+        if min(len(side[-1]) for side in target.records()) < FEWEST:
             raise SkippedError(f"it compares at least {FEWEST} records a side")
 
     def run(self, session: Session) -> Leak:
         """Compare gradients at the trained model's parameters."""
         target = session.target
-        model, loss_fn = target.trained
+        model, loss_fn = target.trained()
         inside, outside = target.record_epsilons or (None, None)
         return leak_test(
             record_loss(model, loss_fn),
-            {name: p.detach() for name, p in model.named_parameters() if p.requires_grad},
-            *target.records,
+            {name: p for name, p in model.named_parameters() if p.requires_grad},
+            *target.records(),
             clip_norm=target.plan.clip_norm,
             epsilon_inside=inside,
             epsilon_outside=outside,
@@ -178,19 +176,11 @@ def _compare(
 
 
 def _clipped_gradients(loss: Loss, parameters: Parameters, records: Any, clip_norm: float) -> Iterator[Floats]:
-    """Yield clipped gradients over the clip norm, a few records at a time; zero for one that is not finite."""
-    differentiate = vmap(grad(loss), in_dims=(None, 0), randomness="different")
-    weights = sum(p.numel() for p in parameters.values())
-    chunk = max(1, min(256, 2**24 // weights))
-    for start in range(0, length(records), chunk):
-        part = tree_map(lambda t, start=start: t[start : start + chunk], records)
-        with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():  # as in training: no fused per-record form
-            warnings.filterwarnings("ignore", message="There is a performance drop")
-            found = differentiate(parameters, part)
-        flat = torch.cat([g.double().flatten(1) for g in found.values()], 1)
-        norm = flat.norm(dim=1)
+    """Yield clipped gradients over the clip norm, some records at a time; zero for one that is not finite."""
+    for rows in record_gradients(loss, parameters, records):
+        norm = rows.norm(dim=1)
         factor = torch.where(norm.isfinite(), 1.0 / norm.clamp_min(clip_norm), 0.0)
-        yield (flat.nan_to_num(0.0, 0.0, 0.0) * factor[:, None]).cpu().numpy()
+        yield (rows.nan_to_num(0.0, 0.0, 0.0) * factor[:, None]).cpu().numpy()
 
 
 def _sketch(weights: int, rng: np.random.Generator) -> Any:
@@ -237,5 +227,5 @@ def _epsilons(inside: ArrayLike | None, outside: ArrayLike | None) -> list[Float
 
 
 def _some(rows: Any, most: int, rng: np.random.Generator) -> Any:
-    """Return at most so many rows, in random order."""
+    """Return at most `most` rows, in random order."""
     return rows[rng.permutation(len(rows))[:most]]

@@ -128,19 +128,15 @@ def _sentence(found: Leak) -> str:
     different = [c for c in found.comparisons if c.differs]
     kinds = "; ".join(f"{c.quantity} ({', '.join(k.of for k in c.checks if k.corrected < LEVEL)})" for c in different)
     text = f"Records inside the training set differ from records outside, by {kinds}. "
-    told = [c for c in different if c.success is not None]
-    if told:
-        text += _guess(max(told, key=lambda c: abs(c.success[0] - 0.5) if c.success else 0.0)) + " "
+    clearest = max(different, key=lambda c: abs(c.success[0] - 0.5) if c.success else -1.0)
+    if clearest.success is not None:
+        which, (share, low, high) = _pointed(clearest)
+        text += (
+            f"Of two records, one inside and one outside, the one with the {which} {clearest.quantity} is the one "
+            f"inside in {_of_hundred(share)} of 100 cases (95% interval: {_of_hundred(low)} to "
+            f"{_of_hundred(high, up=True)}; a coin's toss is right in 50). "
+        )
     return text + "Figures read from single records must stay with the owner."
-
-
-def _guess(c: Comparison) -> str:
-    which, (share, low, high) = _pointed(c)
-    return (
-        f"Of two records, one inside and one outside, the one with the {which} {c.quantity} is the one inside in "
-        f"{_of_hundred(share)} of 100 cases (95% interval: {_of_hundred(low)} to {_of_hundred(high, up=True)}; a "
-        f"coin's toss is right in 50)."
-    )
 
 
 def _pointed(c: Comparison) -> tuple[str, tuple[float, float, float]]:

@@ -100,12 +100,13 @@ class MembershipAttack:
 
     def check(self, target: Target) -> None:
         """Require a classifier with its records."""
-        _ = target.classified, target.trained
+        target.classified()
+        target.trained()
 
     def run(self, session: Session) -> Membership:
         """Train reference models as the run was trained, and compare."""
         target, worst = session.target, session.target.label.worst
-        members, others = target.classified
+        members, others = target.classified()
         seeds = itertools.count(100)  # a stream for each reference model
 
         def train(inputs: Tensor, targets: Tensor) -> nn.Module:
@@ -113,7 +114,7 @@ class MembershipAttack:
             return target.retrain((inputs, targets), sample_rate=rate, rng=session.seed(next(seeds))).run().model
 
         return membership(
-            target.trained[0],
+            target.trained()[0],
             (members[0], members[1]),
             (others[0], others[1]),
             train=train,

@@ -82,7 +82,7 @@ class Tally:
         self.steps += 1
 
     def _noise(self, seen: Floats) -> Any:
-        """Return the noise multiplier to score with: the claimed one, or less where that is plainly not there.
+        """Return the noise multiplier to score with: the claimed one, or less where there is clearly less noise.
 
         It is measured on the first tenth of each part, on canaries that are absent. Those are scored with the claim,
         so that what a canary is scored with never depends on itself or on later ones: given the canaries before, a
@@ -99,7 +99,7 @@ class Tally:
         return self.noise_multiplier * np.where(self._early, 1.0, factors[self.parts])
 
     def _short(self, squares: Floats, looks: Counts) -> Floats:
-        """Return by part which share of the claimed noise is there: 1, or less where that is plain."""
+        """Return by part the share of the claimed noise that is present: 1, or less where that is significant."""
         found = np.sqrt(squares / np.maximum(1, looks)) / self.noise_multiplier
         less = (found < 1.0 - 4.0 / np.sqrt(2.0 * np.maximum(1, looks))) & (looks >= _FEWEST_PROBES)
         return np.where(less, np.maximum(found, 0.05), 1.0)
@@ -123,6 +123,9 @@ class Tally:
             counts: Steps at each level by kind, if an accountant kept its own.
             limit: What must be exceeded to break the claim, if that is more than the claim.
             certain: The confidence at which guesses break it.
+
+        Returns:
+            The audit, without direct tests.
         """
         shares = np.bincount(self.kinds, minlength=len(self.counts)) / len(self.kinds)
         family = Family(self.counts if counts is None else counts, shares, self.sample_rate)
@@ -149,7 +152,7 @@ class Tally:
         )
 
     def _epsilon(self, family: Family, share: float, delta: float) -> float:
-        """Return the epsilon of claimed steps with as much less noise as such a share of right guesses takes."""
+        """Return the epsilon of the claimed steps at the noise that explains such a share of right guesses."""
         return family.epsilon(family.noise(2.0 * share - 1.0, self.noise_multiplier), delta)
 
     @property
@@ -213,7 +216,7 @@ class Family:
         return self._distances[noise_multiplier]
 
     def noise(self, distance: float, near: float) -> float:
-        """Return a noise multiplier, 0.1% too large at most, of which the distance is as given; infinite for none."""
+        """Return the noise multiplier of a distance, at most 0.1% too large; infinity if no noise gives it."""
         low = high = near
         while self.distance(low) < distance and low > _NOISE[0]:
             low /= 2.0

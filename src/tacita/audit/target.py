@@ -60,24 +60,21 @@ class Target:
     classes: tuple[str, ...] | None = None
     why: str = ""
 
-    @property
     def records(self) -> tuple[Data, Data]:
-        """The records trained on and those held out; raises `SkippedError` if they are not available."""
+        """Return the records trained on and those held out, or raise `SkippedError`."""
         if self.train is None or self.holdout is None or self.remake is None:
             raise SkippedError(self.why)
         return self.train, self.holdout
 
-    @property
     def classified(self) -> tuple[Data, Data]:
-        """Records (inputs, class), trained on and held out; raises `SkippedError` if there are none."""
-        train, holdout = self.records
+        """Return records (inputs, class), trained on and held out, or raise `SkippedError`."""
+        train, holdout = self.records()
         if len(train) != 2 or train[1].is_floating_point() or train[1].dim() != 1:
             raise SkippedError("it attacks classifiers of records (inputs, class)")
         return train, holdout
 
-    @property
     def trained(self) -> tuple[nn.Module, Callable[[Any, Any], Tensor]]:
-        """The trained model and its loss; raises `SkippedError` if they are not available."""
+        """Return the trained model and its loss, or raise `SkippedError`."""
         if self.model is None or self.loss_fn is None:
             raise SkippedError(self.why)
         return self.model, self.loss_fn
@@ -96,7 +93,7 @@ class Target:
         model, optimizer, scheduler = self.fresh()
         return PrivateTraining(
             model,
-            self.trained[1],
+            self.trained()[1],
             records,
             optimizer=optimizer,
             scheduler=scheduler,

@@ -8,20 +8,19 @@ canary leaks what its record would leak to an attacker who knows everybody else.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
 
 from tacita import _check
 from tacita.accounting import LEVELS, level_of
 from tacita.audit.attack import Session
 from tacita.audit.canary_attack import finding_of
 from tacita.audit.canary_result import CanaryAudit
+from tacita.audit.models import record_gradients
 from tacita.audit.replay import CanaryModel, frozen_training, most_canaries
 from tacita.audit.tally import Tally, paced
 from tacita.audit.target import Data, SkippedError, Target
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from tacita._check import Floats
 
 _DISTINCT = 128  # held-out records that canaries are made of
-_NUMBERS = 5_000_000  # in the gradients computed at once
 
 
 @_check.renamed(rng="seed")
@@ -100,12 +98,12 @@ class TypicalAttack:
         """Require followed and held-out records."""
         if target.label.readings is None or not target.label.readings.typical:
             raise SkippedError("nobody was followed, so there is no typical case to attack")
-        _ = target.records
+        target.records()
 
     def run(self, session: Session) -> CanaryAudit:
         """Train the run once more, with canaries beside it."""
         target, plan, label = session.target, session.target.plan, session.target.label
-        train, holdout = target.records
+        train, holdout = target.records()
 
         def make(records: Data) -> PrivateTraining:
             return target.retrain(
@@ -137,10 +135,7 @@ class _Lookalikes:
 
     def __init__(self, shadow: PrivateTraining, records: Data, kinds: Any, present: Any, seed: int | None) -> None:
         self.shadow, self.records, self.plan = shadow, records, shadow.plan
-        self.gradients = vmap(
-            grad(record_loss(shadow.model, shadow.loss_fn)), in_dims=(None, 0), randomness="different"
-        )
-        self.size = sum(p.numel() for p in shadow.parameters.values())
+        self.loss = record_loss(shadow.model, shadow.loss_fn)
         self.norms = torch.zeros(len(records[-1]))
         self.bounds: Floats = np.ones(len(records[-1]))
         self.room, self.count = CanaryModel(len(present)), len(present)
@@ -161,10 +156,6 @@ class _Lookalikes:
         return seen, np.minimum(lengths, self.bounds)
 
     def _norms(self) -> Tensor:
-        parameters = {name: p.detach() for name, p in self.shadow.parameters.items()}
-        parts = math.ceil(self.size * len(self.norms) / _NUMBERS)
-        found = []
-        for part in torch.tensor_split(torch.arange(len(self.norms)), parts):
-            some = self.gradients(parameters, tuple(t[part] for t in self.records))
-            found.append(sum(g.flatten(1).double().square().sum(1) for g in some.values()))
-        return torch.nan_to_num(torch.cat(found).sqrt(), nan=0.0, posinf=0.0).float()  # such a record contributes zero
+        gradients = record_gradients(self.loss, self.shadow.parameters, self.records)
+        norms = torch.cat([rows.norm(dim=1) for rows in gradients])
+        return torch.nan_to_num(norms, nan=0.0, posinf=0.0).float()  # such a record contributes zero
