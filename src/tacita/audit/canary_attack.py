@@ -88,7 +88,7 @@ def canaries(
         ('claim broken', True)
     """
     q, sigma, planned = check_mechanism(sample_rate, noise_multiplier, steps)
-    _check.probability("delta", delta)
+    delta = _check.probability("delta", delta)
     present = np.random.default_rng(seed).random(_check.count("count", count, high=10**8)) < 0.5
     tally = Tally(present, sample_rate=q, noise_multiplier=sigma, parts=parts)
     direct = Direct(present, sample_rate=q, noise_multiplier=sigma, parts=parts)

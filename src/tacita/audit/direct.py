@@ -347,7 +347,7 @@ class _Draws:
         return {"rate": [total, *binom.sf(sizes - 1, self.count, self.rate)], "coins": list(self._coins(steps, sizes))}
 
     def _coins(self, steps: int, sizes: Any) -> Iterable[float]:
-        """Yield p-values: of canaries drawn often, of those drawn at two steps, and of batch sizes that are too even."""
+        """Yield p-values of canaries drawn often, of those drawn at two steps, and of batch sizes that are too even."""
         yield self.count * float(binom.sf(self._times.max() - 1, steps, self.rate))
         for rate in _RATES:
             often = int(binom.isf(rate, steps, self.rate)) + 1
