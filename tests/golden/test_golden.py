@@ -130,7 +130,8 @@ def of_run(folder):
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     text = tacita("label", str(folder)).replace(str(folder), "RUN").splitlines()
     text = [line for line in text if "accuracy:" not in line]
-    return {"text": text, "label": label, "run": run, "files": sorted(path.name for path in folder.iterdir())}
+    files = sorted(path.name for path in folder.iterdir() if not path.name.endswith(("-wal", "-shm")))
+    return {"text": text, "label": label, "run": run, "files": files}
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from tacita.audit.target import SkippedError, Target
-from tacita.report.finding import Finding
+from tacita.label import Finding
 
 
 class Result(Protocol):

@@ -24,7 +24,7 @@ from tacita.audit.direct import ERROR, Direct
 from tacita.audit.replay import Replay, left_out
 from tacita.audit.tally import CERTAIN, Tally, paced
 from tacita.audit.target import Target
-from tacita.report.finding import Finding
+from tacita.label import Finding
 from tacita.training.step import one_thread
 
 if TYPE_CHECKING:

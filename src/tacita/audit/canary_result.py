@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tacita.assumptions import assume
 from tacita.audit.direct import FAULT_TEXTS, Test
 from tacita.guarantee import Guarantee, percent_text, round_up_text
-from tacita.report.finding import Bound, Finding, State
+from tacita.label import AttackState, Bound, Finding
 
 CONFIDENCES = (0.95, 0.9995)
-VERDICTS: dict[State, str] = {"not-refuted": "not refuted", "open": "no verdict", "warning": "claim broken"}
+VERDICTS: dict[AttackState, str] = {"not-refuted": "not refuted", "open": "no verdict", "warning": "claim broken"}
 _SHOWN = 2  # faults in a sentence: one fault often fails several tests
 
 
@@ -82,7 +83,7 @@ class CanaryAudit:
         return tuple(test for test in self.tests if test.failed)
 
     @property
-    def state(self) -> State:
+    def state(self) -> AttackState:
         """`warning` if the claim is broken, `open` if the audit should be repeated."""
         return "warning" if self.broken else "open" if self.doubtful else "not-refuted"
 
@@ -105,8 +106,8 @@ class CanaryAudit:
             method="canaries",
             scope="reading",
             assumptions=(
-                f"{confidence:.2%} confidence over the audit's own coins",
-                "the steps are Poisson-sampled Gaussian ones, at the claimed sample rate and bounds, of whatever noise",
+                assume("audit-confidence", confidence=f"{confidence:.2%}"),
+                assume("sampled-gaussian-steps"),
             ),
         )
 

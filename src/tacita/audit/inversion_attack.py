@@ -24,7 +24,7 @@ from tacita.audit.intervals import interval
 from tacita.audit.inversion_result import Inversion, Rate
 from tacita.audit.models import evaluation_mode, minimise, outputs
 from tacita.audit.target import SkippedError, Target
-from tacita.report.finding import Finding
+from tacita.label import Finding
 
 _CONTRAST = 0.25  # how far pixels may be from grey, as a root mean square: about as in a photo
 _MOVE = 0.02  # how far a pixel moves in a step, as a root mean square

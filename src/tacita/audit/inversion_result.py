@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from tacita import _check
-from tacita.report.finding import Finding, State
+from tacita.label import AttackState, Finding
 
 _WIDTH, _INK = 4.2, "#222222"  # of the picture, in inches
 
@@ -63,7 +63,7 @@ class Inversion:
     images: tuple[Tensor, Tensor, Tensor] = field(repr=False, compare=False)
 
     @property
-    def state(self) -> State:
+    def state(self) -> AttackState:
         """`warning` if more than chance is recognised, `open` if the attack fails without privacy too."""
         if self.private.above_chance:
             return "warning"

@@ -28,7 +28,7 @@ from tacita.audit.exchange import Floats, compare_distances, compare_numbers, co
 from tacita.audit.leak_result import LEVEL, Leak
 from tacita.audit.models import record_gradients
 from tacita.audit.target import FEWEST, SkippedError, Target
-from tacita.report.finding import Finding
+from tacita.label import Finding
 from tacita.training.gradients import Loss, Parameters, record_norms
 from tacita.training.records import Records, record_loss
 from tacita.training.step import check_clip_norm

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tacita.report.finding import Chart, Finding, Hue, Series, State
+from tacita.label import AttackState, Chart, Finding, Hue, Series
 
 Pair = tuple[float, float]
 
@@ -91,7 +91,7 @@ class Leak:
         return max(max(c.success[2], 1.0 - c.success[1]) for c in self.comparisons if c.success is not None)
 
     @property
-    def state(self) -> State:
+    def state(self) -> AttackState:
         """`warning` for a difference; `open` if none was found, but more than two guesses of three could be right."""
         if self.differs:
             return "warning"

@@ -25,7 +25,7 @@ from tacita.audit.models import outputs
 from tacita.audit.scores import FEWEST, Floats, checked_claim, compare_scores
 from tacita.audit.tally import paced
 from tacita.audit.target import Target
-from tacita.report.finding import Finding
+from tacita.label import Finding
 
 Records = tuple[Tensor, Tensor]
 

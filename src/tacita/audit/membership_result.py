@@ -6,10 +6,11 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tacita.assumptions import assume
 from tacita.audit.intervals import lower_limit
 from tacita.audit.tally import CERTAIN
 from tacita.guarantee import Guarantee, attack_success, round_up_text
-from tacita.report.finding import Chart, Finding, Series, State
+from tacita.label import AttackState, Chart, Finding, Series
 from tacita.report.numbers import success_text
 
 Interval = tuple[float, float]
@@ -83,7 +84,7 @@ class Membership:
         return self.allowed is not None and low > self.allowed
 
     @property
-    def state(self) -> State:
+    def state(self) -> AttackState:
         """`warning` if the claim is exceeded, or if there is none and members stand out; `open` if there is none."""
         if self.exceeds_claim or (self.epsilon is None and self.distinguishable):
             return "warning"
@@ -100,12 +101,7 @@ class Membership:
             delta=self.delta,
             method=f"membership inference, {self.references} reference models",
             scope="reading",
-            assumptions=(
-                "members and others were drawn alike, and nothing but membership sets them apart",
-                "the guesses are counted as if they were independent (then the limit on their success holds with 97.5% "
-                "confidence), though all of them are about one trained model: this describes the run that was attacked "
-                "and does not prove a bound for the training",
-            ),
+            assumptions=(assume("drawn-alike"), assume("independent-guesses")),
         )
 
     @property

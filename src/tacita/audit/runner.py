@@ -15,13 +15,12 @@ from tacita import __version__, _check, runs
 from tacita.audit.attack import Session
 from tacita.audit.table import ATTACKS
 from tacita.audit.target import SkippedError, target_of
-from tacita.report.finding import Finding
-from tacita.report.label import Label
+from tacita.label import Finding, Label
 from tacita.report.page import label_html
 from tacita.report.text import findings_text
 from tacita.training.loop import PrivateTraining
 
-SCHEMA = 2
+SCHEMA = 3
 Progress = Callable[[str, int, int], None]
 
 

@@ -24,7 +24,7 @@ from tacita.audit.models import record_gradients
 from tacita.audit.replay import CanaryModel, frozen_training, most_canaries
 from tacita.audit.tally import Tally, paced
 from tacita.audit.target import Data, SkippedError, Target
-from tacita.report.finding import Finding
+from tacita.label import Finding
 from tacita.training.loop import PrivateTraining
 from tacita.training.records import record_loss
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.ledger import Ledger
 from tacita.posterior import tables
@@ -262,11 +263,7 @@ def _guarantee(cost: Cost) -> Guarantee:
         method="checked composition",
         neighbours="replace_one",
         sampling="none",
-        assumptions=(
-            "the number of records is public",
-            "functions given to map depend on their argument alone",
-            "what is calculated afterwards sees released results only",
-        ),
+        assumptions=tuple(map(assume, ("public-size", "pure-functions", "released-results-only"))),
         publishable=True,
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting.levels import ORDERS
+from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.ledger import Ledger
 from tacita.posterior import finite, noise
@@ -171,7 +172,7 @@ class Plan:
             neighbours="replace_one",
             sampling="none",
             mechanism=(("scale", self.noise.scale),) if self.noise else (),
-            assumptions=("the number of records is public", "the noise is drawn once and not repeated"),
+            assumptions=(assume("public-size"), assume("drawn-once")),
             publishable=True,
         )
 
