@@ -16,7 +16,6 @@ from tacita.audit.attack import Session
 from tacita.audit.table import ATTACKS
 from tacita.audit.target import SkippedError, target_of
 from tacita.label import Finding, Label
-from tacita.report.page import label_html
 from tacita.report.text import findings_text
 from tacita.training.loop import PrivateTraining
 
@@ -158,5 +157,4 @@ def _with(
 def _write(folder: Path | None, audit: Audit) -> None:
     if folder is not None:
         runs.write_json(folder, "audit.json", audit.to_dict())
-        runs.write_json(folder, "guarantee.json", audit.label.to_dict())
-        runs.write_text(folder, "label-owner.html", label_html(audit.label))  # label.html is not touched
+        runs.Run(folder).write_owner_label(audit.label)  # label.html is not touched

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita import runs
 from tacita.accounting import BayesianAccountant, record_curves
 from tacita.label import Label
+from tacita.runs import Run
 from tacita.training.labels import standing_of_run
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
@@ -139,14 +139,13 @@ def _of_training(private: PrivateTraining) -> Target:
 def _of_folder(folder: Path) -> Target:
     standing = standing_of_run(folder)
     plan, label = standing.plan, standing.label(standing.plan.delta)
-    if not (folder / "recipe.json").exists():
-        tensors, saved = runs.load_checkpoint(folder)
-        state = runs.unflatten(saved["skeleton"], tensors)["model"]
+    run = Run.open(folder, "training")
+    if "recipe" not in run.document():
         return Target(
             plan=plan,
             steps=standing.taken,
             label=label,
-            shapes=[tuple(t.shape) for t in state.values() if t.is_floating_point()],
+            shapes=[tuple(t.shape) for t in run.load()[0]["model"].values() if t.is_floating_point()],
             why="the run was made in Python: call tacita.audit.run(private) where its model and records are at hand",
         )
     made = reopen(folder)

@@ -32,20 +32,20 @@ def audit(
     """
     from tacita import _check
     from tacita.audit import ATTACKS
-    from tacita.audit import run as attack
+    from tacita.cli.kinds import attack_of, label_of
+    from tacita.runs import Run
 
     chosen = [_check.one_of("--only", name, tuple(ATTACKS)) for name in only or ATTACKS]
+    if minutes is not None:
+        _check.in_range("--minutes", minutes, 0.0, 1e5)
+    attack = attack_of(run)
     try:
         with _Progress({name: a.activity for name, a in ATTACKS.items()}, quiet=as_json) as progress:
             made = attack(run, attacks=chosen, minutes=minutes, references=references, seed=seed, progress=progress)
     except KeyboardInterrupt:
         print(f"tacita: interrupted; attacks that had ended are kept in {run / 'audit.json'}", file=sys.stderr)
         raise typer.Exit(130) from None
-    if (run / "inference.json").is_file():  # its label says more than that of the training in it
-        from tacita.inference.labels import label_of_run
-        from tacita.training.labels import write_label
-
-        write_label(run, label_of_run(run))
+    Run(run).write_owner_label(label_of(run))  # of its kind, which may say more than that of the training in it
     if as_json:
         print_json({"run": str(run), **made.to_dict()})
     else:
