@@ -58,7 +58,7 @@ def audits(plan: Plan, seeds: range, count: int | None, bug: str | None = None) 
     for seed in seeds:
         start = time.process_time()
         with planted(bug) if bug else nullcontext():
-            replay = Replay(plan, SHAPES, rng=2 * seed, count=count)
+            replay = Replay(plan, SHAPES, seed=2 * seed, count=count)
             found = canaries(
                 replay,
                 sample_rate=plan.sample_rate,
@@ -68,7 +68,7 @@ def audits(plan: Plan, seeds: range, count: int | None, bug: str | None = None) 
                 epsilon=claim,
                 count=replay.count,
                 parts=replay.parts,
-                rng=seed,
+                seed=seed,
             )
         seconds.append(time.process_time() - start)
         broken += found.broken

@@ -182,7 +182,7 @@ def test_the_canary_audit_of_the_critics_step(actual, verdict):
         runs["run"].advance()
         return -runs["run"].model.critic.weight.grad.numpy().astype(float)
 
-    found = canaries(seen, sample_rate=1.0, noise_multiplier=2.0, steps=2, delta=1e-5, count=2000, rng=5)
+    found = canaries(seen, sample_rate=1.0, noise_multiplier=2.0, steps=2, delta=1e-5, count=2000, seed=5)
     assert found.verdict == verdict
     assert found.lower[0.9995] > 0.0
 
