@@ -21,6 +21,7 @@ from tacita.accounting.filters import token_budget  # noqa: E402
 from tacita.federated import Federation, federation_plan, server  # noqa: E402
 from tacita.federated.local import restore_federation  # noqa: E402
 from tacita.ledger import Ledger  # noqa: E402
+from tacita.runs import Run  # noqa: E402
 from tacita.training import PrivateTraining, mechanism  # noqa: E402
 from tacita.training.labels import standing_of_run  # noqa: E402
 
@@ -245,7 +246,7 @@ class Rounds(World):
 
     def claimed(self):
         try:
-            return restore_federation(self.run, {})[0].taken
+            return restore_federation(Run(self.run), {})[0].taken
         except ValueError as error:
             if "not in the ledger" in str(error):
                 return 0
