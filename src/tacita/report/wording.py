@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from importlib import import_module
+from dataclasses import dataclass
 
 from tacita.assumptions import Assumption
 from tacita.guarantee import Guarantee, attack_success, round_up_text
 from tacita.label import Label, Readings
 from tacita.report.numbers import chance_text, delta_text, epsilon_text, success_text, times
+from tacita.report.units import PERSON, Unit, capital, inline, spoken, target
 
 OWNER_BAND = ("For the data's owner.", "Contains figures computed from private data: do not publish.")
 INCLUDED_NOTE = (
@@ -19,73 +18,7 @@ INCLUDED_NOTE = (
     "cover what these figures themselves may give away."
 )
 
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _SHARES = {10.0: "One in ten", 50.0: "Half", 90.0: "9 in 10", 99.0: "99 in 100", 100.0: "The most exposed"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unit:
-    """How a label speaks of a unit: of what is added to the data, or taken away, as a whole.
-
-    Attributes:
-        name: The unit, such as `record` or `client`.
-        who: Whom it stands for: a person where the label is about records alone, else the unit itself.
-        people: Several of them.
-        anyone: The heading of a worst case.
-        about: The one a question is about.
-        whole: One, with everything that belongs to it.
-        asked: What an attacker has to tell.
-        told: The same, of those just spoken of.
-        holds: For whom a worst case holds.
-        limits: What a worst case limits, and what it does not.
-        unlike: Whom a typical figure promises nothing.
-        drawn: What a typical one is.
-        meant: What the unit is.
-    """
-
-    name: str
-    who: str
-    people: str
-    anyone: str
-    about: str
-    whole: str
-    asked: str
-    told: str
-    holds: str
-    limits: str
-    unlike: str
-    drawn: str
-    meant: str
-
-    @property
-    def many(self) -> str:
-        """Several of the unit."""
-        return f"{self.name}s"
-
-    @property
-    def typical(self) -> str:
-        """The heading of a typical figure."""
-        return f"A typical {self.who}"
-
-
-_PERSON = Unit(
-    name="record",
-    who="person",
-    people="people",
-    anyone="Anyone",
-    about="a person",
-    whole="person's record",
-    asked="whether a person's record was used",
-    told="whether their record was used",
-    holds="every person, whatever their record",
-    limits="It limits what can be learnt about a person because their data were used. It does not limit what the "
-    "result says about people in general, which may apply to a person whose data were not used.",
-    unlike="a person who is unlike those followed",
-    drawn="Somebody",
-    meant="One row of the data. The sentences above speak of a person because they take one record for one person; "
-    "somebody with several records is protected less.",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,76 +83,6 @@ class Section:
     question: str
     cards: tuple[Card, ...]
     meaning: tuple[str, ...]
-
-
-def version() -> str:
-    """Return tacita's version. A plain import would tie this layer to everything the front door offers."""
-    return str(import_module("tacita").__version__)
-
-
-def printable(text: str) -> str:
-    """Return `text` with control characters and broken code points made visible.
-
-    Examples:
-        >>> printable("a" + chr(27) + "b")
-        'a�b'
-    """
-    return _CONTROL.sub("\ufffd", text)
-
-
-def inline(text: str) -> str:
-    """Return `text` fit to stand inside a sentence: printable, on one line, unable to reorder what surrounds it."""
-    return _BIDI.sub("", printable(" ".join(text.split())))
-
-
-def spoken(unit: str, headline: str = "record") -> Unit:
-    """Return how to speak of a unit. A record stands for a person only where the label's headline is about records.
-
-    Examples:
-        >>> spoken("record").typical, spoken("client", "client").typical, spoken("record", "client").typical
-        ('A typical person', 'A typical client', 'A typical record')
-    """
-    if unit == headline == "record":
-        return _PERSON
-    name = inline(unit)
-    plain = Unit(
-        name=name,
-        who=name,
-        people=f"{name}s",
-        anyone=f"Any one {name}",
-        about=f"a {name}",
-        whole=name,
-        asked=f"whether one {name} was in the data",
-        told="whether one of them was in the data",
-        holds=f"every {name}, whatever is in it",
-        limits=f"It limits what can be learnt about a {name} because it was in the data. It does not limit what the "
-        f"result says about {name}s in general, which may apply to a {name} that was not.",
-        unlike=f"a {name} that is unlike those followed",
-        drawn="One",
-        meant=f"What is in the data or not, as a whole; whoever is behind several {name}s is protected less.",
-    )
-    if unit == "record":
-        return replace(plain, meant="One row of the data; whoever has several records is protected less.")
-    if unit != "client":
-        return plain
-    return replace(
-        plain,
-        about="a client (with all the records it holds)",
-        whole="client with all the records it holds",
-        holds="every client, whatever records it holds",
-        meant="One participant with all the records it holds; whoever is behind several clients is protected less.",
-    )
-
-
-def headline_unit(label: Label) -> Unit:
-    """Return how to speak of the unit of the label's headline."""
-    return spoken(label.worst.unit, label.worst.unit)
-
-
-def target(guarantee: Guarantee, headline: str = "record") -> str:
-    """Say what the attacker of this guarantee has to find out."""
-    unit = spoken(guarantee.unit, headline)
-    return f"which of two {unit.many} was used" if guarantee.neighbours == "replace_one" else unit.asked
 
 
 def cards(label: Label) -> tuple[Card, ...]:
@@ -321,7 +184,7 @@ def _unknown(unit: Unit, panels: str) -> Card:
 
 def _sentence(text: str) -> str:
     clean = inline(text)
-    return _capital(clean).rstrip(".") + "."
+    return capital(clean).rstrip(".") + "."
 
 
 def _typical_notes(typical: Guarantee, unit: Unit, panels: str) -> list[str]:
@@ -525,10 +388,10 @@ def glossary(label: Label) -> tuple[tuple[str, str], ...]:
     statements = (label.worst, *label.comparisons, *(own.typical if own else ()))
     units = [spoken(unit, headline) for unit in _by_unit(statements)]
     one = " or ".join(unit.name for unit in units)
-    was = "was used" if units == [_PERSON] else "was in the data"
+    was = "was used" if units == [PERSON] else "was in the data"
     common = (
         ("Even odds", f"Before looking, the attacker thinks it as likely as not that the {one} {was}."),
-        *((_capital(unit.name), unit.meant) for unit in units),
+        *((capital(unit.name), unit.meant) for unit in units),
         (
             "Epsilon",
             f"How much one {one} can change what comes out; 0 is not at all. An epsilon of 1 lets the attacker be "
@@ -563,7 +426,3 @@ def _owner_glossary(label: Label, units: list[Unit]) -> tuple[tuple[str, str], .
         (f"Followed {many}", measured),
         ("Reading", "A figure that describes one run, as opposed to a guarantee, which holds for every run."),
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
