@@ -24,10 +24,10 @@ from scipy import stats
 
 from tacita.mechanisms.finite import FiniteCurve
 from tacita.posterior import beta, exponential, geometric, laplace
-from tacita.posterior.awareness import cells_posterior
 from tacita.posterior.finite import exponential_table, geometric_rows, laplace_rows
+from tacita.posterior.mechanisms import Request
+from tacita.posterior.noise_aware import cells_posterior
 from tacita.posterior.plans import cells_plan
-from tacita.posterior.requests import Request
 from tacita.posterior.scores import distances, neighbours
 
 HERE = Path(__file__).parent

@@ -11,9 +11,9 @@ import pytest
 from tacita._check import PrivacyError
 from tacita.mechanisms.finite import FiniteCurve
 from tacita.posterior import finite
+from tacita.posterior.mechanisms import exponential, gaussian, geometric, laplace
 from tacita.posterior.models import beta, dirichlet
 from tacita.posterior.plans import cells_plan
-from tacita.posterior.requests import exponential, gaussian, geometric, laplace
 from tacita.posterior.scores import distances, neighbours, number_of_states, predictive, states
 
 EPSILONS = (0.0, 0.1, 0.4, 0.79, 0.8, 1.5)

@@ -11,13 +11,13 @@ from scipy.integrate import quad
 from tacita._check import PrivacyError
 from tacita.ledger import BudgetExceeded, Ledger
 from tacita.posterior import noise
-from tacita.posterior.awareness import Grid, cells_posterior, total_posterior
 from tacita.posterior.choice import compare, expected_distance
+from tacita.posterior.mechanisms import best, exponential, gaussian, geometric, laplace
 from tacita.posterior.mixtures import BetaMixture, NormalMixture, Shares
 from tacita.posterior.models import beta, dirichlet, normal
+from tacita.posterior.noise_aware import Grid, cells_posterior, total_posterior
 from tacita.posterior.plans import Noise, cells_plan, number_plan, sum_plan
 from tacita.posterior.releases import _counts, _records, release
-from tacita.posterior.requests import best, exponential, gaussian, geometric, laplace
 
 FALSE_ALARM = 1e-6  # of each statistical test here; noise is drawn by the operating system and cannot be seeded
 

@@ -13,12 +13,12 @@ import typer
 from tacita.cli.app import JSON, app, busy, print_json
 
 if TYPE_CHECKING:
+    from tacita.data.domains import Domain
     from tacita.guarantee import Guarantee
     from tacita.ledger import Ledger
-    from tacita.posterior.composition import Cost
-    from tacita.posterior.domains import Domain
-    from tacita.posterior.handles import PlannedRelease
-    from tacita.posterior.program import Program
+    from tacita.programs.composition import Cost
+    from tacita.programs.handles import PlannedRelease
+    from tacita.programs.program import Program
 
 _LOOK = "the data's owner sees how many with --inspect."
 PROGRAM = Annotated[Path, typer.Argument(help="A Python file that makes one Program.", show_default=False)]
@@ -63,7 +63,7 @@ def run(
     posteriors, posteriors.svg. Cells that do not fit the schema count as their column's fallback. An ill-typed program
     ends with exit code 1 before the data are looked at; so does, afterwards, one of whose calculations failed.
     """
-    from tacita.posterior.evaluate import Failed
+    from tacita.programs.evaluation import Failed
 
     loaded = load_program(program, as_json=as_json)
     if not data.is_file():
@@ -93,8 +93,8 @@ def run(
 
 def load_program(path: Path, *, as_json: bool) -> Program:
     """Return the checked program of a file, or show its error and exit with code 1."""
-    from tacita.posterior.errors import ProgramError
-    from tacita.posterior.loading import load
+    from tacita.programs.errors import ProgramError
+    from tacita.programs.loading import load
 
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
@@ -124,7 +124,7 @@ def summary(program: Program) -> dict[str, Any]:
 
 
 def _release(release: PlannedRelease) -> dict[str, Any]:
-    from tacita.posterior.composition import sensitivity
+    from tacita.programs.composition import sensitivity
 
     query, moved = release.query, sensitivity(release.query)
     return {
@@ -145,7 +145,7 @@ def _cost(cost: Cost) -> dict[str, float]:
 
 
 def _lines(program: Program, path: Path) -> list[str]:
-    from tacita.posterior.composition import exact, sensitivity, text
+    from tacita.programs.composition import exact, sensitivity, text
 
     rows = [("release", "query", "one record moves it by", "mechanism", "costs")]
     for release in program.releases:
@@ -176,7 +176,7 @@ def _kept(folder: Path, results: Any, spent: Guarantee, document: dict[str, Any]
     """Write the results to their folder, the data first; return them as text."""
     from tacita import runs
     from tacita.guarantee import round_up_text
-    from tacita.posterior import show
+    from tacita.programs import show
 
     runs.write_json(folder, "results.json", document)
     total = f"epsilon {round_up_text(spent.epsilon)} at delta {spent.delta:g}"
@@ -230,7 +230,7 @@ def _ledger(book: Path, data: Path) -> Ledger:
 
 
 def _inspect(program: Program, data: Path, header: list[str] | None, as_json: bool) -> None:
-    from tacita.posterior.tables import read
+    from tacita.programs.tables import read
 
     unreadable = dict(read(program, data, header=header).unreadable)
     if as_json:
@@ -245,7 +245,7 @@ def _inspect(program: Program, data: Path, header: list[str] | None, as_json: bo
 
 
 def _fallback(domain: Domain) -> str:
-    from tacita.posterior.domains import Bool, Category
+    from tacita.data.domains import Bool, Category
 
     if isinstance(domain, Bool | Category):
         return repr(domain.labels[domain.fallback])

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacita.posterior import finite
+from tacita.posterior.mechanisms import Request, exponential, laplace
 from tacita.posterior.plans import Candidate, Noise, cells_plan
-from tacita.posterior.requests import Request, exponential, laplace
 from tacita.posterior.scores import distances, number_of_states, predictive, states
 
 if TYPE_CHECKING:

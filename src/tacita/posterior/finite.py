@@ -18,8 +18,8 @@ from tacita.posterior.scores import distances, neighbours, states
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
+    from tacita.posterior.mechanisms import Request
     from tacita.posterior.models import Dirichlet
-    from tacita.posterior.requests import Request
 
 _LARGEST_REACH = 500_000
 _BEYOND = 1e-36  # more than a Gaussian has beyond 13 standard deviations

@@ -24,8 +24,8 @@ from tacita.posterior.scores import states
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
     from tacita.mechanisms.finite import FiniteCurve
+    from tacita.posterior.mechanisms import Request
     from tacita.posterior.models import Dirichlet
-    from tacita.posterior.requests import Request
 
 _TAIL = 45.0  # noise beyond this many scales has a chance below 1e-19
 

@@ -17,12 +17,12 @@ from tacita._check import PrivacyError
 from tacita._guard import attempt, held, number_in
 from tacita.guarantee import Guarantee
 from tacita.ledger import Ledger
-from tacita.posterior import requests
-from tacita.posterior.awareness import Grid, cells_posterior, total_posterior
+from tacita.posterior import mechanisms
+from tacita.posterior.mechanisms import Request
 from tacita.posterior.mixtures import Mixture, Shares
 from tacita.posterior.models import LARGEST_NUMBER, Beta, Dirichlet, Normal
+from tacita.posterior.noise_aware import Grid, cells_posterior, total_posterior
 from tacita.posterior.plans import Candidate, Certificate, Plan, cells_plan, charge, draw, sum_plan
-from tacita.posterior.requests import Request
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -169,7 +169,13 @@ def _request(mechanism: str | Request, epsilon: float | None, delta: float) -> R
 
 _NAMED: dict[str, Callable[..., Request]] = {
     function.__name__: function
-    for function in (requests.best, requests.geometric, requests.gaussian, requests.laplace, requests.exponential)
+    for function in (
+        mechanisms.best,
+        mechanisms.geometric,
+        mechanisms.gaussian,
+        mechanisms.laplace,
+        mechanisms.exponential,
+    )
 }
 
 

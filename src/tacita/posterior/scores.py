@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import betainc, betaln, digamma, expit, gammaln, xlogy
 
 from tacita._check import PrivacyError
-from tacita.posterior.requests import MOST_STATES
+from tacita.posterior.mechanisms import MOST_STATES
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats

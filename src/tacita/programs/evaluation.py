@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacita.data.domains import Clamped
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.ledger import Ledger
-from tacita.posterior import tables
-from tacita.posterior.awareness import Grid, cells_posterior, total_posterior
-from tacita.posterior.composition import sensitivity
-from tacita.posterior.domains import Clamped
 from tacita.posterior.models import Dirichlet, Normal
+from tacita.posterior.noise_aware import Grid, cells_posterior, total_posterior
 from tacita.posterior.plans import Plan, cells_plan, draw, ledger_at, number_plan, sum_plan
 from tacita.posterior.releases import Release, made
+from tacita.programs import tables
+from tacita.programs.composition import sensitivity
 
 if TYPE_CHECKING:
-    from tacita.posterior.columns import Query
-    from tacita.posterior.composition import Cost
-    from tacita.posterior.handles import Derived, PlannedRelease
-    from tacita.posterior.program import Program
+    from tacita.programs.columns import Query
+    from tacita.programs.composition import Cost
+    from tacita.programs.handles import Derived, PlannedRelease
+    from tacita.programs.program import Program
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,7 +122,7 @@ class Results(Mapping[str, Any]):
         return len(self.released)
 
     def __str__(self) -> str:
-        from tacita.posterior.show import text_table
+        from tacita.programs.show import text_table
 
         unpaid = "" if self.charged else "\nNot charged to any ledger: pass ledger=, so that what is spent is kept."
         return f"{text_table(self)}\n\n{self.guarantee}{unpaid}"

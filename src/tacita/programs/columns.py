@@ -12,15 +12,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tacita import _check
-from tacita.posterior.domains import Bool, Category, Clamped, Domain, Finite, Real
-from tacita.posterior.errors import Note, ProgramError, did_you_mean
-from tacita.posterior.handles import Handle, Private, of_another_program
+from tacita.data.domains import Bool, Category, Clamped, Domain, Finite, Real
 from tacita.posterior.models import Beta, Dirichlet, Model, Normal, beta, dirichlet, normal
-from tacita.posterior.source import Span, caller
+from tacita.programs.errors import Note, ProgramError, did_you_mean
+from tacita.programs.handles import Handle, Private, of_another_program
+from tacita.programs.source import Span, caller
 
 if TYPE_CHECKING:
-    from tacita.posterior.composition import Sensitivity
-    from tacita.posterior.program import Program
+    from tacita.programs.composition import Sensitivity
+    from tacita.programs.program import Program
 
 LARGEST_UNITS = 10**9  # so that a sum over 10**9 records stays within 64 bits
 LARGEST_BINS = 10_000
@@ -367,7 +367,7 @@ class Query(Private):
     @property
     def sensitivity(self) -> Sensitivity:
         """By how much one record moves the answer: within the part, and into or out of it."""
-        from tacita.posterior.composition import sensitivity
+        from tacita.programs.composition import sensitivity
 
         return sensitivity(self)
 

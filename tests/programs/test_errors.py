@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 from tacita.cli import main
-from tacita.posterior import Bool, Category, Program, ProgramError, Real, geometric
-from tacita.posterior.errors import CODES
-from tacita.posterior.source import Span
+from tacita.programs import Bool, Category, Program, ProgramError, Real, geometric
+from tacita.programs.errors import CODES
+from tacita.programs.source import Span
 
 HEAD = """\
-from tacita.posterior import *
+from tacita.programs import *
 p = Program(schema=dict(smoker=Bool(), job=Category("a", "b", "c"), age=Real()), n=1000, epsilon=1, delta=1e-6)
 smoker, job, age = p.column("smoker"), p.column("job"), p.column("age")
 """  # so a body starts at line 4
@@ -312,7 +312,7 @@ def test_every_code_has_an_ill_typed_program():
     assert {code for _, code, _, _ in BAD.values()} | {"T023"} == set(CODES)
 
 
-@pytest.mark.parametrize("source", ["", "x = 1\n", "from tacita.posterior import *\nprograms = []\n"])
+@pytest.mark.parametrize("source", ["", "x = 1\n", "from tacita.programs import *\nprograms = []\n"])
 def test_a_file_without_a_program(source, tmp_path):
     result = check(source, tmp_path)
     assert result.returncode == 1
@@ -321,7 +321,7 @@ def test_a_file_without_a_program(source, tmp_path):
 
 def test_the_rendering_is_exact(tmp_path):
     result = check(
-        "from tacita.posterior import *\n"
+        "from tacita.programs import *\n"
         "p = Program(schema=dict(age=Real()), n=10, epsilon=1)\n"
         'age = p.column("age")\n\n'
         "total = p.release(age.sum(), geometric(epsilon=0.5))\n",
@@ -521,7 +521,7 @@ def test_errors_without_source_are_shown_too():
 PYRO = """\
 import pyro
 import pyro.distributions as dist
-from tacita.posterior import *
+from tacita.programs import *
 p = Program(schema=dict(smoker=Bool()), n=1000, epsilon=1)
 def survey(data):
     share = pyro.sample("share", dist.{prior})

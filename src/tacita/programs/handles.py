@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from types import CellType, CodeType
 from typing import TYPE_CHECKING, NoReturn
 
-from tacita.posterior.errors import Note, ProgramError, did_you_mean
-from tacita.posterior.source import Span, caller, narrowed
+from tacita.programs.errors import Note, ProgramError, did_you_mean
+from tacita.programs.source import Span, caller, narrowed
 
 if TYPE_CHECKING:
-    from tacita.posterior.columns import Query
-    from tacita.posterior.composition import Charge
-    from tacita.posterior.program import Program
-    from tacita.posterior.requests import Request
+    from tacita.posterior.mechanisms import Request
+    from tacita.programs.columns import Query
+    from tacita.programs.composition import Charge
+    from tacita.programs.program import Program
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor")
 _OPERATIONS = {

@@ -12,14 +12,14 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from tacita import _check
-from tacita.posterior.columns import Column, Part, Partition, Query
-from tacita.posterior.composition import Cost, charge, exact, text, total
-from tacita.posterior.domains import Bool, Category, Domain, Real
-from tacita.posterior.errors import Note, ProgramError
-from tacita.posterior.handles import Derived, Handle, PlannedRelease, Released, handle_in, of_another_program
+from tacita.data.domains import Bool, Category, Domain, Real
+from tacita.posterior.mechanisms import MOST_STATES, Request
 from tacita.posterior.models import Normal
-from tacita.posterior.requests import MOST_STATES, Request
-from tacita.posterior.source import Span, assigned_name, caller
+from tacita.programs.columns import Column, Part, Partition, Query
+from tacita.programs.composition import Cost, charge, exact, text, total
+from tacita.programs.errors import Note, ProgramError
+from tacita.programs.handles import Derived, Handle, PlannedRelease, Released, handle_in, of_another_program
+from tacita.programs.source import Span, assigned_name, caller
 
 LARGEST_BUDGET = 1e6
 checking: list[str] = []  # files that are being executed to be checked; no thread may read data meanwhile
@@ -142,10 +142,10 @@ class Program:
         return spent
 
     def run(self, data: object, **options: Any) -> Any:
-        """Check the program, then read the data and release; see `tacita.posterior.evaluate.run`."""
+        """Check the program, then read the data and release; see `tacita.programs.evaluation.run`."""
         refuse_while_checked()
         self.check()
-        return import_module("tacita.posterior.evaluate").run(self, data, **options)
+        return import_module("tacita.programs.evaluation").run(self, data, **options)
 
     @property
     def _everyone(self) -> Part:

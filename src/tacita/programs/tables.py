@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tacita._guard import attempt, held
+from tacita.data.domains import Bool, Category, Clamped, Finite
 from tacita.data.table import split_line
-from tacita.posterior.columns import converted, labels_of
-from tacita.posterior.domains import Bool, Category, Clamped, Finite
-from tacita.posterior.program import refuse_while_checked
+from tacita.programs.columns import converted, labels_of
+from tacita.programs.program import refuse_while_checked
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
-    from tacita.posterior.columns import Column, Query
-    from tacita.posterior.domains import Domain
-    from tacita.posterior.program import Program
+    from tacita.data.domains import Domain
+    from tacita.programs.columns import Column, Query
+    from tacita.programs.program import Program
 
     Values = Counts | Floats
 

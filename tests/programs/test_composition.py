@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 
-from tacita.posterior import (
+from tacita.programs import (
     Bool,
     Category,
     Program,
@@ -21,9 +21,9 @@ from tacita.posterior import (
     geometric,
     normal,
 )
-from tacita.posterior.composition import sensitivity, total
-from tacita.posterior.evaluate import planned
-from tacita.posterior.tables import read, statistic
+from tacita.programs.composition import sensitivity, total
+from tacita.programs.evaluation import planned
+from tacita.programs.tables import read, statistic
 
 JOBS, SEXES, AGES = ("a", "b", "c"), ("F", "M"), (-2, 0, 3)
 RECORDS = list(itertools.product(JOBS, SEXES, AGES))
@@ -260,7 +260,7 @@ def test_the_enumeration_sees_a_checker_that_is_wrong(name, mutant, monkeypatch)
     assert all(said >= truth for said, truth in map(enumerated, cases))
     monkeypatch.setattr(composition, name, mutant)
     if name == "charge":
-        monkeypatch.setattr("tacita.posterior.program.charge", mutant)
+        monkeypatch.setattr("tacita.programs.program.charge", mutant)
     assert any(said < truth for said, truth in map(enumerated, cases))
 
 

@@ -11,9 +11,9 @@ from unittest import mock
 
 import pytest
 
-import tacita.posterior
+import tacita.programs
 from tacita.cli import main
-from tacita.posterior import (
+from tacita.programs import (
     Bool,
     Category,
     Program,
@@ -28,11 +28,11 @@ from tacita.posterior import (
     laplace,
     normal,
 )
-from tacita.posterior.composition import sensitivity
-from tacita.posterior.loading import load
+from tacita.programs.composition import sensitivity
+from tacita.programs.loading import load
 
 SURVEY = """\
-from tacita.posterior import Program, Bool, Category, Real, beta, dirichlet, geometric, best
+from tacita.programs import Program, Bool, Category, Real, beta, dirichlet, geometric, best
 p = Program(schema=dict(smoker=Bool(), job=Category(3), age=Real()), n=1000, epsilon=1.5, delta=0.0)
 smoking = p.release(p.column("smoker").posterior(beta(1, 1)), geometric(epsilon=0.5))
 jobs    = p.release(p.column("job").posterior(dirichlet(1, 1, 1)), best(epsilon=0.5))
@@ -116,7 +116,7 @@ def test_a_program_may_import_its_neighbours_and_runs_no_main_block(tmp_path):
     (tmp_path / "neighbour_of_a_program.py").write_text("EPSILON = 0.25\n")
     (tmp_path / "main.py").write_text(
         "from neighbour_of_a_program import EPSILON\n"
-        "from tacita.posterior import *\n"
+        "from tacita.programs import *\n"
         "p = Program(schema=dict(smoker=Bool()), n=10, epsilon=1)\n"
         "smokers = p.release(p.column('smoker').count(), geometric(epsilon=EPSILON))\n"
         "if __name__ == '__main__':\n    open('nowhere.csv')\n"
@@ -142,11 +142,11 @@ def test_mapped_columns_are_named_after_their_function():
 
 
 def test_every_public_name_resolves_lazily():
-    for name in tacita.posterior.__all__:
-        assert getattr(tacita.posterior, name) is not None
-    assert "Program" in dir(tacita.posterior)
+    for name in tacita.programs.__all__:
+        assert getattr(tacita.programs, name) is not None
+    assert "Program" in dir(tacita.programs)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = tacita.posterior.nothing
+        _ = tacita.programs.nothing
 
 
 SENSITIVITIES = [
@@ -240,7 +240,7 @@ def test_results_are_named_after_their_variables():
 
 def test_names_are_found_after_letters_of_several_bytes(tmp_path):
     (tmp_path / "names.py").write_text(
-        "from tacita.posterior import *\np = Program(schema=dict(grün=Bool()), n=9, epsilon=1)\n"
+        "from tacita.programs import *\np = Program(schema=dict(grün=Bool()), n=9, epsilon=1)\n"
         "'äöü'; größe = p.release(p.column('grün').count(), geometric(epsilon=0.5))\n"
     )
     assert [release.name for release in load(tmp_path / "names.py").releases] == ["größe"]

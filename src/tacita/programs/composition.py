@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from tacita.posterior.columns import labels_of
-from tacita.posterior.domains import Clamped
+from tacita.data.domains import Clamped
+from tacita.programs.columns import labels_of
 
 if TYPE_CHECKING:
-    from tacita.posterior.columns import Condition, Query
-    from tacita.posterior.handles import PlannedRelease
-    from tacita.posterior.requests import Request
+    from tacita.posterior.mechanisms import Request
+    from tacita.programs.columns import Condition, Query
+    from tacita.programs.handles import PlannedRelease
 
 LARGEST_POPULATION = 1024
 _PROPORTIONAL = ("geometric", "laplace")  # half the change costs half the epsilon

@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 import tacita.cli  # noqa: F401
 from tacita.cli.app import app
 from tacita.ledger import BudgetExceeded, Ledger
-from tacita.posterior import (
+from tacita.posterior import noise as samplers
+from tacita.posterior.releases import Release
+from tacita.programs import (
     Bool,
     Category,
     Program,
@@ -32,10 +34,8 @@ from tacita.posterior import (
     laplace,
     normal,
 )
-from tacita.posterior import noise as samplers
-from tacita.posterior.composition import sensitivity
-from tacita.posterior.evaluate import Failed, Noisy, planned
-from tacita.posterior.releases import Release
+from tacita.programs.composition import sensitivity
+from tacita.programs.evaluation import Failed, Noisy, planned
 
 N = 400
 
@@ -242,7 +242,7 @@ def test_pyro_categories_are_counted_from_nought():
 
 
 SURVEY = """
-from tacita.posterior import *
+from tacita.programs import *
 p = Program(schema=dict(smoker=Bool(), job=Category("a", "b", "c"), age=Real()), n=400, epsilon=1.5)
 smoking = p.release(p.column("smoker").posterior(beta(1, 1)), geometric(epsilon=0.5))
 jobs = p.release(p.column("job").posterior(dirichlet(1, 1, 1)), best(epsilon=0.5))
@@ -336,7 +336,7 @@ def test_bad_use_of_the_command(folder, arguments, message):
 
 
 def test_the_figure_is_the_same_every_time(folder):
-    from tacita.posterior.show import write_figure
+    from tacita.programs.show import write_figure
 
     p = program()
     p.release(p.column("job").posterior(dirichlet(1, 1, 1)), geometric(epsilon=1), name="jobs")
@@ -396,7 +396,7 @@ def test_what_ends_a_calculation_does_not_end_the_program():
 
 def test_no_thread_reads_data_while_a_program_is_checked(folder):
     (folder / "survey.py").write_text(
-        SURVEY + "import threading\nfrom tacita.posterior.evaluate import run\nfound = []\n"
+        SURVEY + "import threading\nfrom tacita.programs.evaluation import run\nfound = []\n"
         "def attempt():\n    try: found.append(run(p, 'people.csv'))\n"
         "    except Exception as error: found.append(error)\n"
         "thread = threading.Thread(target=attempt); thread.start(); thread.join()\n"
@@ -406,7 +406,7 @@ def test_no_thread_reads_data_while_a_program_is_checked(folder):
 
 
 def test_importing_everything_a_program_needs_is_light():
-    code = "import sys\nfrom tacita.posterior import *\n"
+    code = "import sys\nfrom tacita.programs import *\n"
     code += "assert not {'numpy', 'scipy', 'opendp'} & set(sys.modules)\nprint(Program)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
 

@@ -10,9 +10,9 @@ from importlib.abc import SourceLoader
 from pathlib import Path
 from types import ModuleType
 
-from tacita.posterior.errors import Note, ProgramError
-from tacita.posterior.program import Program, checking
-from tacita.posterior.source import Span, origin
+from tacita.programs.errors import Note, ProgramError
+from tacita.programs.program import Program, checking
+from tacita.programs.source import Span, origin
 
 _NAME = "__tacita__"  # what a program finds in __name__ while it is checked
 

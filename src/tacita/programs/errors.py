@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from tacita._check import PrivacyError
-from tacita.posterior.source import Span
+from tacita.programs.source import Span
 
 CODES = {
     "T001": "unknown column",

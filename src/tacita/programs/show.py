@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacita.posterior.evaluate import Noisy
 from tacita.posterior.mixtures import BetaMixture, Mixture, Shares
 from tacita.posterior.releases import Release
+from tacita.programs.evaluation import Noisy
 from tacita.report.posteriors import Panel, Ridge, draw_posteriors
 
 if TYPE_CHECKING:

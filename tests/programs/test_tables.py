@@ -6,8 +6,8 @@ import traceback
 import numpy as np
 import pytest
 
-from tacita.posterior import Bool, Category, Program, Real
-from tacita.posterior.tables import read, statistic
+from tacita.programs import Bool, Category, Program, Real
+from tacita.programs.tables import read, statistic
 
 SCHEMA = {"smoker": Bool(), "job": Category("a", "b", "c"), "age": Real()}
 GOOD = ["yes,a,30", "NO,b,41.4", "1,c,-7"]
