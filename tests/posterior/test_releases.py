@@ -10,16 +10,37 @@ from scipy.integrate import quad
 
 from tacita._check import PrivacyError
 from tacita.ledger import BudgetExceeded, Ledger
-from tacita.posterior import noise
+from tacita.posterior import samplers
 from tacita.posterior.choice import compare, expected_distance
-from tacita.posterior.mechanisms import best, exponential, gaussian, geometric, laplace
+from tacita.posterior.mechanisms import Statistic, best, exponential, gaussian, geometric, laplace
 from tacita.posterior.mixtures import BetaMixture, NormalMixture, Shares
 from tacita.posterior.models import beta, dirichlet, normal
+from tacita.posterior.noise import GaussianNoise, GeometricNoise, LaplaceNoise
 from tacita.posterior.noise_aware import Grid, cells_posterior, total_posterior
-from tacita.posterior.plans import Noise, cells_plan, number_plan, sum_plan
+from tacita.posterior.plans import plan_release
 from tacita.posterior.releases import _counts, _records, release
 
 FALSE_ALARM = 1e-6  # of each statistical test here; noise is drawn by the operating system and cannot be seeded
+
+
+def cells_plan(mechanism, prior, cells, n):
+    return plan_release(mechanism, Statistic(cells, n, prior=prior))
+
+
+def posterior_of(prior, n):
+    return Statistic(prior.cells, n, prior=prior)
+
+
+def compared(mechanism, statistic):
+    return compare(mechanism.options(statistic), statistic)
+
+
+def number_plan(mechanism, step):
+    return plan_release(mechanism, Statistic(step=step))
+
+
+def sum_plan(mechanism, step):
+    return plan_release(mechanism, Statistic(step=step, summed=True))
 
 
 def fits(draws, chance, reach):
@@ -32,15 +53,15 @@ def fits(draws, chance, reach):
 
 
 @pytest.mark.stat
-@pytest.mark.parametrize("kind", ["geometric", "laplace", "gaussian"])
+@pytest.mark.parametrize("kind", [GeometricNoise, LaplaceNoise, GaussianNoise])
 def test_f1_noise_is_what_it_is_said_to_be(kind):
-    scale, size = 1.7, 4000 if kind == "laplace" else 40_000
-    source = Noise(kind, scale)
+    scale, size = 1.7, 4000 if kind is LaplaceNoise else 40_000
+    source = kind(scale)
     draws = np.array(source.draw([0] * size))
     chance = {
-        "geometric": lambda z: math.tanh(0.5 / scale) * math.exp(-abs(z) / scale),
-        "laplace": lambda z: stats.laplace(scale=scale).cdf(z + 0.5) - stats.laplace(scale=scale).cdf(z - 0.5),
-        "gaussian": lambda z: math.exp(-(z**2) / (2 * scale**2)),
+        GeometricNoise: lambda z: math.tanh(0.5 / scale) * math.exp(-abs(z) / scale),
+        LaplaceNoise: lambda z: stats.laplace(scale=scale).cdf(z + 0.5) - stats.laplace(scale=scale).cdf(z - 0.5),
+        GaussianNoise: lambda z: math.exp(-(z**2) / (2 * scale**2)),
     }[kind]
     total = sum(chance(z) for z in range(-200, 201))
     assert fits(draws, lambda z: chance(z) / total, 4) > FALSE_ALARM
@@ -49,16 +70,19 @@ def test_f1_noise_is_what_it_is_said_to_be(kind):
     assert np.exp(source.log_chance(gaps)) == pytest.approx([chance(z) / total for z in gaps], rel=1e-6)
     assert source.sd == pytest.approx(math.sqrt(sum(chance(z) / total * z * z for z in gaps)), rel=1e-6)
     inside = sum(chance(z) / total for z in gaps if abs(z) <= source.half_width(0.95))
+    assert source.tail(np.arange(5)) == pytest.approx(
+        [sum(chance(z) / total for z in range(k, 201)) for k in range(5)], rel=1e-6
+    )
     assert inside >= 0.95 > inside - 2 * chance(source.half_width(0.95)) / total
 
 
 @pytest.mark.stat
 def test_f1_a_row_is_drawn_from_exactly():
     row = np.array([0.5, 0.25, 1e-300, 0.125, 0.125, 0.0])
-    seen = np.bincount([noise.pick(row) for _ in range(8000)], minlength=6)
+    seen = np.bincount([samplers.pick(row) for _ in range(8000)], minlength=6)
     assert seen[2] == seen[5] == 0
     assert stats.chisquare(seen[[0, 1, 3, 4]], 8000 * row[[0, 1, 3, 4]]).pvalue > FALSE_ALARM
-    assert noise.pick(np.array([0.0, 5e-324, 0.0])) == 1
+    assert samplers.pick(np.array([0.0, 5e-324, 0.0])) == 1
 
 
 def test_scales_are_rounded_up():
@@ -194,7 +218,7 @@ def test_intervals_that_ignore_the_noise_do_not_cover():
     rng = np.random.default_rng(0)
     n, repetitions = 1000, 2000
     shares = rng.beta(1, 1, repetitions)
-    outputs = np.clip(noise.discrete_laplace(rng.binomial(n, shares).tolist(), 1 / 0.05), 0, n)
+    outputs = np.clip(samplers.discrete_laplace(rng.binomial(n, shares).tolist(), 1 / 0.05), 0, n)
     below = stats.beta(1 + outputs, 1 + n - outputs).cdf(shares)
     assert np.mean((below >= 0.025) & (below <= 0.975)) < 0.75
 
@@ -271,20 +295,21 @@ def test_expected_distance_is_that_of_simulated_releases():
         z = k + rng.geometric(1 - math.exp(-0.5)) - rng.geometric(1 - math.exp(-0.5))
         weights = np.exp(plan.source.log_chance(z - np.arange(n + 1)))
         total += gaps[k, int((weights @ gaps).argmin())]
-    assert expected_distance(geometric(epsilon=0.5), prior, n) == pytest.approx(total / 3000, rel=0.05)
+    assert expected_distance(geometric(epsilon=0.5), posterior_of(prior, n)) == pytest.approx(total / 3000, rel=0.05)
 
 
 def test_no_mechanism_beats_geometric_noise_at_the_same_pure_epsilon():
     """Ghosh, Roughgarden & Sundararajan 2009: it is optimal for counts, whatever the prior and the loss."""
     for alphas, n, epsilon in [((1, 1), 10, 0.3), ((0.1, 3), 30, 1.0), ((5, 5), 60, 0.1)]:
-        assert compare(best(epsilon=epsilon), beta(*alphas), n)[0].mechanism == geometric(epsilon=epsilon)
+        nearest = compared(best(epsilon=epsilon), posterior_of(beta(*alphas), n))[0]
+        assert nearest.mechanism == geometric(epsilon=epsilon)
 
 
 def test_three_categories_and_larger_tables_are_compared_or_not():
-    few = compare(best(epsilon=0.5), dirichlet(1, 1, 1), 12)
+    few = compared(best(epsilon=0.5), posterior_of(dirichlet(1, 1, 1), 12))
     assert few[0].mechanism == geometric(epsilon=0.5)
     assert len(few) == 3
-    assert compare(best(epsilon=0.5), dirichlet(1, 1, 1), 500) == ()
+    assert compared(best(epsilon=0.5), posterior_of(dirichlet(1, 1, 1), 500)) == ()
     assert cells_plan(best(epsilon=0.5), dirichlet(1, 1, 1), 3, 500).used == geometric(epsilon=0.5)
 
 
@@ -375,7 +400,7 @@ def test_bad_input_says_what_to_do(arguments, message):
         ({"column": [1.0], "epsilon": 1}, "needs clamp"),
         ({"column": [1.0], "epsilon": 1, "clamp": (3, 1)}, "low < high"),
         ({"column": np.array([[1.0]]), "epsilon": 1, "clamp": (0, 1)}, "one column"),
-        ({"column": [1.0], "epsilon": 1, "clamp": (0, 1), "mechanism": "laplace"}, "for counts"),
+        ({"column": [1.0], "epsilon": 1, "clamp": (0, 1), "mechanism": "laplace"}, "for the counts"),
         ({"column": [1.0], "epsilon": 1, "clamp": (0, 1), "step": 5}, "step must be"),
     ],
 )
@@ -401,7 +426,7 @@ def test_the_ledger_is_charged_before_anything_is_drawn(tmp_path, monkeypatch):
     file = tmp_path / "budget.sqlite"
     Ledger.create(file, neighbours="replace_one", epsilon=1.0, delta=1e-5).close()
     release(beta(1, 1), counts=(3, 7), epsilon=0.6, ledger=file, name="first")
-    monkeypatch.setattr(noise, "discrete_laplace", lambda *_: pytest.fail("drawn although the budget is spent"))
+    monkeypatch.setattr(samplers, "discrete_laplace", lambda *_: pytest.fail("drawn although the budget is spent"))
     with pytest.raises(BudgetExceeded):
         release(beta(1, 1), counts=(3, 7), epsilon=0.6, ledger=file, name="second")
     with Ledger.open(file) as ledger:

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import pytest
 
+from tacita.posterior.mechanisms._best import Best
 from tacita.programs import (
     Bool,
     Category,
@@ -21,9 +22,10 @@ from tacita.programs import (
     geometric,
     normal,
 )
-from tacita.programs.composition import sensitivity, total
+from tacita.programs.composition import total
 from tacita.programs.evaluation import planned
-from tacita.programs.tables import read, statistic
+from tacita.programs.queries import Query, Sensitivity
+from tacita.programs.tables import exact_numbers, read
 
 JOBS, SEXES, AGES = ("a", "b", "c"), ("F", "M"), (-2, 0, 3)
 RECORDS = list(itertools.product(JOBS, SEXES, AGES))
@@ -118,7 +120,7 @@ def random_program(rng):
 def release(p, releases, description, epsilon):
     query = asked(p, *description)
     p.release(query, geometric(epsilon=float(epsilon)))
-    releases.append((description, epsilon, sensitivity(query).larger))
+    releases.append((description, epsilon, query.sensitivity.larger))
 
 
 def test_no_random_program_loses_more_than_the_checker_says(rng):
@@ -188,7 +190,7 @@ def plans_of_best(epsilon, delta):
                 continue
             p = program(n=20)
             release = p.release(asked(p, kind, column, allowed), best(epsilon=epsilon, delta=delta))
-            moved, charged = sensitivity(release.query), release.charge
+            moved, charged = release.query.sensitivity, release.charge
             owed = [charged.stay] * (moved.stay > 0) + [charged.cross] * (moved.cross > 0)
             yield owed, planned(release).used
 
@@ -203,7 +205,7 @@ def test_best_is_charged_less_only_where_it_takes_geometric_noise(epsilon, delta
 
 
 def test_a_checker_that_always_foresees_geometric_noise_is_seen(monkeypatch):
-    monkeypatch.setattr(composition, "_chooses_geometric", lambda query, request: request.name == "best")
+    monkeypatch.setattr(Best, "is_proportional", lambda mechanism, statistic: True)
     assert {used.name for owed, used in plans_of_best(0.01, 0.1) if owed[0].delta == 0} > {"geometric"}
 
 
@@ -212,7 +214,7 @@ def test_the_statistics_are_what_the_enumeration_counts(rng):
         description = random_description(rng)
         records = [RECORDS[i] for i in rng.integers(len(RECORDS), size=5)]
         p = program(n=5)
-        found = statistic(asked(p, *description), read(p, columns(records)))
+        found = exact_numbers(asked(p, *description), read(p, columns(records)))
         assert list(found) == counted(records, *description)
 
 
@@ -224,8 +226,14 @@ def enumerated(descriptions):
     return p.check().epsilon, worst_loss(releases)
 
 
-def halved(function):
-    return lambda *arguments: Fraction(function(*arguments)) / 2
+def halved(stay, cross):
+    """A checker that believes in a part of the true changes."""
+
+    def sensitivity(query):
+        true = ORIGINAL_SENSITIVITY(query)
+        return Sensitivity(Fraction(true.stay) * stay, Fraction(true.cross) * cross)
+
+    return property(sensitivity)
 
 
 def half_of_stay(query, request):
@@ -244,9 +252,10 @@ def maximum_over_parts(stay, cross, cells):
 
 
 ORIGINAL_CHARGE = composition.charge
+ORIGINAL_SENSITIVITY = Query.sensitivity.fget
 MUTATIONS = {
-    "half the change within": ("_stay", halved(composition._stay)),
-    "half the change in or out": ("_cross", halved(composition._cross)),
+    "half the change within": ("sensitivity", halved(Fraction(1, 2), 1)),
+    "half the change in or out": ("sensitivity", halved(1, Fraction(1, 2))),
     "half the cost within": ("charge", half_of_stay),
     "half the cost in or out": ("charge", half_of_cross),
     "the maximum over parts": ("_worst", maximum_over_parts),
@@ -258,7 +267,7 @@ MUTATIONS = {
 def test_the_enumeration_sees_a_checker_that_is_wrong(name, mutant, monkeypatch):
     cases = [descriptions for descriptions, _ in TIGHT.values()]
     assert all(said >= truth for said, truth in map(enumerated, cases))
-    monkeypatch.setattr(composition, name, mutant)
+    monkeypatch.setattr(Query if name == "sensitivity" else composition, name, mutant)
     if name == "charge":
         monkeypatch.setattr("tacita.programs.program.charge", mutant)
     assert any(said < truth for said, truth in map(enumerated, cases))
@@ -272,11 +281,8 @@ def test_every_kind_of_sensitivity_is_seen_when_halved(monkeypatch):
                 continue
             said, truth = enumerated([(kind, column, allowed)])
             assert said == truth == 1
-            true = sensitivity(asked(program(), kind, column, allowed))
-            half = composition.Sensitivity(Fraction(true.stay, 2), Fraction(true.cross, 2))
             with monkeypatch.context() as patch:
-                patch.setattr(composition, "sensitivity", lambda query, half=half: half)
-                patch.setitem(globals(), "sensitivity", lambda query, half=half: half)
+                patch.setattr(Query, "sensitivity", halved(Fraction(1, 2), Fraction(1, 2)))
                 said, truth = enumerated([(kind, column, allowed)])
             assert said < truth
 
@@ -300,7 +306,7 @@ def test_conditions_on_mapped_columns_count_too():
     p.release(p.where(old, job="a").count(), geometric(epsilon=0.25))
     assert p.check().epsilon == Fraction("1.25")
     table = read(p, columns([("a", "F", 3), ("b", "M", -2)]))
-    assert [statistic(release.query, table) for release in p.releases] == [(1,), (1,), (1,)]
+    assert [exact_numbers(release.query, table) for release in p.releases] == [(1,), (1,), (1,)]
 
 
 def test_nothing_is_lost_by_adding_up_many_small_costs():

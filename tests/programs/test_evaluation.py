@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 import tacita.cli  # noqa: F401
 from tacita.cli.app import app
 from tacita.ledger import BudgetExceeded, Ledger
-from tacita.posterior import noise as samplers
+from tacita.posterior import samplers
+from tacita.posterior.noise import GeometricNoise
 from tacita.posterior.releases import Release
 from tacita.programs import (
     Bool,
@@ -34,8 +35,8 @@ from tacita.programs import (
     laplace,
     normal,
 )
-from tacita.programs.composition import sensitivity
-from tacita.programs.evaluation import Failed, Noisy, planned
+from tacita.programs.evaluation import planned
+from tacita.programs.results import Failed, Noisy
 
 N = 400
 
@@ -75,8 +76,8 @@ def test_noise_is_scaled_to_what_the_checker_charges():
                 continue
             release = p.release(query, make(epsilon=0.7))
             plan = planned(release)
-            larger = sensitivity(query).larger
-            if plan.source.kind == "geometric":
+            larger = query.sensitivity.larger
+            if isinstance(plan.source, GeometricNoise):
                 exact = Fraction(plan.source.scale) * Fraction(7, 10)
                 assert larger <= exact <= larger * (1 + Fraction(1, 10**12)), query.label
             else:
@@ -150,7 +151,7 @@ def test_the_whole_program_is_charged_once_and_before_anything_is_drawn(monkeypa
         assert results.guarantee.epsilon == 0.8  # two parts at half of 0.5 each, and the mean
         assert ledger.spent().epsilon == 0.8
         refusal = mock.Mock(side_effect=AssertionError("drawn although the budget is spent"))
-        monkeypatch.setattr(samplers, "_sampler", lambda *_: refusal)
+        monkeypatch.setattr(samplers, "laplace_sampler", lambda *_: refusal)
         with pytest.raises(BudgetExceeded):
             p.run(people(), ledger=ledger)
         assert len(ledger.releases()) == 1

@@ -28,7 +28,6 @@ from tacita.programs import (
     laplace,
     normal,
 )
-from tacita.programs.composition import sensitivity
 from tacita.programs.loading import load
 
 SURVEY = """\
@@ -180,7 +179,7 @@ SENSITIVITIES = [
 @pytest.mark.parametrize(("make", "numbers", "stay", "cross"), SENSITIVITIES)
 def test_sensitivities(make, numbers, stay, cross):
     query = make(program())
-    assert (query.numbers, sensitivity(query).stay, sensitivity(query).cross) == (numbers, stay, cross)
+    assert (query.numbers, query.sensitivity.stay, query.sensitivity.cross) == (numbers, stay, cross)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tacita.programs import Bool, Category, Program, Real
-from tacita.programs.tables import read, statistic
+from tacita.programs.tables import exact_numbers, read
 
 SCHEMA = {"smoker": Bool(), "job": Category("a", "b", "c"), "age": Real()}
 GOOD = ["yes,a,30", "NO,b,41.4", "1,c,-7"]
@@ -25,7 +25,7 @@ def csv(path, lines, header="smoker,job,age"):
 def numbers(p, data):
     table = read(p, data)
     queries = [p.column("smoker").count(), p.column("job").histogram(), p.column("age").clamp(0, 100, step=5).sum()]
-    return [statistic(query, table) for query in queries]
+    return [exact_numbers(query, table) for query in queries]
 
 
 def test_a_file_and_a_mapping_of_the_same_records_agree(tmp_path):
@@ -129,7 +129,7 @@ def test_a_mapping_without_a_column_or_of_the_wrong_shape():
 def test_spellings_and_other_labels():
     p = program(2, smoker=Bool(true=["j", "ja"], false="n"), job=Category("a", "b", other="b"), size=Category(3))
     table = read(p, {"smoker": ["JA", "yes"], "job": ["a", "z"], "size": [2, 2.0]})
-    found = [statistic(p.column(name).histogram(), table) for name in ("smoker", "job", "size")]
+    found = [exact_numbers(p.column(name).histogram(), table) for name in ("smoker", "job", "size")]
     assert found == [(1,), (1,), (0, 0, 2)]
 
 
@@ -158,17 +158,17 @@ def test_values_are_rounded_to_the_grid_and_bounded(rng):
     table = read(p, {"x": values})
     column = p.column("x").clamp(-2, 2.5, step=0.5)
     expected = [max(-4, min(5, round((-2 if np.isnan(v) else max(-9, min(9, v))) / 0.5))) for v in values]
-    assert statistic(column.sum(), table) == (sum(expected),)
+    assert exact_numbers(column.sum(), table) == (sum(expected),)
     bounded = np.clip(np.where(np.isnan(values), -2, values), -2, 2.5)  # counted before they are rounded
-    assert statistic(column.histogram(bins=3), table) == tuple(np.histogram(bounded, [-2, -0.5, 1, 2.5])[0])
-    assert statistic(column.histogram(bins=2), table) == ((bounded < 0.25).sum(),)
+    assert exact_numbers(column.histogram(bins=3), table) == tuple(np.histogram(bounded, [-2, -0.5, 1, 2.5])[0])
+    assert exact_numbers(column.histogram(bins=2), table) == ((bounded < 0.25).sum(),)
 
 
 def test_steps_that_are_not_binary_fractions_lose_nothing():
     p = program(4, x=Real())
     table = read(p, {"x": [0.3, 0.1, 0.7, 0.05]})
-    assert statistic(p.column("x").clamp(0, 1, step=0.1).sum(), table) in ((11,), (12,))  # 0.05 lies between
-    assert statistic(p.column("x").clamp(0.1, 0.7, step=0.1).sum(), table) == (3 + 1 + 7 + 1,)
+    assert exact_numbers(p.column("x").clamp(0, 1, step=0.1).sum(), table) in ((11,), (12,))  # 0.05 lies between
+    assert exact_numbers(p.column("x").clamp(0.1, 0.7, step=0.1).sum(), table) == (3 + 1 + 7 + 1,)
 
 
 def test_maps_are_forced_into_what_they_declare():
@@ -203,11 +203,11 @@ def test_maps_are_forced_into_what_they_declare():
         "mapped again": (age.map(lambda v: v + 1, low=0, high=99).map(lambda v: -v, low=-99, high=0).sum(), (-102,)),
     }
     for name, (query, expected) in asked.items():
-        assert statistic(query, table) == expected, name
+        assert exact_numbers(query, table) == expected, name
     changes = []
     parts = p.partition(age.map(first_only, to=Bool()))
     changes.append(None)
-    found = [statistic(part.count(), table) for part in parts.values()]
+    found = [exact_numbers(part.count(), table) for part in parts.values()]
     assert found == [(1,), (2,)]  # one value a record, although the function would change its mind
 
 
@@ -226,25 +226,25 @@ def test_a_line_changes_nothing_but_its_own_numbers(odd, own, tmp_path):
     for place in range(5):
         path = csv(tmp_path / "d.csv", [*lines[:place], odd, *lines[place + 1 :]])
         others = sum(age for i, age in enumerate(ages) if i != place and jobs[i] != "c")
-        assert statistic(query, read(p, path)) == (others + own,)
+        assert exact_numbers(query, read(p, path)) == (others + own,)
 
 
 def test_a_clamp_after_a_map_calls_the_function_once():
     p = program(4, x=Real())
     table = read(p, {"x": [1.0, 2.0, 3.0, 4.0]})
     mapped = p.column("x").map(lambda v: v * 10, low=0, high=100)
-    assert statistic(mapped.clamp(0, 90).sum(), table) == (100,)
-    assert statistic(mapped.clamp(0, 90).map(lambda v: v + 1, low=0, high=100).sum(), table) == (104,)
+    assert exact_numbers(mapped.clamp(0, 90).sum(), table) == (100,)
+    assert exact_numbers(mapped.clamp(0, 90).map(lambda v: v + 1, low=0, high=100).sum(), table) == (104,)
 
 
 def test_a_column_of_a_part_keeps_its_conditions_as_a_condition():
     p = program(4, job=Category("lab", "office"), age=Real())
     table = read(p, {"job": ["lab", "office", "office", "office"], "age": [70, 70, 70, 70]})
     senior = p.where(job="lab").column("age").map(lambda v: v >= 65, to=Bool())
-    assert statistic(p.where(senior).count(), table) == (1,)
-    assert [statistic(part.count(), table) for part in p.partition(senior).values()] == [(1,), (0,)]
+    assert exact_numbers(p.where(senior).count(), table) == (1,)
+    assert [exact_numbers(part.count(), table) for part in p.partition(senior).values()] == [(1,), (0,)]
     labelled = p.where(job="office").column("job")
-    assert [statistic(part.count(), table) for part in p.partition(labelled).values()] == [(0,), (3,)]
+    assert [exact_numbers(part.count(), table) for part in p.partition(labelled).values()] == [(0,), (3,)]
 
 
 def test_a_sum_stays_in_its_domain_whatever_the_column_was_made_of():
@@ -253,7 +253,7 @@ def test_a_sum_stays_in_its_domain_whatever_the_column_was_made_of():
     p = program(2, x=Real())
     x = p.column("x")
     swapped = dataclasses.replace(x, domain=x.clamp(0, 1, step=1).domain)
-    assert statistic(swapped.sum(), read(p, {"x": [1e6, 0.0]})) == (1,)
+    assert exact_numbers(swapped.sum(), read(p, {"x": [1e6, 0.0]})) == (1,)
 
 
 def test_warnings_of_a_map_are_not_shown(recwarn):
@@ -270,7 +270,7 @@ def test_warnings_of_a_map_are_not_shown(recwarn):
 
     mapped = p.column("x").map(talks, low=0, high=9, step=1)
     recwarn.clear()
-    assert statistic(mapped.sum(), read(p, {"x": [1.0, -1.0, 2.0]})) == (3,)
+    assert exact_numbers(mapped.sum(), read(p, {"x": [1.0, -1.0, 2.0]})) == (3,)
     assert not recwarn.list
 
 
@@ -304,10 +304,10 @@ def test_lists_are_read_cell_by_cell(cells, bad):
 
 def test_numpy_truth_values_and_marks_before_the_first_cell(tmp_path):
     p = program(2, x=Bool(true="ja", false="nein"))
-    assert statistic(p.column("x").count(), read(p, {"x": [np.True_, np.False_]})) == (1,)
+    assert exact_numbers(p.column("x").count(), read(p, {"x": [np.True_, np.False_]})) == (1,)
     (tmp_path / "d.csv").write_text("\ufeffja\nnein\n")
     table = read(p, tmp_path / "d.csv", header=["x"])
-    assert statistic(p.column("x").count(), table) == (1,)
+    assert exact_numbers(p.column("x").count(), table) == (1,)
     assert table.unreadable["x"] == 0
 
 
@@ -321,7 +321,7 @@ def test_whatever_a_function_raises_on_a_record_counts_as_the_lower_bound(raised
         return value
 
     mapped = p.column("x").map(fails, low=0, high=9, step=1)
-    assert statistic(mapped.sum(), read(p, {"x": [4.0, 31337.25, 3.0]})) == (7,)
+    assert exact_numbers(mapped.sum(), read(p, {"x": [4.0, 31337.25, 3.0]})) == (7,)
 
 
 def test_a_cell_that_raises_when_it_is_read_is_unreadable():
@@ -349,7 +349,7 @@ def test_ctrl_c_waits_until_the_records_are_counted_and_shows_none_of_them():
     mapped = p.column("x").map(presses, low=0, high=9, step=1)
     table = read(p, {"x": [4.0, 31337.25, 3.0]})
     with pytest.raises(KeyboardInterrupt) as caught:
-        statistic(mapped.sum(), table)
+        exact_numbers(mapped.sum(), table)
     assert seen[-3:] == [4.0, 31337.25, 3.0]
     assert "presses" not in "".join(traceback.format_exception(caught.value))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -367,7 +367,7 @@ def test_a_second_ctrl_c_stops_a_function_where_it_is():
 
     mapped = p.column("x").map(presses, low=0, high=9, step=1)
     with pytest.raises(KeyboardInterrupt) as caught:
-        statistic(mapped.sum(), read(p, {"x": [31337.25, 3.0]}))
+        exact_numbers(mapped.sum(), read(p, {"x": [31337.25, 3.0]}))
     assert "presses" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -378,7 +378,7 @@ def test_records_of_few_possible_values_look_up_what_the_function_said_before_th
     mapped = [column.map(lambda v: calls.append(v) or 1.0, low=0, high=1, step=1) for column in (p.column("job"), ages)]
     calls.clear()
     table = read(p, {"smoker": [1, 0, 1, 1], "job": list("abca"), "age": [30, float("nan"), 70.1, 1e9]})
-    assert [statistic(column.sum(), table) for column in mapped] == [(4,), (4,)]
+    assert [exact_numbers(column.sum(), table) for column in mapped] == [(4,), (4,)]
     assert calls == []
 
 
@@ -397,7 +397,7 @@ def test_another_signal_that_python_listens_to_waits_too():
     try:
         mapped = p.column("x").map(presses, low=0, high=9, step=1)
         tried = len(seen)
-        assert statistic(mapped.sum(), read(p, {"x": [31337.25, 3.0]})) == (12,)
+        assert exact_numbers(mapped.sum(), read(p, {"x": [31337.25, 3.0]})) == (12,)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert heard == [tried + 2]
@@ -416,4 +416,4 @@ def test_a_record_that_a_column_cannot_give_is_unreadable():
     p = program(3, x=Real())
     table = read(p, {"x": Lazy()})
     assert table.unreadable == {"x": 1}
-    assert statistic(p.column("x").clamp(0, 9, step=1).sum(), table) == (2,)
+    assert exact_numbers(p.column("x").clamp(0, 9, step=1).sum(), table) == (2,)

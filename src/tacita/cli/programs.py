@@ -63,7 +63,7 @@ def run(
     posteriors, posteriors.svg. Cells that do not fit the schema count as their column's fallback. An ill-typed program
     ends with exit code 1 before the data are looked at; so does, afterwards, one of whose calculations failed.
     """
-    from tacita.programs.evaluation import Failed
+    from tacita.programs.results import Failed
 
     loaded = load_program(program, as_json=as_json)
     if not data.is_file():
@@ -124,9 +124,7 @@ def summary(program: Program) -> dict[str, Any]:
 
 
 def _release(release: PlannedRelease) -> dict[str, Any]:
-    from tacita.programs.composition import sensitivity
-
-    query, moved = release.query, sensitivity(release.query)
+    query, moved = release.query, release.query.sensitivity
     return {
         "name": release.name,
         "line": release.span.line,
@@ -135,7 +133,7 @@ def _release(release: PlannedRelease) -> dict[str, Any]:
         "numbers": query.numbers,
         "unit": float(query.unit),
         "sensitivity": {"metric": "l1", "stay": moved.stay, "cross": moved.cross},
-        "mechanism": str(release.request),
+        "mechanism": str(release.mechanism),
         "cost": {"stay": _cost(release.charge.stay), "cross": _cost(release.charge.cross)},
     }
 
@@ -145,15 +143,15 @@ def _cost(cost: Cost) -> dict[str, float]:
 
 
 def _lines(program: Program, path: Path) -> list[str]:
-    from tacita.programs.composition import exact, sensitivity, text
+    from tacita.programs.composition import exact, text
 
     rows = [("release", "query", "one record moves it by", "mechanism", "costs")]
     for release in program.releases:
         query = release.query
         model = f", {query.model}" if query.model else ""
         unit = f" x {float(query.unit):g}" if query.unit != 1 else ""
-        moved = f"{sensitivity(query)}{unit}"
-        rows.append((release.name, query.label + model, moved, str(release.request), str(release.charge.largest)))
+        moved = f"{query.sensitivity}{unit}"
+        rows.append((release.name, query.label + model, moved, str(release.mechanism), str(release.charge.largest)))
     rows += [(d.name, f"from {', '.join(i.name for i in d.inputs)}", "", "", "nothing") for d in program.derived]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     table = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

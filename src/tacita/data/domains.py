@@ -1,21 +1,25 @@
-"""What a column may hold. Public, written down beforehand, and total: every cell, however odd, is some value."""
+"""The schema language: what a column may hold. Public, declared beforehand, never learned from the records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
+from typing import Any
+
+from tacita import _check
 
 LARGEST_CATEGORIES = 10_000
+SCALES = ("linear", "log")
 
 
 @dataclass(frozen=True, init=False)
 class Bool:
-    """A truth value. What is neither spelled true nor false counts as false.
+    """A truth value. In a program, what is spelled neither true nor false counts as false.
 
     Examples:
-        >>> Bool(true="ja", false="nein").index("JA")
+        >>> Bool(true="ja", false="nein").read("JA")
         0
     """
 
@@ -38,15 +42,15 @@ class Bool:
 
     @property
     def fallback(self) -> int:
-        """The position of the value that stands for unreadable cells: false."""
+        """The position of the value that a program takes for unreadable cells: false."""
         return 1
 
-    def index(self, cell: object) -> int | None:
+    def read(self, cell: object) -> int | None:
         """Return the position of a cell's value in `labels`, or None if it has none."""
+        if isinstance(cell, bool):
+            return 0 if cell else 1
         text = str(cell).strip().casefold()
-        if isinstance(cell, bool) or text in self.true or text in self.false:
-            return 0 if cell is True or (cell is not False and text in self.true) else 1
-        return None
+        return 0 if text in self.true else 1 if text in self.false else None
 
     def __str__(self) -> str:
         return "a truth value"
@@ -58,7 +62,7 @@ class Category:
 
     Args:
         *labels: The labels, or how many there are.
-        other: The label that stands for everything else; the first one unless given.
+        other: The label that a program takes for everything else; the first one unless given.
 
     Examples:
         >>> Category(3).labels
@@ -80,12 +84,20 @@ class Category:
         object.__setattr__(self, "labels", names)
         object.__setattr__(self, "other", names[0] if other is None else _label(other))
 
+    @classmethod
+    def of_any_size(cls, labels: Iterable[str]) -> Category:
+        """Return a category with as few as one label, or very many, as the schema of a table may declare."""
+        made, names = cls.__new__(cls), tuple(labels)
+        object.__setattr__(made, "labels", names)
+        object.__setattr__(made, "other", names[0])
+        return made
+
     @property
     def fallback(self) -> int:
-        """The position of the label that stands for unreadable and unknown cells."""
+        """The position of the label that a program takes for unreadable and unknown cells."""
         return self._places[self.other]
 
-    def index(self, cell: object) -> int | None:
+    def read(self, cell: object) -> int | None:
         """Return the position of a cell's label, or None if it is not one of them."""
         return self._places.get(str(cell).strip())
 
@@ -99,36 +111,64 @@ class Category:
 
 @dataclass(frozen=True)
 class Real:
-    """Any number. It has no bound until it is clamped."""
+    """A number: any, or one in [low, high], where values outside are moved to the nearer bound.
 
-    def __str__(self) -> str:
-        return "a real number"
+    Training needs the bounds. In a program, a column without bounds must be clamped before it is summed.
 
+    Attributes:
+        low: The lower bound, or None.
+        high: The upper bound, or None.
+        scale: How training encodes it: "linear", or "log" for log(1 + value - low).
+        whole: Whether it holds whole numbers. Generated records and the sums of programs are rounded accordingly.
 
-@dataclass(frozen=True)
-class Clamped:
-    """A number on the grid `step` times a whole number from `lowest` to `highest`. Made by `clamp` and `map`."""
+    Examples:
+        >>> Real(0, 120).read("34.5"), Real().read("1_000")
+        (34.5, None)
+    """
 
-    lowest: int
-    highest: int
-    step: Fraction
+    low: float | None = None
+    high: float | None = None
+    scale: str = "linear"
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        bounds = [_check.number(name, b) for name, b in (("low", self.low), ("high", self.high)) if b is not None]
+        if len(bounds) == 1 or not all(map(math.isfinite, bounds)):
+            raise ValueError(f"Real needs both bounds, finite, or none, got low={self.low!r}, high={self.high!r}.")
+        if bounds and not bounds[0] < bounds[1]:
+            raise ValueError(f"Real: low must be below high, got low={bounds[0]:g}, high={bounds[1]:g}.")
+        _check.one_of("scale", self.scale, SCALES)
+        if self.whole and not all(bound.is_integer() for bound in bounds):
+            raise ValueError("Real: whole numbers need a low and a high that are whole.")
+        for name, bound in zip(("low", "high"), bounds, strict=False):
+            object.__setattr__(self, name, bound)
 
     @property
-    def low(self) -> float:
-        """The lower bound."""
-        return float(self.lowest * self.step)
+    def bounds(self) -> tuple[float, float] | None:
+        """Both bounds, or None."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
-    def high(self) -> float:
-        """The upper bound."""
-        return float(self.highest * self.step)
+    def fallback(self) -> float:
+        """NaN: what a program takes for unreadable cells until the column is clamped, to its lower bound then."""
+        return math.nan
+
+    def read(self, cell: Any) -> float | None:
+        """Return a cell's number, or None if it has none or is not finite. It is not moved to the bounds yet.
+
+        Raises:
+            ValueError: If a text is not a number.
+            TypeError: If the cell cannot be converted to a number.
+        """
+        value = float(cell)
+        return value if math.isfinite(value) and not (isinstance(cell, str) and "_" in cell) else None
 
     def __str__(self) -> str:
-        return f"a number in [{self.low:g}, {self.high:g}] in steps of {float(self.step):g}"
+        return "a real number" if self.low is None else f"a real number in [{self.low:g}, {self.high:g}]"
 
 
 Finite = Bool | Category
-Domain = Bool | Category | Real | Clamped
+Domain = Bool | Category | Real
 
 
 def _texts(name: str, value: str | Sequence[str]) -> tuple[str, ...]:

@@ -24,13 +24,16 @@ from tacita.posterior.scores import predictive, states
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
-    from tacita.posterior.plans import Noise, Plan
+    from tacita.posterior.noise import Noise
+    from tacita.posterior.plans import ReleasePlan
 
 _MOST_TOTALS = 4001
 _ALL_COUNTS = 200_000
 
 
-def cells_posterior(plan: Plan, prior: Dirichlet, output: Sequence[int], n: int | None, most: int) -> Mixture | Shares:
+def cells_posterior(
+    plan: ReleasePlan, prior: Dirichlet, output: Sequence[int], n: int | None, most: int
+) -> Mixture | Shares:
     """Return the noise-aware posterior of the shares: every true count, weighted by its chance and the noise's.
 
     Args:
@@ -74,7 +77,7 @@ class Grid:
         return int(np.clip(units, self.low, self.high).sum())
 
 
-def total_posterior(plan: Plan, model: Normal, total: int, n: int, grid: Grid) -> NormalMixture:
+def total_posterior(plan: ReleasePlan, model: Normal, total: int, n: int, grid: Grid) -> NormalMixture:
     """Return the noise-aware posterior of the mean from a noisy total, which is in the grid's units.
 
     Rounding to the grid is taken for an error of each record of its own, even within a step. That records were clamped

@@ -6,7 +6,7 @@ A plan is made first, from public things only: which noise, how much, what is pr
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,11 @@ from tacita._check import PrivacyError
 from tacita._guard import attempt, held, number_in
 from tacita.guarantee import Guarantee
 from tacita.ledger import Ledger
-from tacita.posterior import mechanisms
-from tacita.posterior.mechanisms import Request
+from tacita.posterior.mechanisms import MECHANISMS, Mechanism, Statistic
 from tacita.posterior.mixtures import Mixture, Shares
 from tacita.posterior.models import LARGEST_NUMBER, Beta, Dirichlet, Normal
 from tacita.posterior.noise_aware import Grid, cells_posterior, total_posterior
-from tacita.posterior.plans import Candidate, Certificate, Plan, cells_plan, charge, draw, sum_plan
+from tacita.posterior.plans import Candidate, Certificate, ReleasePlan, charge, plan_release
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -52,7 +51,7 @@ class Release:
     output: tuple[int, ...]
     guarantee: Guarantee
     certificate: Certificate
-    mechanism: Request
+    mechanism: Mechanism
     compared: tuple[Candidate, ...]
     model: Dirichlet | Normal
     n: int | None
@@ -92,7 +91,7 @@ def release(
     column: ArrayLike | None = None,
     epsilon: float | None = None,
     delta: float = 0.0,
-    mechanism: str | Request = "best",
+    mechanism: str | Mechanism = "best",
     clamp: tuple[float, float] | None = None,
     step: float | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -125,58 +124,51 @@ def release(
         >>> made.guarantee.epsilon, made.mechanism.name
         (0.5, 'geometric')
     """
-    request = _request(mechanism, epsilon, delta)
+    chosen = _mechanism(mechanism, epsilon, delta)
     if isinstance(model, Normal):
-        return _release_mean(model, counts, column, request, clamp, step, ledger, name)
+        return _release_mean(model, counts, column, chosen, clamp, step, ledger, name)
     if not isinstance(model, Dirichlet):
         raise TypeError(f"model must be what beta, dirichlet or normal returns, got {model!r}.")
     if clamp is not None or step is not None:
         raise TypeError("clamp and step are for a normal model; counts need no bounds.")
     values = _counts(model, counts, column)
     n = sum(values)
-    plan = cells_plan(request, model, model.cells, n)
+    plan = plan_release(chosen, Statistic(model.cells, n, prior=model))
     charge(ledger, plan, name, f"posterior under {model} of {n} records")
-    output = draw(plan, values[:1] if plan.table is None and model.cells == 2 else values)
-    return made(model, plan, output, cells_posterior(plan, model, output, n, n), n)
+    output = plan.draw(values[:1] if plan.table is None and model.cells == 2 else values)
+    return planned_release(model, plan, output, cells_posterior(plan, model, output, n, n), n)
 
 
-def made(
+def planned_release(
     model: Dirichlet | Normal,
-    plan: Plan,
+    plan: ReleasePlan,
     output: tuple[int, ...],
     posterior: Mixture | Shares,
     n: int | None,
     labels: tuple[str, ...] = (),
 ) -> Release:
-    """Return a release with what its plan proved."""
-    proved = plan.guarantee(), plan.certificate, plan.used, plan.compared
-    return Release(posterior, output, *proved, model, n, labels)
+    """Return a release with what its plan proved.
+
+    Args:
+        model: The prior.
+        plan: How the output was drawn.
+        output: The whole numbers that were released.
+        posterior: The posterior computed from them.
+        n: The public number of records, if it is public.
+        labels: The names of the categories.
+    """
+    return Release(posterior, output, plan.guarantee(), plan.certificate, plan.used, plan.compared, model, n, labels)
 
 
-def _request(mechanism: str | Request, epsilon: float | None, delta: float) -> Request:
-    if isinstance(mechanism, Request):
+def _mechanism(mechanism: str | Mechanism, epsilon: float | None, delta: float) -> Mechanism:
+    if isinstance(mechanism, Mechanism):
         if epsilon is not None or delta:
             raise TypeError(f"epsilon and delta are in {mechanism} already; leave them out.")
         return mechanism
-    _check.one_of("mechanism", mechanism, tuple(_NAMED))
+    _check.one_of("mechanism", mechanism, tuple(MECHANISMS))
     if epsilon is None:
         raise TypeError(f"epsilon is needed for {mechanism!r}.")
-    make = _NAMED[mechanism]
-    if mechanism in ("geometric", "laplace"):
-        return make(epsilon=epsilon)
-    return make(epsilon=epsilon, delta=delta)
-
-
-_NAMED: dict[str, Callable[..., Request]] = {
-    function.__name__: function
-    for function in (
-        mechanisms.best,
-        mechanisms.geometric,
-        mechanisms.gaussian,
-        mechanisms.laplace,
-        mechanisms.exponential,
-    )
-}
+    return MECHANISMS[mechanism].within(epsilon, delta)
 
 
 def _counts(prior: Dirichlet, counts: Sequence[int] | None, column: ArrayLike | None) -> tuple[int, ...]:
@@ -220,7 +212,7 @@ def _release_mean(
     model: Normal,
     counts: Sequence[int] | None,
     column: ArrayLike | None,
-    request: Request,
+    mechanism: Mechanism,
     clamp: tuple[float, float] | None,
     step: float | None,
     ledger: Ledger | str | os.PathLike[str] | None,
@@ -230,13 +222,11 @@ def _release_mean(
         raise TypeError("A normal model needs column, the records themselves, so that they can be clamped.")
     grid = _grid(clamp, step)
     records = _records(column)
-    if request.name not in ("best", "geometric", "gaussian"):
-        raise PrivacyError(f"{request} is for counts; a normal model takes geometric, gaussian or best.")
     n = len(records)
-    plan = sum_plan(request, grid.high)
+    plan = plan_release(mechanism, Statistic(n=n, step=grid.high, summed=True))
     charge(ledger, plan, name, f"posterior under {model} of {n} records in [{grid.base:g}, {grid.value(grid.high):g}]")
-    output = draw(plan, (grid.total(records),))
-    return made(model, plan, output, total_posterior(plan, model, output[0], n, grid), n)
+    output = plan.draw((grid.total(records),))
+    return planned_release(model, plan, output, total_posterior(plan, model, output[0], n, grid), n)
 
 
 def _grid(clamp: tuple[float, float] | None, step: float | None) -> Grid:

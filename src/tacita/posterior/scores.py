@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import betainc, betaln, digamma, expit, gammaln, xlogy
 
 from tacita._check import PrivacyError
-from tacita.posterior.mechanisms import MOST_STATES
+from tacita.posterior.mechanisms._exponential import MOST_STATES, TWO_CELL_SCORES
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -72,7 +72,7 @@ def predictive(prior: Dirichlet, n: int) -> Floats:
 
 def distances(prior: Dirichlet, n: int, score: str) -> Floats:
     """Return the distance of each state's posterior from each other's."""
-    if score in ("total_variation", "jensen_shannon", "lecam") and prior.cells != 2:
+    if score in TWO_CELL_SCORES and prior.cells != 2:
         raise PrivacyError(
             f"score={score!r} is there for two categories only: with {prior.cells} it has no closed form. Use "
             "'hellinger', 'squared_hellinger' or 'kl'."

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from importlib import import_module
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from tacita import _check
-from tacita.data.domains import Bool, Category, Clamped, Domain, Finite, Real
+from tacita.data.domains import Bool, Category, Domain, Finite, Real
 from tacita.posterior.models import Beta, Dirichlet, Model, Normal, beta, dirichlet, normal
+from tacita.programs.clamping import Clamped, clamped
 from tacita.programs.errors import Note, ProgramError, did_you_mean
+from tacita.programs.functions import tried_out
 from tacita.programs.handles import Handle, Private, of_another_program
+from tacita.programs.queries import Count, Histogram, Mean, Measure, PosteriorOfMean, PosteriorOfShares, Query, Sum
 from tacita.programs.source import Span, caller
 
 if TYPE_CHECKING:
-    from tacita.programs.composition import Sensitivity
     from tacita.programs.program import Program
 
-LARGEST_UNITS = 10**9  # so that a sum over 10**9 records stays within 64 bits
 LARGEST_BINS = 10_000
-_MOST_PROBES = 1000
-_PLAIN = (bool, str, bytes, numbers.Number, type(None))
-_NUMBERS = (0.0, 1.0, -1.0, 0.5, 3.0, 18.0, 40.0, 65.0, 1e3, 1e6, math.nan)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,7 +33,7 @@ class Condition:
     @property
     def text(self) -> str:
         """As people write it."""
-        labels = labels_of(self.column)
+        labels = self.column.labels
         return f"{self.column.name}={'/'.join(str(labels[place]) for place in sorted(self.places))}"
 
 
@@ -52,7 +46,7 @@ class Column(Private):
 
     program: Program
     name: str
-    domain: Domain
+    domain: Domain | Clamped
     conditions: tuple[Condition, ...]
     span: Span
     source: Column | None = None
@@ -64,16 +58,26 @@ class Column(Private):
         """What it is."""
         return f"the column {self.name!r}"
 
+    @property
+    def labels(self) -> tuple[object, ...]:
+        """The public values of a truth value or a category."""
+        return self._finite.labels
+
+    @property
+    def _finite(self) -> Finite:
+        if not isinstance(self.domain, Bool | Category):
+            raise TypeError(f"{self.name!r} has no labels: it is {self.domain}.")
+        return self.domain
+
     def clamp(self, low: float, high: float, step: float | None = None) -> Column:
         """Bound a real column: each value is moved into [low, high].
 
         Sums and means round it to a multiple of `step`: unless given, a power of ten, at most a fiftieth of the width.
         """
         if not isinstance(self.domain, Real | Clamped):
-            self._misfit("clamp", "only numbers are clamped")
-        return replace(
-            self, domain=_grid(self, low, high, step), span=caller(), source=self, function=None, results=None
-        )
+            raise self._misfit("clamp", "only numbers are clamped")
+        domain = clamped(self.name, low, high, step)
+        return replace(self, domain=domain, span=caller(), source=self, function=None, results=None)
 
     def map(
         self,
@@ -107,64 +111,51 @@ class Column(Private):
                 span,
                 "declare one: .map(function, low=0, high=100, step=1), or .map(function, to=Bool())",
             )
-        return self._mapped(function, _grid(self, low, high, step), span)
+        return self._mapped(function, clamped(self.name, low, high, step), span)
 
     def count(self) -> Query:
         """How many records are true."""
         if not isinstance(self.domain, Bool):
-            self._misfit("count", "a count of true records needs a truth value")
-        return self._query("count")
+            raise self._misfit("count", "a count of true records needs a truth value")
+        return self._query(Count())
 
     def sum(self) -> Query:
         """The sum of a clamped column."""
-        self._need_bound("sum")
-        return self._query("sum")
+        return self._bounded("sum")._query(Sum())
 
     def mean(self) -> Query:
         """The sum of a clamped column over the public number of records."""
-        self._need_bound("mean")
+        column = self._bounded("mean")
         self._need_public_size("mean")
-        return self._query("mean")
+        return column._query(Mean())
 
     def histogram(self, bins: int | None = None) -> Query:
         """How many records there are of each value, or in each of `bins` (10) equal intervals of a clamped column."""
-        if isinstance(self.domain, Real):
-            self._need_clamp("histogram")
-        if isinstance(self.domain, Clamped):
+        column = self._finite_or_bounded("histogram")
+        if isinstance(column.domain, Clamped):
             number = 10 if bins is None else _check.count("bins", bins, low=2, high=LARGEST_BINS)
-            return self._query("histogram", bins=number)
+            return column._query(Histogram(number))
         if bins is not None:
             raise TypeError(f"bins are for clamped numbers, but {self.name!r} is {self.domain}; leave them out.")
-        return self._query("histogram")
+        return self._query(Histogram())
 
     def posterior(self, model: object) -> Query:
         """What is known of the column's distribution after seeing the data, under a model."""
-        if isinstance(self.domain, Real):
-            self._need_clamp("posterior")
-        cells = None if isinstance(self.domain, Clamped) else len(labels_of(self))
+        column = self._finite_or_bounded("posterior")
+        cells = None if isinstance(column.domain, Clamped) else len(self.labels)
         found = _recognised(model, cells)
-        if self._fits(found, cells, written=found is model):
-            if cells is None:
-                self._need_public_size("posterior")
-            return self._query("posterior", model=found)
-        fitting = f"dirichlet({', '.join('1' * (cells or 0))})"
-        if cells is None or isinstance(self.domain, Bool):
-            fitting = "normal(0, 10, record_sd=1)" if cells is None else "beta(1, 1)"
-        wanted = fitting if len(fitting) < 40 else f"dirichlet with {cells} numbers"
-        raise ProgramError(
-            "T007",
-            f"{found} does not fit {self.name!r}, which is {self.domain}",
-            caller(),
-            f"use {wanted}",
-            (Note(self.span, "the handle was made here"),),
-        )
+        if not self._fits(found, cells, written=found is model):
+            raise self._unfitting(found, cells)
+        if not isinstance(found, Normal):
+            return column._query(PosteriorOfShares(prior=found))
+        self._need_public_size("posterior")
+        return column._query(PosteriorOfMean(prior=found))
 
-    def _mapped(self, function: Callable[[Any], object], domain: Domain, span: Span) -> Column:
+    def _mapped(self, function: Callable[[Any], object], domain: Finite | Clamped, span: Span) -> Column:
         called = getattr(function, "__name__", "map").replace("<lambda>", "map")
-        results = _tried_out(function, called, self.domain, domain, span)
-        known = results if len(results) == _size(self.domain) else None
+        results = tried_out(function, called, self.domain, domain, span)
         name = f"{called}({self.name})"
-        return replace(self, name=name, domain=domain, span=span, source=self, function=function, results=known)
+        return replace(self, name=name, domain=domain, span=span, source=self, function=function, results=results)
 
     def _fits(self, model: Model, cells: int | None, *, written: bool) -> bool:
         """Return whether a model is about such a column; one found in Pyro code counts its categories from 0."""
@@ -173,49 +164,65 @@ class Column(Private):
         same = isinstance(model, Beta) == isinstance(self.domain, Bool)
         return model.cells == cells and (same or (written and isinstance(model, Beta)))
 
-    def _query(self, kind: str, *, bins: int | None = None, model: Model | None = None) -> Query:
-        return Query(self.program, kind, self, self.conditions, caller(), bins, model)
-
-    def _misfit(self, operation: str, why: str) -> NoReturn:
-        raise ProgramError(
-            "T022",
-            f"{self.name!r} is {self.domain} and has no {operation}: {why}",
-            caller(),
-            "use .histogram() or .posterior(...), or .map(function, low=0, high=1) to make numbers of it",
-            (Note(self.span, "the handle was made here"),),
+    def _unfitting(self, model: Model, cells: int | None) -> ProgramError:
+        fitting = f"dirichlet({', '.join('1' * (cells or 0))})"
+        if cells is None or isinstance(self.domain, Bool):
+            fitting = "normal(0, 10, record_sd=1)" if cells is None else "beta(1, 1)"
+        return self._error(
+            "T007",
+            f"{model} does not fit {self.name!r}, which is {self.domain}",
+            f"use {fitting if len(fitting) < 40 else f'dirichlet with {cells} numbers'}",
         )
 
-    def _need_bound(self, operation: str) -> None:
-        if isinstance(self.domain, Real):
-            raise ProgramError(
-                "T004",
-                f"the {operation} of {self.name!r} has no bound, so no noise can hide one record",
-                caller(),
-                f"clamp it, to bounds known without the data: {self.span.text or 'column'}.clamp(0, 100).{operation}()",
-                (Note(self.span, "the handle was made here"),),
-            )
-        if not isinstance(self.domain, Clamped):
-            self._misfit(operation, f"a {operation} needs numbers")
+    def _error(self, code: str, reason: str, way_out: str) -> ProgramError:
+        return ProgramError(code, reason, caller(), way_out, (Note(self.span, "the handle was made here"),))
 
-    def _need_clamp(self, operation: str) -> NoReturn:
+    def _query(self, measure: Measure) -> Query:
+        return Query(self.program, measure, self, self.conditions, caller())
+
+    def _misfit(self, operation: str, why: str) -> ProgramError:
+        return self._error(
+            "T022",
+            f"{self.name!r} is {self.domain} and has no {operation}: {why}",
+            "use .histogram() or .posterior(...), or .map(function, low=0, high=1) to make numbers of it",
+        )
+
+    def _bounded(self, operation: str) -> Column:
+        """Return the clamped column that is summed: this one, or clamped to the bounds of the schema."""
+        if isinstance(self.domain, Clamped):
+            return self
+        if not isinstance(self.domain, Real):
+            raise self._misfit(operation, f"a {operation} needs numbers")
+        if self.domain.bounds is not None:
+            return self.clamp(*self.domain.bounds, step=1.0 if self.domain.whole else None)
+        raise self._error(
+            "T004",
+            f"the {operation} of {self.name!r} has no bound, so no noise can hide one record",
+            f"clamp it, to bounds known without the data: {self.span.text or 'column'}.clamp(0, 100).{operation}()",
+        )
+
+    def _finite_or_bounded(self, operation: str) -> Column:
+        if not isinstance(self.domain, Real):
+            return self
+        if self.domain.bounds is not None:
+            return self._bounded(operation)
+        raise self._unclamped(operation)
+
+    def _unclamped(self, operation: str) -> ProgramError:
         rest = ".histogram(bins=10)" if operation == "histogram" else f".{operation}(...)"
-        raise ProgramError(
+        return self._error(
             "T005",
             f"the {operation} of {self.name!r} needs bounds: the column can hold any number",
-            caller(),
             f"clamp it, to bounds known without the data: {self.span.text or 'column'}.clamp(0, 100){rest}",
-            (Note(self.span, "the handle was made here"),),
         )
 
     def _need_public_size(self, operation: str) -> None:
         if self.conditions:
             where = ", ".join(condition.text for condition in self.conditions)
-            raise ProgramError(
+            raise self._error(
                 "T009",
                 f"the {operation} of {self.name!r} where {where} divides by a private size",
-                caller(),
                 "release .sum() of the column and .count() of the part, and divide in p.derive",
-                (Note(self.span, "the handle was made here"),),
             )
 
 
@@ -258,13 +265,13 @@ class Part(Private):
         """Return the parts by the public labels of a column, as a mapping."""
         by = self._labelled(self.column(column) if isinstance(column, str) else self._own(column))
         span = caller()
-        conditions = {label: Condition(by, frozenset([i])) for i, label in enumerate(labels_of(by))}
+        conditions = {label: Condition(by, frozenset([i])) for i, label in enumerate(by.labels)}
         among = (*self.conditions, *by.conditions)
         return Partition(by, {label: Part(self.program, (*among, c), span) for label, c in conditions.items()})
 
     def count(self) -> Query:
         """How many records there are."""
-        return Query(self.program, "count", None, self.conditions, caller())
+        return Query(self.program, Count(), None, self.conditions, caller())
 
     def _domain(self, name: str) -> Domain:
         schema = self.program.schema
@@ -293,7 +300,7 @@ class Part(Private):
             "T003",
             f"{found.name!r} is {found.domain}, which is neither true nor false",
             caller(),
-            f"say which values: where({found.name}={labels_of(found)[0]!r})",
+            f"say which values: where({found.name}={found.labels[0]!r})",
         )
 
     def _labelled(self, column: Column) -> Column:
@@ -318,209 +325,17 @@ class Partition(dict[Any, Part]):
         raise _unknown_value(self._column, label)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Query(Private):
-    """Something that can be released: whole numbers on a public grid, which one record moves by a bounded amount.
-
-    Attributes:
-        kind: `count`, `histogram`, `posterior`, `sum` or `mean`.
-        column: Of which column; None if the records of a part are counted.
-        conditions: Of which records; all of them if empty.
-        bins: The number of intervals of a clamped column's histogram.
-        model: The model of a posterior.
-    """
-
-    program: Program
-    kind: str
-    column: Column | None
-    conditions: tuple[Condition, ...]
-    span: Span
-    bins: int | None = None
-    model: Model | None = None
-
-    @property
-    def description(self) -> str:
-        """What it is."""
-        return f"the {self.label}"
-
-    @property
-    def label(self) -> str:
-        """What it is, shortly."""
-        of = "records" if self.column is None else repr(self.column.name)
-        return f"{self.kind} of {of}{self._where}"
-
-    @property
-    def short(self) -> str:
-        """What a result is called that was not given a name."""
-        named = self.kind == "posterior" and self.column is not None
-        return f"{self.column.name}{self._where}" if named else self.label  # type: ignore[union-attr]
-
-    @property
-    def _where(self) -> str:
-        return f" where {', '.join(condition.text for condition in self.conditions)}" if self.conditions else ""
-
-    @property
-    def metric(self) -> str:
-        """How far two answers are apart: by the sum of absolute differences of their whole numbers."""
-        return "L1"
-
-    @property
-    def sensitivity(self) -> Sensitivity:
-        """By how much one record moves the answer: within the part, and into or out of it."""
-        from tacita.programs.composition import sensitivity
-
-        return sensitivity(self)
-
-    @property
-    def cells(self) -> int:
-        """How many values are told apart: the categories of a histogram or a finite posterior, otherwise 1."""
-        if self.kind not in ("histogram", "posterior") or isinstance(self.model, Normal) or self.column is None:
-            return 1
-        return self.bins or len(labels_of(self.column))
-
-    @property
-    def numbers(self) -> int:
-        """How many whole numbers are released. Of two cells of all records one says everything, as n is public."""
-        return 1 if self.cells == 2 and not self.conditions else self.cells
-
-    @property
-    def labels(self) -> tuple[object, ...]:
-        """The cells' public labels: values, or the ends of intervals; empty for a single number."""
-        if self.cells == 1 or self.column is None:
-            return ()
-        domain = self.column.domain
-        if not isinstance(domain, Clamped):
-            return labels_of(self.column)
-        width = (domain.high - domain.low) / self.cells
-        edges = [domain.low + i * width for i in range(self.cells + 1)]
-        return tuple(f"{low:g} to {high:g}" for low, high in pairwise(edges))
-
-    @property
-    def unit(self) -> Fraction:
-        """What one whole number stands for: the step of a sum or a mean, otherwise 1."""
-        summed = self.cells == 1 and self.column is not None and isinstance(self.column.domain, Clamped)
-        return self.column.domain.step if summed else Fraction(1)  # type: ignore[union-attr]
-
-
-def labels_of(column: Column) -> tuple[object, ...]:
-    """Return the public values of a truth value or a category."""
-    return _finite(column).labels
-
-
-def _finite(column: Column) -> Finite:
-    if not isinstance(column.domain, Bool | Category):
-        raise TypeError(f"{column.name!r} has no labels: it is {column.domain}.")
-    return column.domain
-
-
-def _size(domain: Domain) -> int | None:
-    """Return how many values there are; None of real numbers."""
-    if isinstance(domain, Clamped):
-        return domain.highest - domain.lowest + 1
-    return None if isinstance(domain, Real) else len(domain.labels)
-
-
-def _probes(domain: Domain) -> tuple[object, ...]:
-    """Return public values to try a function on, before any data are read: all of them where they are few."""
-    if isinstance(domain, Bool | Category):
-        return domain.labels[:_MOST_PROBES]
-    if isinstance(domain, Real):
-        return _NUMBERS
-    steps = range(domain.lowest, domain.highest + 1)
-    if len(steps) > _MOST_PROBES:
-        steps = steps[:: (len(steps) - 1) // 9]
-    return tuple(step * float(domain.step) for step in steps)
-
-
-def converted(domain: Domain, result: object) -> float | None:
-    """Return what a function made of a value, as a label's place or a number; None if it is none of a domain's labels.
-
-    Raises:
-        TypeError: If it is nothing plain, such as a function that was not called, or a handle.
-    """
-    if not isinstance(result, Handle) and getattr(result, "shape", None) == ():
-        result = result.item()  # type: ignore[attr-defined]
-    if not isinstance(result, _PLAIN):
-        raise TypeError(f"it returns a {type(result).__name__}, which is no plain value")
-    if isinstance(domain, Bool):
-        if isinstance(result, str | bytes):
-            raise TypeError(f"it returns a {type(result).__name__}, which is neither true nor false")
-        return 0 if result else 1
-    return domain.index(result) if isinstance(domain, Category) else float(result)  # type: ignore[arg-type]
-
-
-def _tried_out(
-    function: Callable[[Any], object], called: str, domain: Domain, to: Domain, span: Span
-) -> dict[object, float | None]:
-    """Return what a function makes of public values, tried three times, to and fro.
-
-    One that fails on a public label, or on all numbers tried, is refused: records would silently be fallbacks. So is
-    one that answers a value differently from time to time: a record's value would depend on other records.
-    """
-    probes = _probes(domain)
-
-    def answer(value: object) -> object:
-        result = function(value)
-        if isinstance(result, Handle):
-            way_out = "return a plain value: a handle has none before the program runs"
-            note = (Note(result.span, "the handle was made here"),)
-            raise ProgramError("T029", f"{called} returns {result!r}", span, way_out, note)
-        return result
-
-    results, failed = _answers(answer, probes, to)
-    for order in (probes[::-1], probes):
-        again, _ = _answers(answer, order, to)
-        for value in probes:
-            if again[value] != results[value] and not (_is_nan(again[value]) and _is_nan(results[value])):
-                raise ProgramError(
-                    "T030",
-                    f"{called} answers {value!r} differently from time to time",
-                    span,
-                    "make it a function of its argument alone: what it keeps of one record would change another's",
-                )
-    if failed and (isinstance(domain, Bool | Category) or len(failed) == len(probes)):
-        value, reason = next(iter(failed.items()))
-        every = "every value that was tried, such as " if len(failed) == len(probes) else ""
-        raise ProgramError(
-            "T029",
-            f"{called} fails on {every}{value!r}: {reason}",
-            span,
-            "correct it: records on which it fails count as the lower bound or the fallback, in silence",
-        )
-    return results
-
-
-def _answers(
-    function: Callable[[Any], object], values: tuple[object, ...], to: Domain
-) -> tuple[dict[object, float | None], dict[object, str]]:
-    results: dict[object, float | None] = {}
-    failed = {}
-    for value in values:
-        try:
-            results[value] = converted(to, function(value))
-        except ProgramError:
-            raise
-        except (Exception, SystemExit) as error:
-            results[value] = None
-            failed[value] = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return results, failed
-
-
-def _is_nan(result: float | None) -> bool:
-    return result is not None and math.isnan(result)
-
-
 def _place(column: Column, value: object) -> int:
     if isinstance(value, Handle):
         value._refuse("T016")
-    place = _finite(column).index(value)
+    place = column._finite.read(value)
     if place is None:
         raise _unknown_value(column, value)
     return place
 
 
 def _unknown_value(column: Column, value: object) -> ProgramError:
-    known = did_you_mean(value, labels_of(column))
+    known = did_you_mean(value, column.labels)
     return ProgramError("T002", f"{column.name!r} has no value {value!r}", caller(), known)
 
 
@@ -545,48 +360,3 @@ def _recognised(model: object, cells: int | None) -> Model:
         way_out = f"{rest or known}\nfor any other model, release .histogram(...) and infer from it in p.derive"
         raise ProgramError("T008", f"{name} cannot be used: {reason.rstrip('.')}", caller(), way_out) from error
     return found
-
-
-def _fitting_step(low: float, high: float) -> float:
-    """Return the largest power of ten that both bounds are multiples of, at most a fiftieth of the width."""
-    if not -1e300 < low < high < 1e300:
-        return 1.0  # what is wrong is said elsewhere
-    power = math.floor(math.log10((high - low) / 50.0) + 1e-9)
-    ends = [Fraction(repr(low)), Fraction(repr(high))]
-    for down in range(20):
-        step = Fraction(10) ** (power - down)
-        if all((end / step).denominator == 1 for end in ends):
-            return float(step)
-    return float(Fraction(10) ** power)
-
-
-def _grid(column: Column, low: object, high: object, step: object) -> Clamped:
-    bounds = {"low": _check.number("low", low), "high": _check.number("high", high)}
-    bounds["step"] = _fitting_step(**bounds) if step is None else _check.number("step", step)
-    if not all(abs(value) < 1e300 for value in bounds.values()) or not bounds["step"] > 0:
-        listed = ", ".join(f"{name}={value:g}" for name, value in bounds.items())
-        raise ProgramError("T006", f"bounds must be finite and the step positive, got {listed}", caller())
-    if not bounds["low"] < bounds["high"]:
-        raise ProgramError(
-            "T006", f"low must be below high, got low={bounds['low']:g} and high={bounds['high']:g}", caller()
-        )
-    exact = {name: Fraction(repr(value)) for name, value in bounds.items()}
-    units = {name: exact[name] / exact["step"] for name in ("low", "high")}
-    for name, unit in units.items():
-        if unit.denominator != 1:
-            below = unit.numerator // unit.denominator
-            near = [f"{float(count * exact['step']):g}" for count in (below, below + 1)]
-            raise ProgramError(
-                "T006",
-                f"{name}={bounds[name]:g} of {column.name!r} is not a whole multiple of step={bounds['step']:g}",
-                caller(),
-                f"the nearest ones are {near[0]} and {near[1]}",
-            )
-        if abs(unit) > LARGEST_UNITS:
-            raise ProgramError(
-                "T006",
-                f"{name}={bounds[name]:g} is more than {LARGEST_UNITS:g} steps of {bounds['step']:g} from zero",
-                caller(),
-                "take a larger step",
-            )
-    return Clamped(int(units["low"]), int(units["high"]), exact["step"])

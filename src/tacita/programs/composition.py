@@ -12,32 +12,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from tacita.data.domains import Clamped
-from tacita.programs.columns import labels_of
+from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 
 if TYPE_CHECKING:
-    from tacita.posterior.mechanisms import Request
-    from tacita.programs.columns import Condition, Query
+    from tacita.posterior.mechanisms import Mechanism
+    from tacita.programs.columns import Condition
     from tacita.programs.handles import PlannedRelease
+    from tacita.programs.queries import Query
 
 LARGEST_POPULATION = 1024
-_PROPORTIONAL = ("geometric", "laplace")  # half the change costs half the epsilon
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """By how much one record moves a query's whole numbers, in L1: within the part, and into or out of it."""
-
-    stay: int
-    cross: int
-
-    @property
-    def larger(self) -> int:
-        """What the noise is scaled to."""
-        return max(self.stay, self.cross)
-
-    def __str__(self) -> str:
-        return f"L1 {self.stay}" + (f", {self.cross} in or out" if self.cross else "")
 
 
 @dataclass(frozen=True)
@@ -64,24 +47,14 @@ class Charge:
         return Cost(max(self.stay.epsilon, self.cross.epsilon), max(self.stay.delta, self.cross.delta))
 
 
-def sensitivity(query: Query) -> Sensitivity:
-    """Return by how much replacing one record can move the whole numbers of a query.
-
-    Without conditions a record is always there, so only `stay` counts. Cells: a record leaves one and enters another
-    (2), unless there are two cells of all records, where one number says everything (1). A part's size does not change
-    while the record stays. A sum moves by the width of its range, or by its largest value, in steps.
-    """
-    return Sensitivity(_stay(query), _cross(query) if query.conditions else 0)
-
-
-def charge(query: Query, request: Request) -> Charge:
+def charge(query: Query, mechanism: Mechanism) -> Charge:
     """Return what a release costs: the larger change costs the whole budget of the mechanism.
 
-    Geometric and Laplace noise cost the smaller change in proportion; other noise all of it, unless nothing changes.
+    Proportional mechanisms cost the smaller change in proportion, others everything unless nothing changes.
     """
-    moved = sensitivity(query)
-    epsilon, delta = exact(request.epsilon), exact(request.delta)
-    proportional = request.name in _PROPORTIONAL or _chooses_geometric(query, request)
+    moved = query.sensitivity
+    epsilon, delta = exact(mechanism.epsilon), exact(mechanism.delta)
+    proportional = mechanism.is_proportional(query.statistic)
 
     def cost(change: int) -> Cost:
         if proportional:
@@ -106,6 +79,24 @@ def total(releases: Sequence[PlannedRelease]) -> Cost:
     )
 
 
+def guarantee_of(cost: Cost) -> Guarantee:
+    """Return what releases of this cost promise together, rounded up."""
+    return Guarantee(
+        kind="worst_case",
+        epsilon=max(SMALLEST_EPSILON, rounded_up(cost.epsilon)),
+        delta=rounded_up(cost.delta),
+        method="checked composition",
+        neighbours="replace_one",
+        sampling="none",
+        assumptions=(
+            "the number of records is public",
+            "functions given to map depend on their argument alone",
+            "what is calculated afterwards sees released results only",
+        ),
+        publishable=True,
+    )
+
+
 def exact(value: float) -> Fraction:
     """Return the number that a person wrote, such as 1/10 for 0.1: three times 0.1 fit into 0.3.
 
@@ -116,6 +107,14 @@ def exact(value: float) -> Fraction:
     return Fraction(repr(float(value)))
 
 
+def rounded_up(value: Fraction) -> float:
+    """Return an exact number as a float that is written at least as large."""
+    near = float(value)
+    while exact(near) < value:
+        near = math.nextafter(near, math.inf)
+    return near
+
+
 def text(value: Fraction) -> str:
     """Return a cost for people, rounded up in its sixth digit."""
     if not value:
@@ -123,29 +122,6 @@ def text(value: Fraction) -> str:
     digits = 5 - math.floor(math.log10(value))
     scaled = value * Fraction(10) ** digits
     return f"{float(Fraction(math.ceil(scaled)) / Fraction(10) ** digits):.6g}"
-
-
-def _chooses_geometric(query: Query, request: Request) -> bool:
-    """Return whether `best` has no choice but geometric noise, which leaves the delta unused."""
-    if request.name != "best":
-        return False
-    if query.cells == 1 and query.kind != "count":  # for sums gaussian noise is there too, if there is a delta
-        return request.delta == 0.0
-    return bool(query.conditions) or query.kind != "posterior"
-
-
-def _stay(query: Query) -> int:
-    if query.cells > 1:
-        return 1 if query.numbers == 1 else 2
-    if query.column is None:
-        return 0
-    domain = query.column.domain
-    return domain.highest - domain.lowest if isinstance(domain, Clamped) else 1
-
-
-def _cross(query: Query) -> int:
-    domain = query.column.domain if query.column is not None and query.cells == 1 else None
-    return max(abs(domain.lowest), abs(domain.highest)) if isinstance(domain, Clamped) else 1
 
 
 def _memberships(parts: Sequence[Sequence[Condition]]) -> set[frozenset[int]] | None:
@@ -175,7 +151,7 @@ def _conditions_by_column(parts: Sequence[Sequence[Condition]]) -> list[tuple[in
         for condition in conditions:
             column = condition.column
             key = column.name if column.source is None else id(column)
-            _, places = columns.setdefault(key, (len(labels_of(column)), {}))
+            _, places = columns.setdefault(key, (len(column.labels), {}))
             places[number] = places.get(number, condition.places) & condition.places
     return list(columns.values())
 

@@ -17,10 +17,10 @@ from tacita.programs.errors import Note, ProgramError, did_you_mean
 from tacita.programs.source import Span, caller, narrowed
 
 if TYPE_CHECKING:
-    from tacita.posterior.mechanisms import Request
-    from tacita.programs.columns import Query
+    from tacita.posterior.mechanisms import Mechanism
     from tacita.programs.composition import Charge
     from tacita.programs.program import Program
+    from tacita.programs.queries import Query
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor")
 _OPERATIONS = {
@@ -130,7 +130,7 @@ class PlannedRelease(Released):
     """A query and the mechanism that makes it public, with what that costs."""
 
     query: Query
-    request: Request
+    mechanism: Mechanism
     charge: Charge
 
 

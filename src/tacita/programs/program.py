@@ -13,17 +13,17 @@ from typing import Any, cast
 
 from tacita import _check
 from tacita.data.domains import Bool, Category, Domain, Real
-from tacita.posterior.mechanisms import MOST_STATES, Request
-from tacita.posterior.models import Normal
-from tacita.programs.columns import Column, Part, Partition, Query
-from tacita.programs.composition import Cost, charge, exact, text, total
+from tacita.guarantee import Guarantee
+from tacita.posterior.mechanisms import Mechanism
+from tacita.programs.columns import Column, Part, Partition
+from tacita.programs.composition import Cost, charge, exact, guarantee_of, text, total
 from tacita.programs.errors import Note, ProgramError
 from tacita.programs.handles import Derived, Handle, PlannedRelease, Released, handle_in, of_another_program
+from tacita.programs.queries import Query
 from tacita.programs.source import Span, assigned_name, caller
 
 LARGEST_BUDGET = 1e6
 checking: list[str] = []  # files that are being executed to be checked; no thread may read data meanwhile
-_TWO_CELL_SCORES = ("total_variation", "jensen_shannon", "lecam")
 
 
 class Program:
@@ -76,7 +76,7 @@ class Program:
         """Return the parts by the public labels of a column, as a mapping."""
         return self._everyone.partition(column)
 
-    def release(self, query: Query, mechanism: Request, name: str | None = None) -> PlannedRelease:
+    def release(self, query: Query, mechanism: Mechanism, name: str | None = None) -> PlannedRelease:
         """Make a query public through a mechanism.
 
         Args:
@@ -86,9 +86,9 @@ class Program:
         """
         span = caller()
         _releasable(query, self)
-        if not isinstance(mechanism, Request):
+        if not isinstance(mechanism, Mechanism) or isinstance(mechanism, type):
             raise TypeError(f"mechanism must be such as geometric(epsilon=0.5), got {_called(mechanism)}.")
-        if problem := _mismatch(query, mechanism):
+        if problem := mechanism.refusal(query.statistic):
             note = Note(query.span, "the query was made here")
             raise ProgramError("T011", f"{mechanism.name} cannot release {query.description}", span, problem, (note,))
         chosen = self._name(name, span, query.short)
@@ -141,10 +141,21 @@ class Program:
             raise _exceeded(self, "delta")
         return spent
 
+    def guarantee(self) -> Guarantee:
+        """Return what the whole program promises to every record, whatever the data. Needs no data.
+
+        Raises:
+            ProgramError: If the program releases nothing, or exceeds its budget.
+
+        Guarantee:
+            Worst case, for replacing one record of a public number of records: (epsilon, delta)-differential privacy
+            of all releases together, by exact composition over where the record was and where it goes.
+        """
+        return guarantee_of(self.check())
+
     def run(self, data: object, **options: Any) -> Any:
         """Check the program, then read the data and release; see `tacita.programs.evaluation.run`."""
         refuse_while_checked()
-        self.check()
         return import_module("tacita.programs.evaluation").run(self, data, **options)
 
     @property
@@ -199,7 +210,7 @@ def _releasable(query: object, program: Program) -> None:
             "T010", f"{query.name!r} is released already", caller(), "use the result in p.derive", (note,)
         )
     if isinstance(query, Column) and isinstance(query.domain, Real):
-        query._need_clamp("release")
+        raise query._unclamped("release")
     if isinstance(query, Column | Part):
         raise ProgramError(
             "T010",
@@ -212,26 +223,6 @@ def _releasable(query: object, program: Program) -> None:
         raise TypeError(f'query must be such as p.column("age").clamp(0, 100).mean(), got {query!r}.')
     if query.program is not program:
         raise of_another_program(query)
-
-
-def _mismatch(query: Query, request: Request) -> str:
-    """Return the way out if a mechanism cannot release a query, or nothing."""
-    if request.name == "gaussian" and query.numbers > 1:
-        return f"gaussian noise is for one number, this has {query.numbers}: use geometric or best"
-    if request.name not in ("laplace", "exponential"):
-        return ""
-    if query.kind != "posterior" or isinstance(query.model, Normal):
-        return f"{request.name} chooses among finitely many posteriors: use geometric or best"
-    if query.conditions:
-        return f"{request.name} needs a public number of records, and that of a part is private: use geometric or best"
-    states = math.comb(query.program.n + query.cells - 1, query.cells - 1)
-    if request.name == "exponential" and states > MOST_STATES:
-        return f"it has more than the {MOST_STATES} possible posteriors that are enumerated: use geometric or best"
-    if query.cells > 2 and request.sensitivity == "histogram":
-        return f"sensitivity='histogram' is for two categories, this has {query.cells}: use sensitivity='naive'"
-    if query.cells > 2 and request.score in _TWO_CELL_SCORES:
-        return f"score={request.score!r} is for two categories, this has {query.cells}: use score='hellinger'"
-    return ""
 
 
 def _exceeded(program: Program, what: str) -> ProgramError:

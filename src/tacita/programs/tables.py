@@ -6,10 +6,7 @@ read is false, a category's `other` label, or for numbers NaN, which a clamp mak
 
 from __future__ import annotations
 
-import gzip
-import math
 import warnings
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,16 +15,19 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tacita._guard import attempt, held
-from tacita.data.domains import Bool, Category, Clamped, Finite
-from tacita.data.table import split_line
-from tacita.programs.columns import converted, labels_of
+from tacita.data.cells import open_csv, read_cells, records
+from tacita.data.domains import Bool, Category, Domain
+from tacita.programs.clamping import Clamped
+from tacita.programs.functions import converted
 from tacita.programs.program import refuse_while_checked
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tacita._check import Counts, Floats
-    from tacita.data.domains import Domain
-    from tacita.programs.columns import Column, Query
+    from tacita.programs.columns import Column
     from tacita.programs.program import Program
+    from tacita.programs.queries import Query
 
     Values = Counts | Floats
 
@@ -70,7 +70,7 @@ def read(
         What a record becomes depends on that record and the schema alone.
     """
     refuse_while_checked()
-    cells = _mapped_cells(program, data) if isinstance(data, Mapping) else _unpacked(program, Path(data), header)
+    cells = _given_cells(program, data) if isinstance(data, Mapping) else _file_cells(program, Path(data), header)
     for name, values in cells.items():
         if len(values) != program.n:
             first = " (or leave the header out, if the file's first line names its columns)" if header else ""
@@ -79,80 +79,64 @@ def read(
                 f"give the program the true n, which is public{first}."
             )
     with held():
-        read_columns = {name: encoded(program.schema[name], values) for name, values in cells.items()}
-    return Table(
-        {name: values for name, (values, _) in read_columns.items()},
-        {name: bad for name, (_, bad) in read_columns.items()},
-    )
+        found = {name: read_cells(program.schema[name], values) for name, values in cells.items()}
+    unreadable = {name: int(np.isnan(values).sum()) for name, values in found.items()}
+    return Table({name: _filled(program.schema[name], values) for name, values in found.items()}, unreadable)
 
 
-def statistic(query: Query, table: Table) -> tuple[int, ...]:
+def exact_numbers(query: Query, table: Table) -> tuple[int, ...]:
     """Return the exact whole numbers of a query, before any noise. Private.
 
     Cells are counted in the order of `query.labels`; of two cells of all records only the first. Sums, means and normal
     posteriors are the sum of the values in units of the step.
     """
     with held():
-        return _counted(query, table)
+        return query.measure.exact(query, table)
 
 
-def _counted(query: Query, table: Table) -> tuple[int, ...]:
+def true_records(query: Query, table: Table) -> int:
+    """Return how many of the query's records there are, or have a true value in its column."""
+    kept = _selected(query, table)
+    return int(kept.sum() if query.column is None else (_made(query.column, table)[kept] == 0).sum())
+
+
+def total_steps(query: Query, table: Table) -> int:
+    """Return the sum of the query's clamped column over its records, in steps."""
+    column = cast("Column", query.column)
+    domain = cast("Clamped", column.domain)
+    return int(_on_grid(domain, _made(column, table)[_selected(query, table)].astype(np.float64)).sum())
+
+
+def cell_counts(query: Query, table: Table) -> tuple[int, ...]:
+    """Return how many of the query's records lie in each cell."""
+    column, cells = cast("Column", query.column), query.cells
+    places = _made(column, table)[_selected(query, table)].astype(np.float64)
+    if isinstance(column.domain, Clamped):  # not rounded to the grid first
+        low, high = column.domain.low, column.domain.high
+        places = np.floor((_bounded(column.domain, places) - low) * cells / (high - low) + 1e-9)
+    codes = np.clip(places, 0, cells - 1).astype(np.int64)
+    return tuple(np.bincount(codes, minlength=cells).tolist())
+
+
+def _selected(query: Query, table: Table) -> NDArray[np.bool_]:
     kept = np.ones(query.program.n, dtype=np.bool_)
     for condition in query.conditions:
         kept &= np.isin(_values(condition.column, table), sorted(condition.places))
-    if query.column is None:
-        return (int(kept.sum()),)
-    domain = query.column.domain
-    if isinstance(domain, Clamped):
-        numbers = _bounded(domain, _made(query.column, table)[kept].astype(np.float64))
-        if query.cells == 1:
-            return (int(_on_grid(domain, numbers).sum()),)
-        places = np.floor((numbers - domain.low) * query.cells / (domain.high - domain.low) + 1e-9)  # not rounded first
-    else:
-        places = _made(query.column, table)[kept].astype(np.float64)
-        if query.cells == 1:
-            return (int((places == 0).sum()),)
-    codes = np.clip(places, 0, query.cells - 1).astype(np.int64)
-    return tuple(np.bincount(codes, minlength=query.cells).tolist())[: query.numbers]
-
-
-def _unpacked(program: Program, path: Path, names: Sequence[str] | None) -> dict[str, list[str | None]]:
-    try:
-        return _file_cells(program, path, names)
-    except (gzip.BadGzipFile, EOFError, zlib.error):  # their messages hold bytes and checksums of the records
-        raise ValueError(f"{path.name} is damaged: it cannot be unpacked.") from None
+    return kept
 
 
 def _file_cells(program: Program, path: Path, names: Sequence[str] | None) -> dict[str, list[str | None]]:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-        if lines.read(3) != b"\xef\xbb\xbf":
-            lines.seek(0)
-        header = split_line(lines.readline()) if names is None else list(names)
-        if not header:
-            raise ValueError(f"{path.name} must start with a header line of column names, in UTF-8.")
-        places = {name: _place(name, header, path.name) for name in program.schema}
-        cells: dict[str, list[str | None]] = {name: [] for name in places}
-        blank = 0  # at the end, beyond the public n, such lines are no records
-        for line in lines:
-            blank = 0 if line.strip() else blank + 1
-            fields = split_line(line)
-            whole = fields is not None and len(fields) == len(header)
-            for name, place in places.items():
-                cells[name].append(fields[place] if whole and fields is not None else None)
+    with open_csv(path, names) as (lines, header):
+        cells: dict[str, list[str | None]] = {name: [] for name in program.schema}
+        blank = 0  # blank lines at the end, beyond the public n, are not records
+        for fields in records(lines, header, list(cells), file=path.name):
+            blank = blank + 1 if fields == [] else 0
+            for place, values in enumerate(cells.values()):
+                values.append(fields[place] if fields else None)
     return {name: values[: max(program.n, len(values) - blank)] for name, values in cells.items()}
 
 
-def _place(name: str, header: Sequence[str], file: str) -> int:
-    if header.count(name) != 1:  # the header is not shown: without one, the first line is a record
-        found = "more than one column" if name in header else "no column"
-        raise ValueError(
-            f"{file} has {found} {name!r}, which the program's schema names; compare the names of its columns, in the "
-            "first line or in the header that was given, separated by commas."
-        )
-    return header.index(name)
-
-
-def _mapped_cells(program: Program, data: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+def _given_cells(program: Program, data: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     for name in program.schema:
         if name not in data:
             raise ValueError(f"The data have no column {name!r}, which the program's schema names.")
@@ -172,27 +156,11 @@ def _listed(values: Any) -> list[Any]:
     return list(values)
 
 
-def encoded(domain: Domain, cells: Sequence[object]) -> tuple[Values, int]:
-    """Return one number for each cell, and how many cells could not be read. Call it under `held`."""
+def _filled(domain: Domain | Clamped, values: Floats) -> Values:
+    """Return a column's values with its fallback where there is none."""
     if isinstance(domain, Bool | Category):
-        places = [attempt(_index, domain, cell) for cell in cells]
-        codes = [domain.fallback if place is None else place for place in places]
-        return np.array(codes, dtype=np.int64), places.count(None)
-    numbers = [attempt(_number, cell) for cell in cells]
-    return np.array([math.nan if x is None else x for x in numbers], dtype=np.float64), numbers.count(None)
-
-
-def _index(domain: Finite, cell: Any) -> int | None:
-    if isinstance(cell, np.generic):
-        cell = cell.item()
-    if isinstance(cell, float) and cell.is_integer():
-        cell = int(cell)  # a column of whole numbers that went through floats
-    return None if cell is None else domain.index(cell.decode() if isinstance(cell, bytes) else cell)
-
-
-def _number(cell: Any) -> float | None:
-    value = float(cell)
-    return value if math.isfinite(value) and not (isinstance(cell, str) and "_" in cell) else None
+        return np.where(np.isnan(values), domain.fallback, values).astype(np.int64)
+    return values
 
 
 def _values(column: Column, table: Table) -> Values:
@@ -222,16 +190,14 @@ def _made_from(column: Column, source: Column, table: Table) -> Values:
             warnings.simplefilter("ignore")
             function = column.function
             results = [attempt(lambda cell=cell: converted(domain, function(cell))) for cell in cells]
-    if isinstance(domain, Bool | Category):
-        return np.array([domain.fallback if place is None else place for place in results], dtype=np.int64)
-    numbers = np.array([math.nan if x is None else x for x in results], dtype=np.float64)
-    return _bounded(cast("Clamped", domain), numbers)
+    numbers = np.array([np.nan if result is None else result for result in results], dtype=np.float64)
+    return _bounded(domain, numbers) if isinstance(domain, Clamped) else _filled(domain, numbers)
 
 
 def _seen(column: Column, table: Table) -> list[object]:
     """Return a column's values as a function sees them: truth values, labels, or real numbers."""
     if isinstance(column.domain, Bool | Category):
-        labels = labels_of(column)
+        labels = column.labels
         return [labels[place] for place in _values(column, table).tolist()]
     return list(_reals(column, table).tolist())
 

@@ -18,19 +18,14 @@ if TYPE_CHECKING:
     from tacita._check import Floats
 
 
-def prepare(kind: str, scale: float) -> None:
-    """Build a sampler, so that what is missing or impossible is known before anything is charged."""
-    _sampler(kind, float(scale))
-
-
 def discrete_laplace(values: Sequence[int], scale: float) -> tuple[int, ...]:
     """Return values plus noise with P(z) proportional to exp(-|z| / scale)."""
-    return tuple(_sampler("laplace", float(scale))([int(v) for v in values]))
+    return tuple(laplace_sampler(scale)([int(v) for v in values]))
 
 
 def discrete_gaussian(values: Sequence[int], sd: float) -> tuple[int, ...]:
     """Return values plus noise with P(z) proportional to exp(-z² / (2 sd²))."""
-    return tuple(_sampler("gaussian", float(sd))([int(v) for v in values]))
+    return tuple(gaussian_sampler(sd)([int(v) for v in values]))
 
 
 def rounded_laplace(values: Sequence[int], scale: float) -> tuple[int, ...]:
@@ -62,12 +57,21 @@ def _one_rounded_laplace(scale: float) -> int:
 
 
 @lru_cache(maxsize=64)
-def _sampler(kind: str, scale: float) -> Any:
+def laplace_sampler(scale: float) -> Any:
+    """Return OpenDP's discrete Laplace measurement. Build it before charging: what is impossible raises here."""
     opendp = _opendp()
-    domain = opendp.domains.vector_domain(opendp.domains.atom_domain(T="i64"))
-    if kind == "gaussian":
-        return opendp.measurements.make_gaussian(domain, opendp.metrics.l2_distance("f64"), scale=scale)
-    return opendp.measurements.make_laplace(domain, opendp.metrics.l1_distance("i64"), scale=scale)
+    return opendp.measurements.make_laplace(_integers(opendp), opendp.metrics.l1_distance("i64"), scale=float(scale))
+
+
+@lru_cache(maxsize=64)
+def gaussian_sampler(sd: float) -> Any:
+    """Return OpenDP's discrete Gaussian measurement. Build it before charging: what is impossible raises here."""
+    opendp = _opendp()
+    return opendp.measurements.make_gaussian(_integers(opendp), opendp.metrics.l2_distance("f64"), scale=float(sd))
+
+
+def _integers(opendp: Any) -> Any:
+    return opendp.domains.vector_domain(opendp.domains.atom_domain(T="i64"))
 
 
 def _opendp() -> Any:
