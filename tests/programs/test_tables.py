@@ -6,7 +6,8 @@ import traceback
 import numpy as np
 import pytest
 
-from tacita.programs import Bool, Category, Program, Real
+from tacita.data import Schema
+from tacita.programs import Bool, Category, Program, Real, normal
 from tacita.programs.tables import exact_numbers, read
 
 SCHEMA = {"smoker": Bool(), "job": Category("a", "b", "c"), "age": Real()}
@@ -133,6 +134,23 @@ def test_spellings_and_other_labels():
     assert found == [(1,), (1,), (0, 0, 2)]
 
 
+def test_a_program_uses_the_schema_that_training_uses():
+    """One schema language: bounds that the schema declares need no clamp, and whole numbers have a step of 1."""
+    columns = {"age": {"type": "real", "low": 0, "high": 120, "whole": True}, "ill": {"type": "bool"}}
+    schema = Schema.from_dict({"target": "ill", "columns": columns})
+    p = Program(schema=schema.domains, n=3, epsilon=1)
+    table = read(p, {"age": [50.4, 300, "?"], "ill": ["yes", "no", "1"]})
+    assert exact_numbers(p.column("age").sum(), table) == (170,)
+    assert p.column("age").sum().sensitivity.stay == 120
+    assert exact_numbers(p.column("age").histogram(bins=3), table) == (1, 1, 1)
+    assert exact_numbers(p.column("age").clamp(0, 60, step=0.1).sum(), table) == (504 + 600,)
+    assert p.column("age").posterior(normal(50, 10, record_sd=20)).sensitivity.stay == 120
+    assert exact_numbers(p.column("ill").count(), table) == (2,)
+    one = Schema.from_dict({"target": "ill", "columns": columns | {"x": {"type": "category", "values": ["a"]}}})
+    with pytest.raises(ValueError, match=r"schema\['x'\] needs 2 to 10000 labels, got 1"):
+        Program(schema=one.domains, n=3, epsilon=1)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -141,6 +159,12 @@ def test_spellings_and_other_labels():
         (lambda: Category("a", "a"), ValueError, "different labels, got 1"),
         (lambda: Category(["a", "b"]), TypeError, "labels one by one"),
         (lambda: Category(1), ValueError, r"got Category\(1\)"),
+        (lambda: Real(0), ValueError, "both bounds, finite, or none"),
+        (lambda: Real(0, float("inf")), ValueError, "both bounds, finite, or none"),
+        (lambda: Real(3, 3), ValueError, "low must be below high, got low=3, high=3"),
+        (lambda: Real("0", 1), TypeError, "low must be a number"),
+        (lambda: Real(0, 1, scale="root"), ValueError, "scale must be one of"),
+        (lambda: Real(0, 1.5, whole=True), ValueError, "low and a high that are whole"),
         (lambda: Category("a", "b", other="c"), ValueError, "other='c' must be one of its labels"),
         (lambda: Program(schema={"x": Bool}, n=1, epsilon=1), TypeError, r"must be Bool\(\)"),
         (lambda: Program(schema={}, n=1, epsilon=1), ValueError, "at least one column"),

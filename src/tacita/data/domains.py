@@ -89,7 +89,7 @@ class Category:
         """Return a category with as few as one label, or very many, as the schema of a table may declare."""
         made, names = cls.__new__(cls), tuple(labels)
         object.__setattr__(made, "labels", names)
-        object.__setattr__(made, "other", names[0])
+        object.__setattr__(made, "other", names[0] if names else "")
         return made
 
     @property

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tacita import runs
-from tacita.data import Dataset, Schema, decode, write_csv
+from tacita.data import Bool, Dataset, Real, Schema, decode, write_csv
 from tacita.synthesis.gan import sample
 from tacita.synthesis.makers import Maker
 from tacita.synthesis.pages import grid_png
@@ -104,12 +104,14 @@ def _described(schema: Schema, size: int) -> dict[str, Any]:
     """Return a schema as the table that it is read from."""
     columns: dict[str, Any] = {}
     for column in (*schema.columns, schema.target):
-        if column.type == "real":
-            entry: dict[str, Any] = {"type": "real", "low": column.low, "high": column.high}
-            entry |= {"scale": column.scale} if column.scale != "linear" else {}
-            entry |= {"whole": True} if column.whole else {}
+        domain = column.domain
+        if isinstance(domain, Real):
+            entry: dict[str, Any] = {"type": "real", "low": domain.low, "high": domain.high}
+            entry |= {"scale": domain.scale} if domain.scale != "linear" else {}
+            entry |= {"whole": True} if domain.whole else {}
         else:
-            entry = {"type": column.type, **({"values": list(column.values)} if column.type == "category" else {})}
+            is_bool = isinstance(domain, Bool)
+            entry = {"type": "bool"} if is_bool else {"type": "category", "values": list(domain.labels)}
         columns[column.name] = entry
     return {
         "file": "samples.csv",
