@@ -13,9 +13,8 @@ from tacita.mechanisms.finite import FiniteCurve
 from tacita.posterior import finite
 from tacita.posterior.mechanisms import Statistic, exponential, gaussian, geometric, laplace
 from tacita.posterior.models import beta, dirichlet
-from tacita.posterior.noise import GaussianNoise, GeometricNoise, LaplaceNoise, smallest_sd
 from tacita.posterior.plans import plan_release
-from tacita.posterior.scores import distances, neighbours, number_of_states, predictive, states
+from tacita.posterior.scores import distances, states
 
 EPSILONS = (0.0, 0.1, 0.4, 0.79, 0.8, 1.5)
 
@@ -88,102 +87,6 @@ def test_certificate_equals_brute_force_over_all_datasets(alphas, n, kind):
     for epsilon in EPSILONS:
         exact = float(brute_delta(made, epsilon))
         assert exact - 1e-15 <= curve.delta(epsilon) <= exact + 1e-12
-
-
-def brute_noise(n, cells, chance):
-    """Noise on every cell (with two, on the first alone), clipped to 0..n: {dataset: {output: probability}}."""
-    noisy = 1 if cells == 2 else cells
-    made = {}
-    for d in itertools.product(range(cells), repeat=n):
-        rows = []
-        for count in counts_of(d, cells)[:noisy]:
-            row = [chance(z - count) for z in range(n + 1)]
-            row[0] = mpmath.nsum(lambda z, c=count: chance(int(z) - c), [-mpmath.inf, 0])
-            row[n] = mpmath.nsum(lambda z, c=count: chance(int(z) - c), [n, mpmath.inf])
-            rows.append(row)
-        outputs = itertools.product(range(n + 1), repeat=noisy)
-        made[d] = {o: mpmath.fprod(row[z] for row, z in zip(rows, o, strict=True)) for o in outputs}
-    return made
-
-
-def geometric_chance(rate):
-    return lambda z: mpmath.tanh(mpmath.mpf(rate) / 2) * mpmath.exp(-rate * abs(z))
-
-
-@pytest.mark.parametrize(("cells", "n"), [(2, 4), (3, 2)])
-def test_geometric_curve_equals_brute_force_over_all_datasets(cells, n):
-    plan = cells_plan(geometric(epsilon=0.8), None, cells, n)
-    made = brute_noise(n, cells, geometric_chance(0.8 if cells == 2 else 0.4))
-    for epsilon in EPSILONS:
-        exact = float(brute_delta(made, epsilon))
-        assert exact - 1e-12 <= plan.certificate.delta(epsilon) <= exact + 1e-12
-
-
-def test_laplace_curve_is_never_below_brute_force_over_all_datasets():
-    scale = 1 / mpmath.mpf("0.8")
-
-    def chance(z):
-        if z == 0:
-            return 1 - mpmath.exp(-1 / (2 * scale))
-        return (mpmath.exp(-(abs(z) - 0.5) / scale) - mpmath.exp(-(abs(z) + 0.5) / scale)) / 2
-
-    plan = cells_plan(laplace(epsilon=0.8, sensitivity="histogram"), beta(1, 1), 2, 4)
-    made = brute_noise(4, 2, chance)
-    for epsilon in EPSILONS:
-        exact = float(brute_delta(made, epsilon))
-        assert exact - 1e-12 <= plan.certificate.delta(epsilon) <= exact + 1e-12
-
-
-@pytest.mark.parametrize("kind", ["geometric", "laplace"])
-def test_closed_curves_equal_the_enumerated_tables(kind):
-    n, rate = 12, 0.7
-    rows = GeometricNoise(1 / rate).clipped_rows(n) if kind == "geometric" else LaplaceNoise(1 / rate).clipped_rows(n)
-    closed = GeometricNoise(1 / rate).curve(1) if kind == "geometric" else LaplaceNoise(1 / rate).curve(1)
-    table = FiniteCurve(rows, neighbours(2, n))
-    for epsilon in (0.0, 0.2, 0.5, 0.69):
-        assert closed.delta(epsilon) == pytest.approx(table.delta(epsilon), abs=2e-13)
-    assert closed.epsilon(0.0) == pytest.approx(rate, abs=1e-12)
-
-
-def test_the_curve_of_a_sum_is_that_of_the_shifted_noise():
-    rate, step = 0.05, 7
-    curve = GeometricNoise(1 / rate).curve(step)
-    places = np.arange(-2000, 2000)
-    p, q = (np.tanh(rate / 2) * np.exp(-rate * np.abs(places - shift)) for shift in (0, step))
-    for epsilon in (0.0, 0.1, 0.3, 0.35):
-        assert curve.delta(epsilon) == pytest.approx(np.maximum(p - np.exp(epsilon) * q, 0).sum(), abs=1e-12)
-    assert curve.epsilon(0.0) == pytest.approx(rate * step, rel=1e-9)
-    coin = GeometricNoise(1e7).curve(2_000_000)
-    assert coin.epsilon(0.0) == pytest.approx(0.2, rel=1e-9)
-
-
-def test_the_gaussian_curve_is_exact():
-    sd, step = 3.7, 2
-    mp = mpmath.mp.clone()
-    mp.dps = 40
-    total = mp.fsum(mp.exp(-(mp.mpf(z) ** 2) / (2 * mp.mpf(sd) ** 2)) for z in range(-400, 401))
-
-    def chance(z):
-        return mp.exp(-(mp.mpf(z) ** 2) / (2 * mp.mpf(sd) ** 2)) / total
-
-    curve = GaussianNoise(sd).curve(step)
-    for epsilon in (0.1, 0.5, 1.0, 2.0):
-        exact = mp.fsum(max(0, chance(z) - mp.exp(epsilon) * chance(z - step)) for z in range(-300, 300))
-        assert exact <= curve.delta(epsilon) <= exact + 2e-13
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "delta", "step"), [(0.5, 1e-6, 1), (1.0, 1e-5, 100), (4.0, 1e-3, 3), (0.1, 1e-9, 2)]
-)
-def test_the_gaussian_spends_its_budget(epsilon, delta, step):
-    sd = smallest_sd(epsilon, delta, step)
-    assert GaussianNoise(sd).curve(step).delta(epsilon) <= delta
-    assert GaussianNoise(sd / 1.001).curve(step).delta(epsilon) > delta
-
-
-def test_a_gaussian_too_wide_to_certify_is_refused():
-    with pytest.raises(PrivacyError, match="coarser step"):
-        smallest_sd(0.1, 1e-9, 10_000)
 
 
 PRIORS = [(0.01, 0.01), (0.1, 0.1), (0.5, 0.5), (1, 1), (2, 2), (10, 10), (0.01, 10), (5, 1), (1, 30)]
@@ -306,50 +209,6 @@ def test_the_global_sensitivity_does_not_shrink():
         assert finite.local_sensitivity(distances(beta(1, 1), n, "hellinger"), 2, n).max() >= limit
 
 
-@pytest.mark.parametrize("alphas", [(1, 1), pytest.param((0.3, 4), marks=pytest.mark.slow)])
-def test_distances_equal_numerical_integration(alphas):
-    n = 6
-    made = {
-        s: distances(beta(*alphas), n, s) for s in ("hellinger", "kl", "total_variation", "jensen_shannon", "lecam")
-    }
-    for k, j in [(0, 1), (2, 5), (0, 6), (4, 3)]:
-        first = [(alphas[0] + c, alphas[1] + n - c) for c in (k, j)]
-
-        def density(t, parameters):
-            a, b = parameters
-            return t ** (a - 1) * (1 - t) ** (b - 1) / mpmath.beta(a, b)
-
-        def integral(rule, p=first[0], q=first[1]):
-            return mpmath.quad(lambda t: rule(density(t, p), density(t, q)), np.linspace(0, 1, 21).tolist())
-
-        tv = integral(lambda p, q: abs(p - q)) / 2
-        assert made["total_variation"][k, j] == pytest.approx(float(tv), abs=2e-3)
-        assert made["hellinger"][k, j] ** 2 == pytest.approx(
-            1 - float(integral(lambda p, q: mpmath.sqrt(p * q))), abs=1e-6
-        )
-        assert made["kl"][k, j] == pytest.approx(float(integral(lambda p, q: p * mpmath.log(p / q))), rel=1e-4)
-        js = integral(lambda p, q: (p * mpmath.log(2 * p / (p + q)) + q * mpmath.log(2 * q / (p + q))) / 2)
-        assert made["jensen_shannon"][k, j] ** 2 == pytest.approx(float(js), abs=1e-6)
-        lecam = integral(lambda p, q: (p - q) ** 2 / (p + q) / 2)
-        assert made["lecam"][k, j] ** 2 == pytest.approx(float(lecam), abs=1e-6)
-
-
-def test_states_and_neighbours_are_all_there():
-    assert len(states(3, 5)) == number_of_states(3, 5) == 21
-    assert {tuple(s) for s in states(3, 5).tolist()} == {
-        c for c in itertools.product(range(6), repeat=3) if sum(c) == 5
-    }
-    listed = states(3, 4)
-    pairs = {frozenset(p) for p in neighbours(3, 4).tolist()}
-    expected = {
-        frozenset((i, j))
-        for i, j in itertools.combinations(range(len(listed)), 2)
-        if np.abs(listed[i] - listed[j]).sum() == 2
-    }
-    assert pairs == expected
-    assert predictive(dirichlet(1, 1, 1), 4) == pytest.approx(1 / len(listed))
-
-
 def test_what_cannot_be_enumerated_is_refused_with_the_way_out():
     with pytest.raises(PrivacyError, match="use geometric"):
         cells_plan(exponential(epsilon=1, delta=1e-6), dirichlet(*[1] * 6), 6, 200)
@@ -393,13 +252,6 @@ def test_an_output_that_only_one_side_has_costs_delta():
     assert curve.epsilon(0.05) == math.inf
     assert curve.epsilon(0.2) == 0.0
     assert curve.delta(50.0) == pytest.approx(0.1)
-
-
-def test_gaussian_noise_is_never_purely_private():
-    """What the table leaves out is in the curve: no finite epsilon holds at delta 0."""
-    curve = GaussianNoise(3.0).curve(2)
-    assert curve.epsilon(0.0) == math.inf
-    assert curve.delta(50.0) > 0.0
 
 
 def test_delta_is_nought_only_where_the_loss_ends():

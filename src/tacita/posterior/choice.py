@@ -1,8 +1,8 @@
 """Which mechanism brings the released posterior nearest to the true one, on average under the prior.
 
 Distance is Hellinger's, between the true posterior and the best one that can be named from the output: noise-aware
-post-processing is open to everyone, so a mechanism is not blamed for an output that is merely badly read. Only public
-things enter: the prior, the number of records and the budget.
+post-processing is open to everyone, so a mechanism is judged by its output as read at its best. Only public facts are
+used: the prior, the number of records and the budget.
 """
 
 from __future__ import annotations

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 def exponential_table(mechanism: Exponential, prior: Dirichlet, n: int) -> tuple[Floats, FiniteCurve]:
     """Return the table of an exponential mechanism over the states of n records, and its privacy curve.
 
+    Args:
+        mechanism: Its budget and options.
+        prior: The prior of the posteriors.
+        n: The public number of records.
+
+    Returns:
+        A row of probabilities for each state, and the curve.
+
     Raises:
         PrivacyError: If the curve does not keep what was asked for, or there are too many states to enumerate.
     """
@@ -41,7 +49,13 @@ def exponential_table(mechanism: Exponential, prior: Dirichlet, n: int) -> tuple
 
 
 def exponential_rows(gaps: Floats, sensitivity: Floats, strength: float) -> Floats:
-    """Return the exponential mechanism: row x has probabilities proportional to exp(-strength d(x, r) / S(x))."""
+    """Return the exponential mechanism: row x has probabilities proportional to exp(-strength d(x, r) / S(x)).
+
+    Args:
+        gaps: The distances d between states.
+        sensitivity: S, one for each state.
+        strength: How strongly near states are preferred.
+    """
     logs = -strength * gaps / np.maximum(sensitivity, 1e-12)[:, None]
     return normalised(np.exp(logs - logs.max(axis=1, keepdims=True)))
 
@@ -50,6 +64,12 @@ def sensitivities(gaps: Floats, cells: int, n: int, mechanism: Exponential) -> F
     """Return S(x) for every state: the global one everywhere, or the smooth one.
 
     Smooth: S(x) = max over x' of LS(x') exp(-gamma d(x, x')), with d the number of replaced records.
+
+    Args:
+        gaps: The distances between states.
+        cells: The number of categories.
+        n: The public number of records.
+        mechanism: Which sensitivity, and its budget.
     """
     local = local_sensitivity(gaps, cells, n)
     if mechanism.sensitivity == "global":
@@ -67,7 +87,13 @@ def sensitivities(gaps: Floats, cells: int, n: int, mechanism: Exponential) -> F
 
 
 def local_sensitivity(gaps: Floats, cells: int, n: int) -> Floats:
-    """Return the largest change of any candidate's score when one record of the state's dataset is replaced."""
+    """Return the largest change of any candidate's score when one record of the state's dataset is replaced.
+
+    Args:
+        gaps: The distances between states.
+        cells: The number of categories.
+        n: The public number of records.
+    """
     pairs = neighbours(cells, n)
     change = np.array([np.abs(gaps[i] - gaps[j]).max() for i, j in pairs])
     local = np.zeros(len(gaps))
@@ -77,7 +103,13 @@ def local_sensitivity(gaps: Floats, cells: int, n: int) -> Floats:
 
 
 def smoothness(epsilon: float, delta: float, n: int) -> float:
-    """Return the gamma of the smooth sensitivity."""
+    """Return the gamma of the smooth sensitivity.
+
+    Args:
+        epsilon: The privacy loss.
+        delta: The failure probability.
+        n: The public number of records.
+    """
     return math.log1p(-epsilon / (2.0 * math.log(delta / (2.0 * (n + 1)))))
 
 
@@ -96,7 +128,7 @@ def _exponential(mechanism: Exponential, prior: Dirichlet, n: int) -> Floats:
 
 
 def _strongest(kept: Callable[[float], bool], start: float) -> float:
-    """Return about the largest strength that is kept, within one part in a thousand."""
+    """Return about the largest strength that keeps the budget, within one part in a thousand."""
     low, high = start, 2.0 * start
     while not kept(low):
         low, high = low / 2.0, low

@@ -1,6 +1,6 @@
 """Posteriors that take the noise into account: mixtures over what the true numbers may have been.
 
-All of it is post-processing of a released number: no data come in here.
+All of it is post-processing of released numbers: no data enter this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NEGLIGIBLE = 1e-11
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Mixture(ABC):
-    """A distribution of one number, as a weighted mixture. `first`, `second` are what its family says."""
+    """A distribution of one number, as a weighted mixture. `first` and `second` are the components' parameters."""
 
     weights: Floats
     first: Floats
@@ -176,7 +176,7 @@ class Shares:
         return np.array([marginal.sd for marginal in self.marginals])
 
     def interval(self, level: float = 0.95) -> Floats:
-        """Return each category's central interval, one row each. Each holds by itself, not all together."""
+        """Return each category's central interval, one row each. Each holds separately, not all jointly."""
         return np.array([marginal.interval(level) for marginal in self.marginals])
 
     def __repr__(self) -> str:
@@ -196,7 +196,13 @@ class Shares:
 
 
 def enumerated_shares(prior: Dirichlet, counts: Counts, weights: Floats) -> Shares:
-    """Return the posterior of all shares, given the weight of each vector of true counts."""
+    """Return the posterior of all shares, given the weight of each vector of true counts.
+
+    Args:
+        prior: The prior.
+        counts: The possible vectors of counts, one row each.
+        weights: How likely each of them is, up to a factor.
+    """
     chances = weights / weights.sum()
     alphas: Floats = np.array(prior.alphas)
     totals = counts.sum(axis=1)
@@ -266,6 +272,11 @@ def tied_shares(prior: Dirichlet, cells: Cells, sizes: tuple[int, int]) -> Share
 
     One size ties the cells exactly; a range, every size in it held equally likely beforehand, is for parts whose own
     size is private. Sums of counts are convolutions; a cell's marginal is its own factor beside the others' sum.
+
+    Args:
+        prior: The prior.
+        cells: The weights of each cell's counts.
+        sizes: The smallest and the largest possible size.
     """
     alphas, most = np.array(prior.alphas), sizes[1]
     heads = _running(cells.factors, most)
@@ -280,7 +291,14 @@ def tied_shares(prior: Dirichlet, cells: Cells, sizes: tuple[int, int]) -> Share
 
 
 def normal_posterior(model: Normal, n: int, totals: Floats, weights: Floats) -> NormalMixture:
-    """Return the posterior of the mean, given the weight of each possible total of n records."""
+    """Return the posterior of the mean, given the weight of each possible total of n records.
+
+    Args:
+        model: The prior, and the standard deviation of one record.
+        n: The number of records.
+        totals: The possible totals.
+        weights: How likely each of them is, up to a factor.
+    """
     precision = 1.0 / model.sd**2 + n / model.record_sd**2
     means = (model.mean / model.sd**2 + totals / model.record_sd**2) / precision
     kept = weights > _NEGLIGIBLE * weights.max()

@@ -1,4 +1,4 @@
-"""The posterior given what was released, the noise taken into account. No data come in here."""
+"""The posterior given the released numbers, with the noise taken into account. No data enter this module."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Grid:
         return self.base + units * self.step
 
     def total(self, records: Floats) -> int:
-        """Return the sum of the records in whole units, each clamped and rounded. What is no number counts as low."""
+        """Return the sum of the records in whole units, each clamped and rounded. NaN counts as low."""
         low, high = self.value(self.low), self.value(self.high)
         clamped = np.clip(np.where(np.isnan(records), low, records), low, high)
         units = np.rint((clamped - self.base) / self.step).astype(np.int64)
@@ -80,8 +80,15 @@ class Grid:
 def total_posterior(plan: ReleasePlan, model: Normal, total: int, n: int, grid: Grid) -> NormalMixture:
     """Return the noise-aware posterior of the mean from a noisy total, which is in the grid's units.
 
-    Rounding to the grid is taken for an error of each record of its own, even within a step. That records were clamped
-    is not modelled: in particular, that their sum lies within the bounds is no knowledge about the mean.
+    Rounding to the grid is modelled as an independent error of each record, uniform within a step. That records were
+    clamped is not modelled: in particular, that their sum lies within the bounds says nothing about the mean.
+
+    Args:
+        plan: How the total was drawn.
+        model: The prior, and the standard deviation of one record.
+        total: What was released.
+        n: The public number of records.
+        grid: What one unit of the total stands for.
     """
     rounded = replace(model, record_sd=math.hypot(model.record_sd, grid.step / math.sqrt(12.0)))
     spread = n**2 * rounded.sd**2 + n * rounded.record_sd**2
@@ -116,7 +123,7 @@ def _of_interest(prior: Dirichlet, shares: Shares) -> Mixture | Shares:
 
 
 def _two_shares(prior: Dirichlet, source: Noise, output: int, n: int) -> Shares:
-    """With two cells and n public, one count says everything."""
+    """With two cells and a public n, one count determines the other."""
     counts, spacing = _possible_counts(n, output, source.reach)
     (true, false) = prior.alphas
     logs = gammaln(true + counts) - gammaln(counts + 1.0) + gammaln(false + n - counts) - gammaln(n - counts + 1.0)
@@ -134,7 +141,7 @@ def _possible_counts(n: int, near: int, reach: int) -> tuple[Counts, Floats]:
 
 
 def _reach(source: Noise, prior: Dirichlet, output: Sequence[int], size: int) -> int:
-    """Return how far off the true numbers are looked for: the noise, and where a strong prior pulls them."""
+    """Return how far from the output true numbers are possible: the noise, and how far a strong prior pulls them."""
     expected = size * np.array(prior.alphas) / sum(prior.alphas)
     pulled = np.abs(np.array(output) - expected).max() if sum(prior.alphas) > 0.01 * size else 0.0
     return source.reach + abs(size - sum(output)) + math.ceil(pulled)

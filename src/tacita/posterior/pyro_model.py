@@ -1,6 +1,6 @@
-"""Ordinary Pyro models that are conjugate, recognised by what they mean.
+"""Ordinary Pyro models that are conjugate, recognised by their density.
 
-A model is run on placeholder records only and never sees the data. What it says is checked in two ways: its sites
+A model is run on placeholder records only and never sees the data. It is checked in two ways: its sites
 must be those of a supported family, and its log joint density must agree with that family's at every placeholder
 dataset and latent value tried. Privacy does not rest on this; only the usefulness of the released posterior does.
 """
@@ -74,7 +74,7 @@ def recognise(model: Callable[[Any], Any], *, cells: int | None) -> models.Model
     # Two cells may be a true/false column or two categories, and the model knows which.
     kinds = {None: (floats,), 2: (floats, whole)}.get(cells, (whole,))
     refusals = []
-    with session_left_as_found():
+    with isolated_pyro_session():
         for kind in kinds:
             try:
                 return _recognise(model, cells, [torch.tensor(a, dtype=kind) for a in _placeholders(cells)])
@@ -279,8 +279,8 @@ def _model_errors() -> Iterator[None]:
 
 
 @contextmanager
-def session_left_as_found() -> Iterator[None]:
-    """Run Pyro models without a trace: random numbers and parameters are as before afterwards."""
+def isolated_pyro_session() -> Iterator[None]:
+    """Run Pyro models, then restore the random state and the parameter store."""
     state = pyro.util.get_rng_state()
     try:
         with torch.random.fork_rng(), pyro.get_param_store().scope():

@@ -1,6 +1,6 @@
 """Release a posterior, or a few whole numbers, with exact noise and a certificate of what it costs.
 
-A plan is made first, from public things only: which noise, how much, what is proved about it. Then it is drawn once.
+A plan is made first, from public facts only: which noise, how much, and what is proved about it. Then it is drawn once.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _counts(prior: Dirichlet, counts: Sequence[int] | None, column: ArrayLike | 
 
 
 def _records(column: Any) -> Floats:
-    """Return a number for each record, NaN where it is none: each is read by itself, so that none changes another's."""
+    """Return a number for each record, NaN where it is not one. Each is read separately, so none can change another."""
     array = None
     if hasattr(column, "__array__"):
         array = np.asarray(column)

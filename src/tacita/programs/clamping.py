@@ -8,7 +8,6 @@ from fractions import Fraction
 
 from tacita import _check
 from tacita.programs.errors import ProgramError
-from tacita.programs.source import caller
 
 LARGEST_UNITS = 10**9  # so that a sum over 10**9 records stays within 64 bits
 
@@ -64,11 +63,9 @@ def clamped(name: str, low: object, high: object, step: object) -> Clamped:
     bounds["step"] = _fitting_step(**bounds) if step is None else _check.number("step", step)
     if not all(abs(value) < 1e300 for value in bounds.values()) or not bounds["step"] > 0:
         listed = ", ".join(f"{name}={value:g}" for name, value in bounds.items())
-        raise ProgramError("T006", f"bounds must be finite and the step positive, got {listed}", caller())
+        raise ProgramError("T006", f"bounds must be finite and the step positive, got {listed}")
     if not bounds["low"] < bounds["high"]:
-        raise ProgramError(
-            "T006", f"low must be below high, got low={bounds['low']:g} and high={bounds['high']:g}", caller()
-        )
+        raise ProgramError("T006", f"low must be below high, got low={bounds['low']:g} and high={bounds['high']:g}")
     exact = {bound: Fraction(repr(value)) for bound, value in bounds.items()}
     units = {bound: exact[bound] / exact["step"] for bound in ("low", "high")}
     for bound, unit in units.items():
@@ -78,14 +75,12 @@ def clamped(name: str, low: object, high: object, step: object) -> Clamped:
             raise ProgramError(
                 "T006",
                 f"{bound}={bounds[bound]:g} of {name!r} is not a whole multiple of step={bounds['step']:g}",
-                caller(),
                 f"the nearest ones are {near[0]} and {near[1]}",
             )
         if abs(unit) > LARGEST_UNITS:
             raise ProgramError(
                 "T006",
                 f"{bound}={bounds[bound]:g} is more than {LARGEST_UNITS:g} steps of {bounds['step']:g} from zero",
-                caller(),
                 "take a larger step",
             )
     return Clamped(int(units["low"]), int(units["high"]), exact["step"])

@@ -72,7 +72,11 @@ class Column(Private):
     def clamp(self, low: float, high: float, step: float | None = None) -> Column:
         """Bound a real column: each value is moved into [low, high].
 
-        Sums and means round it to a multiple of `step`: unless given, a power of ten, at most a fiftieth of the width.
+        Args:
+            low: The lower bound, known without the data.
+            high: The upper bound.
+            step: What sums and means round values to a multiple of; by default a power of ten, at most a fiftieth of
+                the width.
         """
         if not isinstance(self.domain, Real | Clamped):
             raise self._misfit("clamp", "only numbers are clamped")
@@ -93,8 +97,8 @@ class Column(Private):
         Args:
             function: It sees one value: True or False, a label, or a number (NaN if unreadable), and returns a plain
                 one: True or False, a label or a number. It is tried beforehand, on public values, and must answer each
-                alike every time; of at most 1000 possible values all are tried, and records look their answer up.
-            low: The least result; smaller ones, those that are no number, and exceptions count as this.
+                the same every time. At most 1000 possible values are all tried, and records look up their answer.
+            low: The least result; smaller ones, results that are not numbers, and exceptions count as this.
             high: The largest result.
             step: The grid the result is rounded to, as for `clamp`.
             to: `Bool()` or `Category(...)` instead of a bound; what does not fit counts as its fallback.
@@ -108,8 +112,8 @@ class Column(Private):
             raise ProgramError(
                 "T005",
                 f"the values mapped from {self.name!r} have no declared bound",
-                span,
                 "declare one: .map(function, low=0, high=100, step=1), or .map(function, to=Bool())",
+                span=span,
             )
         return self._mapped(function, clamped(self.name, low, high, step), span)
 
@@ -175,7 +179,7 @@ class Column(Private):
         )
 
     def _error(self, code: str, reason: str, way_out: str) -> ProgramError:
-        return ProgramError(code, reason, caller(), way_out, (Note(self.span, "the handle was made here"),))
+        return ProgramError(code, reason, way_out, notes=(Note(self.span, "the handle was made here"),))
 
     def _query(self, measure: Measure) -> Query:
         return Query(self.program, measure, self, self.conditions, caller())
@@ -280,9 +284,8 @@ class Part(Private):
         raise ProgramError(
             "T001",
             f"the schema has no column {name!r}",
-            caller(),
             did_you_mean(name, list(schema)),
-            (Note(self.program.span, "the program was made here"),),
+            notes=(Note(self.program.span, "the program was made here"),),
         )
 
     def _own(self, column: object) -> Column:
@@ -299,7 +302,6 @@ class Part(Private):
         raise ProgramError(
             "T003",
             f"{found.name!r} is {found.domain}, which is neither true nor false",
-            caller(),
             f"say which values: where({found.name}={found.labels[0]!r})",
         )
 
@@ -309,7 +311,6 @@ class Part(Private):
         raise ProgramError(
             "T003",
             f"{column.name!r} is {column.domain}: only truth values and categories have public values",
-            caller(),
             f'make a truth value of it: where(p.column("{column.name}").map(lambda v: v >= 65, to=Bool()))',
         )
 
@@ -336,7 +337,7 @@ def _place(column: Column, value: object) -> int:
 
 def _unknown_value(column: Column, value: object) -> ProgramError:
     known = did_you_mean(value, column.labels)
-    return ProgramError("T002", f"{column.name!r} has no value {value!r}", caller(), known)
+    return ProgramError("T002", f"{column.name!r} has no value {value!r}", known)
 
 
 def _recognised(model: object, cells: int | None) -> Model:
@@ -346,7 +347,6 @@ def _recognised(model: object, cells: int | None) -> Model:
         raise ProgramError(
             "T008",
             f"{getattr(model, '__name__', repr(model))} is not a model",
-            caller(),
             "give it its numbers: beta(1, 1), dirichlet(1, 1, 1) or normal(0, 10, record_sd=1)",
         )
     try:
@@ -358,5 +358,5 @@ def _recognised(model: object, cells: int | None) -> Model:
             "supported are beta(a, b), dirichlet(a, b, ...), normal(mean, sd, record_sd=...) and Pyro models of them"
         )
         way_out = f"{rest or known}\nfor any other model, release .histogram(...) and infer from it in p.derive"
-        raise ProgramError("T008", f"{name} cannot be used: {reason.rstrip('.')}", caller(), way_out) from error
+        raise ProgramError("T008", f"{name} cannot be used: {reason.rstrip('.')}", way_out) from error
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from tacita._check import PrivacyError
-from tacita.programs.source import Span
+from tacita.programs.source import Span, caller
 
 CODES = {
     "T001": "unknown column",
@@ -61,18 +61,26 @@ class ProgramError(PrivacyError):
     Attributes:
         code: A key of `CODES`.
         reason: What is wrong, in one line.
-        span: Where.
-        notes: Other places that belong to it.
         help: The way out.
+        span: Where; the expression that called tacita unless given.
+        notes: Other places that belong to it.
         label: What to write beside the carets.
     """
 
     def __init__(
-        self, code: str, reason: str, span: Span, help: str = "", notes: tuple[Note, ...] = (), label: str = ""
+        self,
+        code: str,
+        reason: str,
+        help: str = "",
+        *,
+        span: Span | None = None,
+        notes: tuple[Note, ...] = (),
+        label: str = "",
     ) -> None:
-        super().__init__(code, reason, span, help, notes, label)
-        self.code, self.reason, self.span, self.help, self.label = code, reason, span, help, label
-        self.notes = tuple(note for note in notes if not span.holds(note.span))
+        super().__init__(code, reason, help)
+        self.code, self.reason, self.help, self.label = code, reason, help, label
+        self.span = caller() if span is None else span
+        self.notes = tuple(note for note in notes if not self.span.holds(note.span))
 
     def __str__(self) -> str:
         return "\n".join(_render(self))

@@ -45,7 +45,7 @@ def tried_out(
         if isinstance(result, Handle):
             way_out = "return a plain value: a handle has none before the program runs"
             note = (Note(result.span, "the handle was made here"),)
-            raise ProgramError("T029", f"{called} returns {result!r}", span, way_out, note)
+            raise ProgramError("T029", f"{called} returns {result!r}", way_out, span=span, notes=note)
         return result
 
     results, failed = _answers(answer, probes, to)
@@ -56,8 +56,8 @@ def tried_out(
                 raise ProgramError(
                     "T030",
                     f"{called} answers {value!r} differently from time to time",
-                    span,
                     "make it a function of its argument alone: what it keeps of one record would change another's",
+                    span=span,
                 )
     if failed and (isinstance(domain, Bool | Category) or len(failed) == len(probes)):
         value, reason = next(iter(failed.items()))
@@ -65,8 +65,8 @@ def tried_out(
         raise ProgramError(
             "T029",
             f"{called} fails on {every}{value!r}: {reason}",
-            span,
             "correct it: records on which it fails count as the lower bound or the fallback, in silence",
+            span=span,
         )
     return results if len(results) == _size(domain) else None
 

@@ -51,7 +51,7 @@ _VERBS = {
 
 
 class Handle(ABC):
-    """What every handle refuses."""
+    """Refuses every use of a value that is private or does not exist yet."""
 
     span: Span
 
@@ -97,10 +97,12 @@ class Private(Handle):
         made = (Note(self.span, "the handle was made here"),)
         if code != "T020":
             verb, way_out = _VERBS[code]
-            raise ProgramError(code, f"{self.description} is private, but it {verb}", narrowed(caller()), way_out, made)
+            raise ProgramError(
+                code, f"{self.description} is private, but it {verb}", way_out, span=narrowed(caller()), notes=made
+            )
         offered = [name for name in dir(type(self)) if not name.startswith("_") and callable(getattr(type(self), name))]
         way_out = did_you_mean(attribute, offered) if offered else _VERBS["T017"][1]
-        raise ProgramError(code, f"{self.description} is private and has no {attribute!r}", caller(), way_out, made)
+        raise ProgramError(code, f"{self.description} is private and has no {attribute!r}", way_out, notes=made)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -119,9 +121,9 @@ class Released(Handle):
         raise ProgramError(
             "T021",
             f"{self.name!r} has no value before the program runs, but {verb}",
-            narrowed(caller()),
             f"put what follows into a function: p.derive(lambda value: ..., {self.name})",
-            (Note(self.span, "the result comes from here"),),
+            span=narrowed(caller()),
+            notes=(Note(self.span, "the result comes from here"),),
         )
 
 
@@ -176,7 +178,6 @@ def of_another_program(handle: Private | Released) -> ProgramError:
     return ProgramError(
         "T013",
         "this handle belongs to another program",
-        caller(),
         "make it from the program that releases it: each program keeps its own budget",
-        (Note(handle.span, "the handle was made here"), Note(handle.program.span, "of this program")),
+        notes=(Note(handle.span, "the handle was made here"), Note(handle.program.span, "of this program")),
     )

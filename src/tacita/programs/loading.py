@@ -70,17 +70,17 @@ def _only_program(names: dict[str, object], file: str) -> Program:
         raise ProgramError(
             "T023",
             "the file makes no program, or keeps none in a variable",
-            Span(file, 1, 0, 1, 0),
             "make one: p = Program(schema=dict(smoker=Bool()), n=1000, epsilon=1.0)",
+            span=Span(file, 1, 0, 1, 0),
         )
     if len(found) > 1:
         others = tuple(Note(program.span, "another program") for program in found[:-1])
         raise ProgramError(
             "T024",
             f"the file makes {len(found)} programs, and their budgets would add up",
-            found[-1].span,
             "keep one program in a file",
-            others,
+            span=found[-1].span,
+            notes=others,
         )
     return found[0]
 
@@ -96,10 +96,10 @@ def _explained(error: BaseException, file: str) -> ProgramError:
         span = Span(
             error.filename or file, line, start, end_line, end if (end_line, end) > (line, start) else start + 1
         )
-        return ProgramError("T028", f"SyntaxError: {error.msg}", span)
+        return ProgramError("T028", f"SyntaxError: {error.msg}", span=span)
     where, ours = origin(error.__traceback__)
     reason = " ".join(str(error).split()) or type(error).__name__
     span = where or Span(file, 1, 0, 1, 0)
     if ours and isinstance(error, ValueError | TypeError):
-        return ProgramError("T027", reason, span)
-    return ProgramError("T028", f"{type(error).__name__}: {reason}", span)
+        return ProgramError("T027", reason, span=span)
+    return ProgramError("T028", f"{type(error).__name__}: {reason}", span=span)

@@ -92,7 +92,9 @@ class Program:
             raise TypeError(f"mechanism must be such as geometric(epsilon=0.5), got {_called(mechanism)}.")
         if problem := mechanism.refusal(query.statistic):
             note = Note(query.span, "the query was made here")
-            raise ProgramError("T011", f"{mechanism.name} cannot release {query.description}", span, problem, (note,))
+            raise ProgramError(
+                "T011", f"{mechanism.name} cannot release {query.description}", problem, span=span, notes=(note,)
+            )
         chosen = self._name(name, span, query.short)
         made = PlannedRelease(self, chosen, span, query, mechanism, charge(query, mechanism))
         self._results[chosen] = made
@@ -111,7 +113,9 @@ class Program:
             raise TypeError(f"function must be callable, got {function!r}.")
         for result in released:
             if isinstance(result, Handle) and not isinstance(result, Released):
-                raise ProgramError("T010", f"{result!r} was not released", span, "release it first: p.release(...)")
+                raise ProgramError(
+                    "T010", f"{result!r} was not released", "release it first: p.release(...)", span=span
+                )
             if not isinstance(result, Released):
                 raise TypeError(f"derive takes released results after the function, got {result!r}.")
             if result.program is not self:
@@ -121,9 +125,9 @@ class Program:
             raise ProgramError(
                 "T021",
                 f"the function uses {used!r} by itself, which has no value when it is called",
-                span,
                 "give it as an argument: p.derive(lambda result: ..., released)",
-                (Note(used.span, "the handle was made here"),),
+                span=span,
+                notes=(Note(used.span, "the handle was made here"),),
             )
         chosen = self._name(name, span, f"from {', '.join(result.name for result in released)}")
         made = Derived(self, chosen, span, function, released)
@@ -134,7 +138,7 @@ class Program:
         """Return what the program costs, or raise ProgramError if it is more than the budget. Needs no data."""
         if not self.releases:
             raise ProgramError(
-                "T025", "the program releases nothing", self.span, "add p.release(query, geometric(epsilon=0.5))"
+                "T025", "the program releases nothing", "add p.release(query, geometric(epsilon=0.5))", span=self.span
             )
         spent = total(self.releases)
         if spent.epsilon > exact(self.epsilon):
@@ -170,7 +174,9 @@ class Program:
                 raise TypeError(f"name must be a text, got {given!r}.")
             if given in self._results:
                 note = Note(self._results[given].span, "first used here")
-                raise ProgramError("T014", f"two results are named {given!r}", span, "choose another name", (note,))
+                raise ProgramError(
+                    "T014", f"two results are named {given!r}", "choose another name", span=span, notes=(note,)
+                )
             return given
         assigned = assigned_name(span)
         if assigned and assigned not in self._results:
@@ -200,7 +206,6 @@ def refuse_while_checked() -> None:
         raise ProgramError(
             "T026",
             "the program reads its data while it is checked",
-            caller(),
             'put it under `if __name__ == "__main__":`, or leave it to the command: tacita run FILE --data DATA',
         )
 
@@ -208,18 +213,15 @@ def refuse_while_checked() -> None:
 def _releasable(query: object, program: Program) -> None:
     if isinstance(query, Released):
         note = Note(query.span, "the result comes from here")
-        raise ProgramError(
-            "T010", f"{query.name!r} is released already", caller(), "use the result in p.derive", (note,)
-        )
-    if isinstance(query, Column) and isinstance(query.domain, Real):
+        raise ProgramError("T010", f"{query.name!r} is released already", "use the result in p.derive", notes=(note,))
+    if isinstance(query, Column) and isinstance(query.domain, Real) and query.domain.bounds is None:
         raise query._unclamped("release")
     if isinstance(query, Column | Part):
         raise ProgramError(
             "T010",
             f"{query.description} stands for records, and records are never released",
-            caller(),
             "ask for something about all of them: .count(), .histogram(), .posterior(...), .sum() or .mean()",
-            (Note(query.span, "the handle was made here"),),
+            notes=(Note(query.span, "the handle was made here"),),
         )
     if not isinstance(query, Query):
         raise TypeError(f'query must be such as p.column("age").clamp(0, 100).mean(), got {query!r}.')
@@ -242,10 +244,10 @@ def _exceeded(program: Program, what: str) -> ProgramError:
     return ProgramError(
         "T012",
         f"the releases cost {what} {text(together)} together, more than the budget of {text(budget)}",
-        primary,
         _way_out(releases[-1], what, budget, together, budget - spent(len(releases) - 1)),
-        tuple(Note(span, label) for span, label in labels.items() if span != primary),
-        labels[primary],
+        span=primary,
+        notes=tuple(Note(span, label) for span, label in labels.items() if span != primary),
+        label=labels[primary],
     )
 
 

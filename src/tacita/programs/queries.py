@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from tacita.posterior.mechanisms import Statistic
 from tacita.programs.clamping import Clamped
@@ -119,6 +119,7 @@ class Query(Private):
         return self.measure.unit(self)
 
 
+@runtime_checkable
 class Measure(Protocol):
     """What is asked of a column, or of the records of a part."""
 
@@ -131,15 +132,12 @@ class Measure(Protocol):
 
     def stay(self, query: Query) -> int:
         """Return by how much a record that stays in the part moves the numbers, in L1."""
-        ...
 
     def cross(self, query: Query) -> int:
         """Return by how much a record that enters or leaves the part moves the numbers, in L1."""
-        ...
 
     def statistic(self, query: Query) -> Statistic:
         """Return what a mechanism may know of the numbers."""
-        ...
 
     def labels(self, query: Query) -> tuple[object, ...]:
         """Return the public label of each number; nothing for a single one."""
@@ -151,11 +149,15 @@ class Measure(Protocol):
 
     def exact(self, query: Query, table: Table) -> tuple[int, ...]:
         """Return the whole numbers without noise. Private."""
-        ...
 
     def result(self, query: Query, plan: ReleasePlan, output: tuple[int, ...]) -> Release | Noisy:
-        """Return what the released numbers mean."""
-        ...
+        """Return what the released numbers mean.
+
+        Args:
+            query: What was asked.
+            plan: How the numbers were drawn.
+            output: The numbers.
+        """
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,6 @@ class Best(Mechanism):
         offered = (kind.candidates(self.epsilon, self.delta, statistic) for kind in MECHANISMS.values())
         return tuple(option for options in offered for option in options if not option.refusal(statistic))
 
-    def refusal(self, statistic: Statistic) -> str:
-        """Refuse nothing: geometric noise always fits."""
-        return ""
-
     def is_proportional(self, statistic: Statistic) -> bool:
         """Return whether every option's cost is proportional to the change."""
         return all(option.is_proportional(statistic) for option in self.options(statistic))

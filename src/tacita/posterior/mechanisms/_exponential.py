@@ -53,10 +53,6 @@ class Exponential(Mechanism):
             return f"score={self.score!r} is for two categories, this has {statistic.cells}: use score='hellinger'"
         return ""
 
-    def is_proportional(self, statistic: Statistic) -> bool:
-        """Return False: the whole budget is spent on any change."""
-        return False
-
     def calibrated(self, statistic: Statistic) -> ReleasePlan:
         """Return the table of probabilities of every posterior given every other."""
         from tacita.posterior.finite import exponential_table

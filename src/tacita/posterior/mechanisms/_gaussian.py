@@ -36,10 +36,6 @@ class Gaussian(Mechanism):
             return ""
         return f"gaussian noise is for one number, this has {statistic.numbers}: use geometric or best"
 
-    def is_proportional(self, statistic: Statistic) -> bool:
-        """Return False: it spends delta."""
-        return False
-
     def calibrated(self, statistic: Statistic) -> ReleasePlan:
         """Return about the narrowest noise whose exact curve keeps (epsilon, delta)."""
         from tacita.posterior.noise import GaussianNoise, smallest_sd

@@ -29,10 +29,6 @@ class Geometric(Mechanism):
         """Offer itself for everything."""
         return (cls(epsilon),)
 
-    def refusal(self, statistic: Statistic) -> str:
-        """Refuse nothing."""
-        return ""
-
     def is_proportional(self, statistic: Statistic) -> bool:
         """Return True: the loss is linear in the change."""
         return True

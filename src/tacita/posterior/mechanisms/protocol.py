@@ -59,24 +59,28 @@ class Mechanism(Protocol):
     @classmethod
     def within(cls, epsilon: float, delta: float) -> Self:
         """Return the mechanism with its default options, within a budget."""
-        ...
 
     @classmethod
     def candidates(cls, epsilon: float, delta: float, statistic: Statistic) -> tuple[Mechanism, ...]:
-        """Return what `best` may choose from: this mechanism with options worth comparing. None by default."""
+        """Return what `best` may choose from: this mechanism with options worth comparing. None by default.
+
+        Args:
+            epsilon: The privacy loss they may have.
+            delta: Their failure probability.
+            statistic: What is released; those that refuse it are left out afterwards.
+        """
         return ()
 
     def refusal(self, statistic: Statistic) -> str:
-        """Return why a statistic cannot be released and what to use instead; empty if it can be."""
-        ...
+        """Return why a statistic cannot be released and what to use instead; empty, the default, if it can be."""
+        return ""
 
     def is_proportional(self, statistic: Statistic) -> bool:
-        """Return whether half the change costs half the epsilon, and no delta is spent."""
-        ...
+        """Return whether half the change costs half the epsilon, and no delta is spent; False by default."""
+        return False
 
     def calibrated(self, statistic: Statistic) -> ReleasePlan:
         """Return the noise that hides one record, and its certificate. Call `plan_release`, which checks first."""
-        ...
 
     def __str__(self) -> str:
         options = [f"epsilon={_short(self.epsilon)}", f"delta={_short(self.delta)}" if self.delta else ""]

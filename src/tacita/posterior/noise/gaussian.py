@@ -81,7 +81,16 @@ class GaussianNoise(Noise):
 
 @lru_cache(maxsize=64)
 def smallest_sd(epsilon: float, delta: float, step: int) -> float:
-    """Return about the smallest standard deviation, in units, that hides a step within (epsilon, delta)."""
+    """Return about the smallest standard deviation, in units, that hides a step within (epsilon, delta).
+
+    Args:
+        epsilon: The privacy loss.
+        delta: The failure probability.
+        step: By how much one record changes the number.
+
+    Raises:
+        PrivacyError: If the noise is too wide to be certified.
+    """
     low = high = 0.5 * step / epsilon
     while GaussianNoise(high).curve(step).delta(epsilon) > delta:
         low, high = high, 2.0 * high

@@ -26,11 +26,6 @@ class GeometricNoise(Noise):
     scale: float
 
     @property
-    def reach(self) -> int:
-        """A size that noise exceeds with a probability below 1e-19."""
-        return math.ceil(45.0 * self.scale) + 1
-
-    @property
     def sd(self) -> float:
         """The standard deviation."""
         return math.sqrt(2.0 * math.exp(-1.0 / self.scale)) / -math.expm1(-1.0 / self.scale)

@@ -25,11 +25,6 @@ class LaplaceNoise(Noise):
     scale: float
 
     @property
-    def reach(self) -> int:
-        """A size that noise exceeds with a probability below 1e-19."""
-        return math.ceil(45.0 * self.scale) + 1
-
-    @property
     def sd(self) -> float:
         """The standard deviation."""
         decay = math.exp(-1.0 / self.scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -26,33 +27,27 @@ class Noise(Protocol):
 
     @property
     def reach(self) -> int:
-        """A size that noise exceeds with negligible probability."""
-        ...
+        """A size that noise exceeds with negligible probability: below 1e-19 for exponential tails."""
+        return math.ceil(45.0 * self.scale) + 1
 
     @property
     def sd(self) -> float:
         """The standard deviation."""
-        ...
 
     def prepare(self) -> None:
         """Build the sampler, so that whatever is missing or impossible is known before anything is charged."""
-        ...
 
     def draw(self, values: Sequence[int]) -> tuple[int, ...]:
         """Return the values with noise."""
-        ...
 
     def log_chance(self, gaps: Counts) -> Floats:
         """Return the log probability of noise of these sizes."""
-        ...
 
     def tail(self, sizes: Counts) -> Floats:
         """Return the probability of noise of at least these sizes, which are not negative."""
-        ...
 
     def curve(self, step: int, cells: int = 1) -> FiniteCurve:
         """Return the exact privacy curve of noise that hides a step in each of one or two cells."""
-        ...
 
     def renyi_costs(self, step: int) -> dict[int, float] | None:
         """Return the cost at each order that a ledger adds up, if that is tighter than the pure epsilon."""
