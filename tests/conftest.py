@@ -25,6 +25,7 @@ CHROMIUM_FLAGS = [
 
 def pytest_addoption(parser):
     parser.addoption("--seed", type=int, default=0, help="seed of the rng fixture")
+    parser.addoption("--golden-write", action="store_true", help="write the files of tests/golden anew")
 
 
 @pytest.fixture

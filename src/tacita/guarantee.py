@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from tacita import _check
+from tacita import _check, _codec
 from tacita._check import PrivacyError
+from tacita.assumptions import Assumption
 
-SCHEMA = 1
+SCHEMA = 2
 SMALLEST_EPSILON = 1e-6  # Figures below this are reported as this: numerical resolution, not a promise.
 
 Kind = Literal["worst_case", "bayesian", "individual", "empirical_lower"]
@@ -67,7 +68,7 @@ class Guarantee:
     model: Literal["distribution-free", "model-based"] | None = None
     delta_split: tuple[tuple[str, float], ...] = ()
     mechanism: tuple[tuple[str, float], ...] = ()
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
     publishable: bool = False
 
     def __post_init__(self) -> None:
@@ -77,6 +78,7 @@ class Guarantee:
         lowest = 0.0 if self.kind == "empirical_lower" else SMALLEST_EPSILON
         if not epsilon >= lowest:
             raise PrivacyError(f"epsilon must be at least {lowest:g}, got {epsilon!r}.")
+        _codec.check(self)
 
     def __lt__(self, other: Guarantee) -> bool:
         self._require_same(other, "compare")
@@ -121,7 +123,7 @@ class Guarantee:
         if self.delta_split:
             parts.append("Delta: " + ", ".join(f"{name} {value:.3g}" for name, value in self.delta_split) + ".")
         if self.assumptions:
-            parts.append("Assumes: " + "; ".join(self.assumptions) + ".")
+            parts.append("Assumes: " + "; ".join(a.text for a in self.assumptions) + ".")
         return " ".join(parts)
 
     @property
@@ -194,7 +196,7 @@ class Guarantee:
             "sampling": self.sampling,
             "mechanism": dict(self.mechanism),
             "attack_success": attack_success(self.epsilon, self.delta) if self.is_bound else None,
-            "assumptions": list(self.assumptions),
+            "assumptions": [a.to_dict() for a in self.assumptions],
             "publishable": self.publishable,
             "sentence": str(self),
         }
@@ -203,7 +205,7 @@ class Guarantee:
     def from_dict(cls, data: Mapping[str, Any]) -> Guarantee:
         """Rebuild what `to_dict` wrote. The sentence and the attack success are computed again, not read."""
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
-            raise ValueError(f"Not a guarantee of schema {SCHEMA}.")
+            raise ValueError(f"Not a guarantee of schema {SCHEMA}; those of older versions must be computed again.")
         names = ["kind", "delta", "method", "neighbours", "unit", "sampling", "scope", "notion", "estimator"]
         names += ["composition", "model", "publishable"]
         if not isinstance(data.get("assumptions"), list) or not isinstance(data.get("publishable"), bool):
@@ -216,7 +218,7 @@ class Guarantee:
                 epsilon=math.inf if data["epsilon"] == "infinity" else data["epsilon"],
                 delta_split=tuple(data["delta_split"].items()),
                 mechanism=tuple(data["mechanism"].items()),
-                assumptions=tuple(data["assumptions"]),
+                assumptions=tuple(Assumption.from_dict(a) for a in data["assumptions"]),
             )
         except (KeyError, AttributeError, TypeError) as error:
             raise ValueError(f"This guarantee is damaged: {error}") from error

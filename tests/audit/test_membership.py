@@ -143,7 +143,7 @@ def test_lower_bound_is_the_epsilon_that_allows_the_success():
     assert bound.kind == "empirical_lower"
     assert bound.scope == "reading"
     assert not bound.publishable
-    assert "does not prove" in " ".join(bound.assumptions)
+    assert "does not prove" in " ".join(a.text for a in bound.assumptions)
     assert compare_scores(others, members, delta=0.9, rng=0).lower_bound.epsilon == 0.0
 
 

@@ -20,7 +20,6 @@ from tacita.federated import Client, Federation, Local, Task, federation_plan
 from tacita.federated.labels import _checks
 from tacita.federated.local import client_name, label_of_run, named
 from tacita.ledger import Ledger
-from tacita.training.labels import FORM_TAKEN
 
 loss_fn = nn.functional.cross_entropy
 LEVELS = ("client", "parallel", "sequential", "joint")
@@ -294,7 +293,7 @@ def test_a_form_that_was_taken_from_clients_records_is_an_open_check():
     whole = [record for held in pairs for record in held]
     for clients, taken in ((make_data(), False), (pairs, True), ((whole, [np.arange(9), np.arange(9, 60)]), True)):
         federation = make("parallel", clients)
-        assert [c.state for c in checks_of(federation) if c.text == FORM_TAKEN] == ["open"] * taken
+        assert [c.state for c in checks_of(federation) if c.code == "form-taken"] == ["open"] * taken
 
 
 def test_clients_come_by_name_in_a_row_or_as_positions():

@@ -13,12 +13,12 @@ import tacita.federated.plan as plan_module
 from tacita._check import PrivacyError
 from tacita.accounting import LEVELS, ORDERS
 from tacita.accounting.levels import TOP, cost_table
+from tacita.facts import RunFacts
 from tacita.federated import Exchange, Server, federation_plan, masker
 from tacita.federated.client import epsilon_levels, with_noise
 from tacita.federated.labels import federation_label, typical_floor
 from tacita.ledger import DECLARED, Ledger
 from tacita.ledger.costs import COST_UNIT, DELTA_UNIT
-from tacita.training.labels import RunFacts
 
 FALSE_ALARM = 1e-6
 LIKE = {"w": torch.zeros(3, 2), "b": torch.zeros(2)}
@@ -601,7 +601,7 @@ def test_a_used_up_budget_of_either_unit_ends_the_run_and_charges_nothing_twice(
     record.set_budget(record.spent(1e-5).epsilon, 1e-5)
     for _ in range(2):
         assert server.begin("abc") is None
-        assert server.status == "stopped by the ledger's budget"
+        assert server.status == "budget-spent"
     assert [ledger.charged(server.identity) for ledger in server.ledgers] == [2, 1]
     tensors, document = server.state()
     again = Server(plan, LIKE, ledger=server.ledgers[0], record_ledger=record, identity=server.identity, rng=None)

@@ -303,7 +303,7 @@ def test_the_statements_say_what_they_rest_on():
     assert dict(typical.delta_split) == {"band": 1e-6, "expected": DELTA - 1e-6}
     assert dict(typical.mechanism)["pairs"] == 200
     assert dict(worst.mechanism)["samples"] == 3
-    text = " ".join(typical.assumptions)
+    text = " ".join(a.text for a in typical.assumptions)
     for words in ("this dataset", "with replacement", "same randomness", "ELBO", "unseen", "box"):
         assert words in text
     for guarantee in (worst, typical):

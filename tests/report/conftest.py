@@ -9,9 +9,18 @@ from statistics import NormalDist
 
 import pytest
 
+from tacita.assumptions import assume
 from tacita.guarantee import Guarantee
-from tacita.report.finding import Bound, Chart, Finding, Series
-from tacita.report.label import Check, GroupRow, Label, Readings
+from tacita.label import Bound, Chart, Finding, GroupRow, Label, Readings, Series
+
+
+def assumptions(text):
+    """One assumption of every state."""
+    return (
+        assume("no-trend", panel=text),
+        assume("clients-representative", panel=text),
+        assume("fit-unsettled", warning=text),
+    )
 
 
 def guarantee(text, **changes):
@@ -26,7 +35,7 @@ def guarantee(text, **changes):
         "composition": text,
         "delta_split": ((text, 5e-7),),
         "mechanism": ((text, 1.0),),
-        "assumptions": (f"{text}", f"{text}{text}"),
+        "assumptions": assumptions(text),
         "publishable": True,
     }
     return Guarantee(**(fields | changes))
@@ -184,7 +193,7 @@ def readings(text, scale=1.0):
             for _ in range(3)
         ),
         metrics=((text, text),),
-        checks=tuple(Check(text=text, state=state) for state in ("holds", "open", "warning")),
+        checks=assumptions(text),
         certificate=text,
         facts=((text, text), (text, text)),
         audit=findings(text, scale),
@@ -200,8 +209,8 @@ def full_label(text, scale=1.0):
         curve=tuple((step, 1.0162 * (step / 2000) ** 0.5) for step in range(1, 2001, 7)),
         mechanism=((text, text), (text, text)),
         declared=(text, text),
-        checks=tuple(Check(text=text, state=state) for state in ("holds", "open", "warning")),
         not_hardened=(text, text),
+        audit_command="tacita audit RUN",
         included=((text, text),),
         readings=readings(text, scale),
     )

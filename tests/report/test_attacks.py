@@ -39,12 +39,12 @@ def test_findings_survive_json(make_findings):
         ({"heading": 0.123456789}, "finding heading must be text"),
         ({"columns": ("a", "b"), "rows": ((SECRET,),)}, "2 texts each"),
         ({"rows": ((SECRET,),)}, "0 texts each"),
-        ({"rows": (SECRET,)}, "finding rows must be a tuple of tuple"),
-        ({"columns": SECRET}, "finding columns must be a tuple of str"),
-        ({"columns": ("a",), "rows": ((0.123456789,),)}, "finding row must be a tuple of str"),
-        ({"notes": [SECRET]}, "finding notes must be a tuple of str"),
-        ({"bounds": (SECRET,)}, "finding bounds must be a tuple of Bound"),
-        ({"chart": SECRET}, "finding chart must be a Chart"),
+        ({"rows": (SECRET,)}, "finding rows must be a tuple"),
+        ({"columns": SECRET}, "finding columns must be a tuple"),
+        ({"columns": ("a",), "rows": ((0.123456789,),)}, "finding rows must be text"),
+        ({"notes": [SECRET]}, "finding notes must be a tuple"),
+        ({"bounds": (SECRET,)}, "finding bounds must be of type Bound"),
+        ({"chart": SECRET}, "finding chart must be of type Chart"),
         ({"picture": f"https://evil.example/{SECRET}"}, "finding picture must be empty or"),
         ({"picture": "data:image/svg+xml;base64,AAAA"}, "finding picture must be empty or"),
         ({"picture": 'data:image/png;base64,AA" onerror="alert(1)'}, "finding picture must be empty or"),
@@ -60,24 +60,24 @@ def test_what_is_no_finding_is_refused_without_being_quoted(change, message):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "0.5", True, None, 10**400])
 def test_points_and_lower_bounds_are_finite_numbers(value):
-    with pytest.raises(ValueError, match="finite numbers"):
+    with pytest.raises((TypeError, ValueError), match="series points must be"):
         Series(hue="plain", name="n", points=((0.0, value),))
-    with pytest.raises(ValueError, match=r"bound lower( epsilon)? must be"):
+    with pytest.raises((TypeError, ValueError), match=r"bound (lower|epsilon) must be"):
         Bound(who="w", lower=value, upper=1.0, state="not-refuted")
 
 
 def test_charts_and_bounds_of_the_wrong_kind_are_refused():
     with pytest.raises(ValueError, match="series hue"):
         Series(hue="red", name="n", points=())
-    with pytest.raises(ValueError, match="unpack"):
+    with pytest.raises(TypeError, match="tuples of 2"):
         Series(hue="plain", name="n", points=((1.0, 2.0, 3.0),))
     with pytest.raises(TypeError, match="chart log"):
         replace(chart(), log=1)
     with pytest.raises(TypeError, match="chart series"):
         replace(chart(), series=("a",))
-    with pytest.raises(ValueError, match="bound upper epsilon"):
+    with pytest.raises(ValueError, match="bound upper"):
         Bound(who="w", lower=1.0, upper=math.nan, state="not-refuted")
-    with pytest.raises(TypeError, match="audit must be a tuple of Finding"):
+    with pytest.raises(TypeError, match="audit must be of type Finding"):
         Readings(audit=("a",))
 
 
@@ -159,13 +159,6 @@ def test_what_did_not_succeed_is_not_said_to_hold(make_label):
     for shown in (label_text(with_audit(make_label("x"), BARE)), label_html(with_audit(make_label("x"), BARE))):
         assert "Not refuted" in shown
         assert "The claim stood" not in shown
-
-
-def test_findings_of_older_files_are_read():
-    bound = Bound(who="w", lower=1.0, upper=2.0, state="not-refuted")
-    now = replace(BARE, bounds=(bound,))
-    before = {**now.to_dict(), "state": "holds", "bounds": [{**bound.to_dict(), "state": "holds"}]}
-    assert Finding.from_dict(before) == now
 
 
 @given(st.floats(0.0, 50.0), st.floats(0.0, 50.0))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from markupsafe import escape
 
-from tacita.report.finding import Bound, Finding
+from tacita.label import Bound, Finding
 from tacita.report.page import label_html
 
 PAYLOADS = [

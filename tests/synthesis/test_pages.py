@@ -13,7 +13,7 @@ import pytest
 import torch
 from markupsafe import escape
 
-from tacita.report.finding import Chart, Series
+from tacita.label import Chart, Series
 from tacita.synthesis import pages
 from tacita.synthesis.pages import GAP, Bars, Lines, Picture, Section, grid_png, histogram, page
 

@@ -16,8 +16,8 @@ from typer.main import get_command
 from tacita import runs, worst_case
 from tacita.accounting import composed, gaussian_release
 from tacita.cli import app
+from tacita.label import Label
 from tacita.ledger import Ledger
-from tacita.report.label import Label
 from tacita.synthesis import quality
 from tacita.synthesis.jobs import restart, start, write_inspection
 from tacita.synthesis.labels import label_of_run

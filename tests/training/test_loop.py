@@ -401,7 +401,7 @@ def test_b10_both_panels_are_followed_and_the_larger_counts(blobs):
     assert "held-out ones gave the larger figure" in readings.panels
     alone = train((x, y), panel=100).run().label().readings
     assert "training panel only" in alone.panels
-    assert any("training panel only" in a for a in alone.typical[0].assumptions)
+    assert any(a.code == "training-panel-only" for a in alone.typical[0].assumptions)
 
 
 @pytest.mark.stat

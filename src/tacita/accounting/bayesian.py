@@ -15,6 +15,7 @@ from tacita.accounting.filters import Budget, MomentsBudget, TokenBudget
 from tacita.accounting.levels import LEVELS, ORDERS, TOP, cost_table, level_of
 from tacita.accounting.state import budget_from, budget_state, panel_from, panel_state, whole_numbers
 from tacita.accounting.worst import check_mechanism, worst_case
+from tacita.assumptions import assume
 from tacita.estimators import band_mean, bernstein, binary, conformal_miss, student, unseen_mass
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 
@@ -29,18 +30,6 @@ _ESTIMATORS = ("band", "student", "bernstein", "binary", "conformal")
 _MOMENT_ESTIMATORS = {"student": student, "bernstein": bernstein, "binary": binary}
 _MODEL_BASED = ("student", "binary")
 _FIRST_ORDERS = 96  # of ORDERS; the rest only if the minimum is not bracketed
-
-_SAMPLE = "the followed records are independent draws from the population, and were not trained on"
-_STATIC = "each record's norm is fixed for the run by the record and by public facts (declared static)"
-_OBSERVED = "the norms are those observed along this run"
-_NOT_A_BOUND = (
-    "steps are treated as independent: NOT an upper bound if a record's norms stay alike; for comparison only"
-)
-_EXCHANGEABLE = (
-    "the followed records and the record spoken of are exchangeable; budget and tolerance were declared first"
-)
-
-_JOINT = "delta bounds the chance that a certificate is issued and the loss is larger, not the latter given the former"
 
 
 class BayesianAccountant:
@@ -451,14 +440,14 @@ class BayesianAccountant:
         if certificate:
             followed = len(self._panel())
             assumptions += [
-                _EXCHANGEABLE,
-                f"{followed} records were followed, {self.tolerated} allowed to pass",
-                _JOINT,
+                assume("exchangeable"),
+                assume("certificate", followed=followed, tolerated=self.tolerated),
+                assume("joint-delta"),
             ]
         else:
-            assumptions += [_SAMPLE, _STATIC if static else _OBSERVED]
+            assumptions += [assume("representative"), assume("static-norms" if static else "observed-norms")]
         if comparison:
-            assumptions.append(_NOT_A_BOUND)
+            assumptions.append(assume("independent-steps"))
         if notion == "weak" and epsilon >= worst.epsilon:  # worst-case DP implies the weak notion, not the strong
             epsilon, method = worst.epsilon, "worst-case cap"
         return Guarantee(

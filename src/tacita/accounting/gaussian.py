@@ -10,13 +10,11 @@ from scipy.stats import binom
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.mechanisms.gaussian import gaussian_delta, gaussian_epsilon, smallest_epsilon
 
-_ASSUMPTIONS = (
-    "one record moves the released sum by at most the stated sensitivity",
-    "the noise is Gaussian and unpredictable (floating point: not hardened)",
-)
+_ASSUMPTIONS = (assume("sensitivity"), assume("gaussian-noise"))
 _TAIL = 1e-6  # of delta, for records that are drawn more often than is summed over
 
 

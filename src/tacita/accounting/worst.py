@@ -20,16 +20,12 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting.curves import worst_curve
 from tacita.accounting.losses import largest_loss, loss_spread
+from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 
 Part = tuple[float, float, int]  # sample rate, noise multiplier, steps
 
-_ASSUMPTIONS = (
-    "each record enters each step on its own with the stated probability",
-    "each record's contribution is clipped before noise is added to the sum",
-    "the divisor, the sample rate and the number of steps do not depend on the data",
-    "the noise is Gaussian and unpredictable (floating point: not hardened)",
-)
+_ASSUMPTIONS = tuple(map(assume, ("sampling", "clipping", "public-constants", "gaussian-noise")))
 _PLD_LIMIT = 500.0  # beyond this epsilon a loss grid says nothing that moments do not
 _PLD_STEPS = 2_000_000  # beyond this many steps it takes minutes and its round-off matters
 _UNIT = 2.0**-53

@@ -22,8 +22,7 @@ from tacita.audit.membership import membership
 from tacita.audit.replay import Replay
 from tacita.audit.subject import FEWEST, Data, SkippedError, Subject, both, classification, subject_of
 from tacita.audit.typical import typical_canaries
-from tacita.report.finding import Finding
-from tacita.report.label import Label
+from tacita.label import Finding, Label
 from tacita.report.page import label_html
 from tacita.report.text import findings_text
 from tacita.training.loop import PrivateTraining

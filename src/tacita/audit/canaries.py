@@ -21,9 +21,10 @@ from scipy.stats import beta, norm
 from tacita import _check
 from tacita.accounting import LEVELS, RecordCurves, level_of, record_curves, worst_case
 from tacita.accounting.worst import check_mechanism
+from tacita.assumptions import assume
 from tacita.audit.direct import ERROR, SAID, Direct, Test
 from tacita.guarantee import Guarantee, percent_text, round_up_text
-from tacita.report.finding import Bound, Finding, State
+from tacita.label import AttackState, Bound, Finding
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 StepFunction = Callable[[Any], Any]
 CONFIDENCES = (0.95, 0.9995)
 CERTAIN = 1.0 - 1e-6  # before a claim is called broken
-VERDICTS: dict[State, str] = {"not-refuted": "not refuted", "open": "no verdict", "warning": "claim broken"}
+VERDICTS: dict[AttackState, str] = {"not-refuted": "not refuted", "open": "no verdict", "warning": "claim broken"}
 _NOISE = (0.02, 1e4)  # noise multipliers searched for a lower bound
 _TOLERANCE = 1.005  # the curves that lower bounds are read from are this close to dp-accounting's
 _SMALL_DELTA = 1e-7
@@ -118,8 +119,8 @@ class CanaryAudit:
             method="canaries",
             scope="reading",
             assumptions=(
-                f"{confidence:.2%} confidence over the audit's own coins",
-                "the steps are Poisson-sampled Gaussian ones, at the claimed sample rate and bounds, of whatever noise",
+                assume("audit-confidence", confidence=f"{confidence:.2%}"),
+                assume("sampled-gaussian-steps"),
             ),
         )
 
@@ -147,7 +148,7 @@ class CanaryAudit:
         return Bound(who=self.who, lower=self.lower[CONFIDENCES[-1]], upper=self.epsilon, state=self.state)
 
     @property
-    def state(self) -> State:
+    def state(self) -> AttackState:
         """`warning` if the claim is broken, `open` if the audit should be repeated."""
         return "warning" if self.broken else "open" if self.doubtful else "not-refuted"
 

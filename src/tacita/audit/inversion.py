@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacita import _check
-from tacita.report.finding import Finding, State
+from tacita.label import AttackState, Finding
 
 _CONTRAST = 0.25  # how far pixels may be from grey, as a root mean square: about as in a photo
 _MOVE = 0.02  # how far a pixel moves in a step, as a root mean square
@@ -81,7 +81,7 @@ class Inversion:
     images: tuple[Tensor, Tensor, Tensor] = field(repr=False, compare=False)
 
     @property
-    def state(self) -> State:
+    def state(self) -> AttackState:
         """`warning` if more than chance is recognised, `open` if the attack fails without privacy too."""
         if self.private.above_chance:
             return "warning"

@@ -29,7 +29,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from tacita import _check
-from tacita.report.finding import Chart, Finding, Hue, Series, State
+from tacita.label import AttackState, Chart, Finding, Hue, Series
 from tacita.training.gradients import Loss, Parameters, length, record_norms
 from tacita.training.records import Records
 from tacita.training.step import check_clip_norm
@@ -123,7 +123,7 @@ class Leak:
         return max(max(c.success[2], 1.0 - c.success[1]) for c in self.comparisons if c.success is not None)
 
     @property
-    def state(self) -> State:
+    def state(self) -> AttackState:
         """`warning` for a difference; `open` if none was found, but more than two guesses of three could be right."""
         if self.differs:
             return "warning"

@@ -20,9 +20,10 @@ from scipy.stats import beta, binomtest, norm, rankdata
 from torch import Tensor, nn
 
 from tacita import _check
+from tacita.assumptions import assume
 from tacita.audit.canaries import CERTAIN
 from tacita.guarantee import Guarantee, attack_success, round_up_text
-from tacita.report.finding import Chart, Finding, Series, State
+from tacita.label import AttackState, Chart, Finding, Series
 from tacita.report.numbers import success_text
 
 Floats = NDArray[np.float64]
@@ -105,7 +106,7 @@ class Membership:
         return self.allowed is not None and low > self.allowed
 
     @property
-    def state(self) -> State:
+    def state(self) -> AttackState:
         """`warning` if the claim is exceeded, or if there is none and members stand out; `open` if there is none."""
         if self.exceeds_claim or (self.epsilon is None and self.distinguishable):
             return "warning"
@@ -122,12 +123,7 @@ class Membership:
             delta=self.delta,
             method=f"membership inference, {self.references} reference models",
             scope="reading",
-            assumptions=(
-                "members and others were drawn alike, and nothing but membership sets them apart",
-                "the guesses are counted as if they were independent (then the limit on their success holds with 97.5% "
-                "confidence), though all of them are about one trained model: this describes the run that was attacked "
-                "and does not prove a bound for the training",
-            ),
+            assumptions=(assume("drawn-alike"), assume("independent-guesses")),
         )
 
     @property

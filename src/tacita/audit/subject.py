@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tacita import runs
 from tacita.accounting import BayesianAccountant, record_curves
 from tacita.audit.replay import shapes_of
-from tacita.report.label import Label
+from tacita.label import Label
 from tacita.training.labels import standing_of_run
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan

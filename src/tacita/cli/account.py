@@ -278,7 +278,7 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee]) -> Non
             console.print(f"Delta is split into: {parts}.")
     console.print("\nAssumed:")
     for assumption in dict.fromkeys(a for statement in shown for a in statement.assumptions):
-        console.print(f"  - {assumption}")
+        console.print(f"  - {assumption.text}")
 
 
 def _how(statement: Guarantee) -> str:

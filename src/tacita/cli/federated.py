@@ -14,7 +14,7 @@ from tacita.cli.training import Progress, show_label
 
 if TYPE_CHECKING:
     from tacita.federated.server import Server
-    from tacita.report.label import Label
+    from tacita.label import Label
 
 
 _SETTINGS = ("engine", "level", "split", "dataset", "clients", "rounds", "client_rate", "epsilon", "dropout", "seed")

@@ -12,7 +12,7 @@ import typer
 from tacita.cli.app import DIR, JSON, SEED, app, busy, new_run, print_json, tell_finished
 
 if TYPE_CHECKING:
-    from tacita.report.label import Label
+    from tacita.label import Label
     from tacita.training.loop import Step
     from tacita.training.recipes import Job, Recipe
 

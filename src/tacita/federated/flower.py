@@ -18,6 +18,7 @@ import torch
 
 from tacita import _check, runs
 from tacita._check import PrivacyError
+from tacita.facts import RunFacts, Status
 from tacita.federated.flower_client import (
     ANSWER,
     ASK,
@@ -33,12 +34,12 @@ from tacita.federated.local import ledger_place, plan_of, restore_federation, sa
 from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.server import Exchange, Server, first_attempt
 from tacita.guarantee import round_up_text
+from tacita.label import Label
 from tacita.ledger.rows import name_text
 from tacita.owner import Owner
-from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.training.gradients import Parameters
-from tacita.training.labels import RunFacts, write_label
+from tacita.training.labels import write_label
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -131,7 +132,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         self._unnamed: set[str] = set()  # nodes that did not declare whose they are
         self._sent: list[Message] = []
         self._grid: Grid | None = None
-        self._told: str | None = None
+        self._told: Status | None = None
         self._waiting: frozenset[str] = frozenset()
         self._first = plain_numbers(strategy)
         self.inner = strategy  # last: from here on names that only it has are set there
@@ -333,7 +334,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             rng=self._rng,
             owner=Owner(self.run_dir).hold(),
         )
-        self._facts = self._facts.with_ledger(self.server.ledgers[0], shared=own is not None)
+        self._facts = self._facts.with_ledger(self.server.ledgers[0].path.name, shared=own is not None)
         self._save(arrays)
         return arrays
 

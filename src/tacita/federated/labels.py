@@ -10,26 +10,24 @@ import numpy as np
 
 from tacita.accounting import ORDERS, BayesianAccountant, epsilon_from_costs
 from tacita.accounting.levels import TOP, cost_table
+from tacita.assumptions import Assumption, assume
+from tacita.facts import MEMORY, RunFacts
 from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Server
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
-from tacita.report.label import Check, Label, Readings
-from tacita.training.labels import (
-    BARE_RATE,
-    FORM_TAKEN,
-    MEMORY,
-    PERCENTS,
-    RunFacts,
-    end_check,
-    ends_text,
-    holds,
-    ledger_row,
-    noise_check,
+from tacita.label import (
+    Label,
+    Readings,
+    build,
+    declared_ends,
+    end_assumption,
+    noise_assumption,
     not_hardened,
-    open_check,
-    own_epsilons,
-    percentile,
+    percentiles,
+    run_rows,
+    status_rows,
 )
+from tacita.training.labels import own_epsilons
 from tacita.training.plan import of_one_end, within_promise
 
 if TYPE_CHECKING:
@@ -39,10 +37,10 @@ if TYPE_CHECKING:
 _POINTS = 10  # of the curve over rounds
 
 _TRUST = {
-    "client": "The server is trusted: it sees updates before the noise is added",
-    "parallel": "The server is not trusted with records: noise is added before anything leaves a client",
-    "sequential": "The server is trusted to add up, and to add the noise of clients that do not answer",
-    "joint": "The server is trusted for the clients' figure only: it sees single updates, which carry their own noise",
+    "client": "server-trusted",
+    "parallel": "server-not-trusted",
+    "sequential": "server-trusted-to-sum",
+    "joint": "server-trusted-for-clients",
 }
 
 
@@ -50,20 +48,17 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
     """Return the label of a federation after the rounds it has taken, at one delta for every figure."""
     plan, server = server.plan, server.settled()  # an open round was charged, and what comes of it is not known
     worst, (end, share) = _headline(server, delta), _end(server)
-    texts = tuple(check.text for check in _checks(server, facts))
-    worst = replace(worst, assumptions=texts)
-    return Label(
-        title=facts.title,
-        purpose=facts.purpose,
-        worst=worst,
-        comparisons=tuple(replace(g, assumptions=texts) for g in _comparisons(server, delta)),
+    return build(
+        facts,
+        worst,
+        rests_on=_rests_on(server, facts),
+        comparisons=_comparisons(server, delta),
         curve=(
             *((t, min(worst.epsilon, _running(server, t, delta * share))) for t in _times(end)),
             (end, worst.epsilon),
         ),
         mechanism=_mechanism(server, facts),
         declared=_declared(server),
-        checks=_checks(server, facts),
         bare_rate=plan.bare_rate,
         end_shown=bool(plan.stops) or bool(server.ended),
         steps_word="round",
@@ -181,7 +176,7 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
         ("Level", plan.level),
         ("Clients enrolled at most", f"{plan.clients:,}"),
         ("Chance to take part in a round", f"{plan.client_rate:.6g} (independent coins)"),
-        ("Rounds", ends_text(plan.rounds, plan.stops, _end(server)[0], server.ended)),
+        ("Rounds", declared_ends(plan.rounds, plan.stops, _end(server)[0], server.ended)),
         ("Clip norm of an update", f"{plan.clip_norm:g}"),
     ]
     if plan.noise_multiplier is not None:
@@ -198,10 +193,7 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
     if plan.shares:
         rows.append(("Shares of the noise", f"{plan.shares}; the server adds those that are missing"))
     rows.append(("Divisor (expected clients)", f"{plan.divisor:g}"))
-    seed = "a chosen seed" if facts.seeded else "seeded by the operating system"
-    rows.append(("Randomness", f"of the server: {seed}" if facts.client_noise else seed))
-    rows.append(ledger_row(facts))
-    return tuple(rows)
+    return (*rows, *run_rows(facts))
 
 
 def _declared(server: Server) -> tuple[str, ...]:
@@ -227,58 +219,39 @@ def _declared(server: Server) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _checks(server: Server, facts: RunFacts) -> tuple[Check, ...]:
+def _rests_on(server: Server, facts: RunFacts) -> list[Assumption]:
     plan = server.plan
-    checks = [
-        holds("Each client enters a round by an independent coin, and a round may be empty"),
-        holds("Updates that are not finite, or not of the model's shape, are dropped in silence"),
-        holds("Noise, rates, divisors and the planned rounds were fixed before the first round"),
-        _charged(server),
-    ]
-    if plan.level == "client":
-        checks.append(holds("Each client's update is clipped before noise is added to the sum"))
-    else:
-        checks.append(holds("Inside a client each record enters a step by its own coin and is clipped before the sum"))
+    found = [assume("client-coins"), assume("updates-checked"), assume("rounds-fixed-beforehand"), _charged(server)]
+    found.append(assume("updates-clipped" if plan.level == "client" else "clipped-inside"))
     if plan.shares:
-        checks.append(holds("The noise in a round's sum is the promised one, whoever answers"))
-        text = "Clients that answer add their share of the noise, and neither tell it nor take it out again themselves"
-        checks.append(Check(text=text, state="open"))
+        found += [assume("noise-complete"), assume("shares-kept-secret")]
     if plan.client_metrics:
-        text = "What clients measured themselves was passed on: no figure on this label covers it"
-        checks.append(Check(text=text, state="warning"))
-    checks += [*_noise(facts), end_check(server.ended, "round")]
+        found.append(assume("client-metrics"))
+    found += [*_noise(facts), end_assumption(server.ended, "round")]
     if plan.bare_rate:
-        checks.append(open_check(BARE_RATE))
+        found.append(assume("bare-rate"))
     if facts.form_taken:
-        checks.append(open_check(FORM_TAKEN))
-    people = "One client is one person or one institution; somebody behind several clients is covered less"
-    if plan.of_clients is None:
-        people = f"One record is one person, held by at most {plan.copies} of the clients"
-    for text in (
-        _TRUST[plan.level],
-        people,
-        "Whether a client answers does not depend on its data",
-        "Nothing else computed from these data is published, or it is charged to the same ledger",
-    ):
-        checks.append(Check(text=text, state="open"))
-    return tuple(checks)
+        found.append(assume("form-taken"))
+    found.append(assume(_TRUST[plan.level]))
+    found.append(
+        assume("record-in-few-clients", copies=plan.copies) if plan.of_clients is None else assume("client-is-person")
+    )
+    return [*found, assume("answers-blindly"), assume("nothing-else")]
 
 
-def _noise(facts: RunFacts) -> list[Check]:
+def _noise(facts: RunFacts) -> list[Assumption]:
     """Return where the noise came from; of clients that run elsewhere the server cannot know it."""
     if not facts.client_noise:
-        return [noise_check(facts)]
-    own = holds("The server's coins and noise are seeded by the operating system and used once")
-    clients = open_check("Clients seed their coins and their noise by the operating system, not by a chosen seed")
-    return [noise_check(facts) if facts.seeded else own, clients]
+        return [noise_assumption(facts)]
+    return [assume("chosen-seed" if facts.seeded else "fresh-server-noise"), assume("fresh-client-noise")]
 
 
-def _charged(server: Server) -> Check:
+def _charged(server: Server) -> Assumption:
     lost = [ledger.unit for ledger in server.ledgers if ledger.path.name == MEMORY]
     if not lost:
-        return holds("Every round was charged to the ledger, on disk, before anybody was asked")
+        return assume("round-charged")
     where = "in memory only" if len(lost) == len(server.ledgers) else f"for {lost[0]}s in memory only"
-    return open_check(f"Every round was charged before anybody was asked, but {where}: no other run knows of it")
+    return assume("round-charged-in-memory", where=where)
 
 
 def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -> Readings:
@@ -288,14 +261,13 @@ def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -
     return Readings(
         typical=tuple(typical),
         panels=_who_was_followed(server) if typical else "Nobody was followed, so there is no typical case.",
-        percentiles=tuple((float(p), percentile(own, p)) for p in PERCENTS) if len(own) else (),
+        percentiles=percentiles(own),
         metrics=facts.metrics,
         facts=(
             ("Clients", f"{facts.trained:,}"),
             ("Rounds taken", f"{server.taken} of {server.plan.rounds}; the typical figures are for these"),
             ("Rounds lost to interruptions", str(server.lost)),
-            ("Started", facts.started),
-            ("Status", facts.status),
+            *status_rows(facts),
         ),
     )
 
@@ -323,7 +295,7 @@ def _typical_clients(server: Server, delta: float) -> list[Guarantee]:
     papers = papers_accountant(server)
     try:
         theirs = papers.guarantee(delta=delta, estimator="student", notion="strong")
-        found.append(replace(theirs, unit=unit, assumptions=("the federated paper's product over rounds; no bound",)))
+        found.append(replace(theirs, unit=unit, assumptions=(assume("papers-product"),)))
     except ValueError:  # too few were measured for the paper's estimator
         pass
     return found
@@ -333,16 +305,12 @@ def _panel_figures(panels: dict[str, Panel], delta: float) -> list[Guarantee]:
     figures = []
     for kind, panel in panels.items():
         panel.settle()
-        text = f"the followed clients ({kind}) are independent draws from the population"
-        if kind == "training":
-            text = "the followed clients took part, so the figure describes them rather than the population"
+        who = assume("clients-representative", panel=kind) if kind != "training" else assume("clients-took-part")
         for estimator in ("band", "student"):
             if estimator == "student" and len(panel.indices) < 2:
                 continue
             found = panel.accountant.guarantee(delta=delta, estimator=estimator)
-            figures.append(
-                replace(found, unit="client", assumptions=(text, "the norms are those observed along this run"))
-            )
+            figures.append(replace(found, unit="client", assumptions=(who, assume("observed-norms"))))
     return sorted(figures, key=lambda g: (g.estimator != "band", -g.epsilon))
 
 
@@ -365,13 +333,9 @@ def papers_accountant(server: Server) -> BayesianAccountant:
     return BayesianAccountant.from_state(state)
 
 
-def _fresh(plan: FederationPlan) -> tuple[str, ...]:
-    texts = (
-        f"the {plan.headline.unit}s measured in a round are independent draws from the population; the norms are those "
-        "of this run",
-        "rounds are joined by Hölder's inequality; the estimators' failures add up over rounds and orders",
-    )
-    return texts if plan.level == "client" else (*texts, "clients told the truth about their norms")
+def _fresh(plan: FederationPlan) -> tuple[Assumption, ...]:
+    found = (assume("measured-representative", unit=plan.headline.unit), assume("hoelder"))
+    return found if plan.level == "client" else (*found, assume("true-norms"))
 
 
 def _typical_records(server: Server, delta: float) -> list[Guarantee]:
@@ -408,11 +372,7 @@ def _typical_records(server: Server, delta: float) -> list[Guarantee]:
     return figures
 
 
-_ABOUT_RECORDS = (
-    "the figure is the largest of all clients, each about records like its own that it followed",
-    "clients told the truth about their costs; those who did not answer are counted at the worst case",
-    "the norms are those observed along this run",
-)
+_ABOUT_RECORDS = (assume("largest-of-clients"), assume("true-costs"), assume("observed-norms"))
 
 
 def typical_floor(server: Server) -> float:

@@ -15,16 +15,17 @@ from torch import Tensor, nn
 from tacita import __version__, _check, runs
 from tacita._check import PrivacyError
 from tacita._guard import Stopped, held
+from tacita.facts import RunFacts, Status
 from tacita.federated.client import Client, Local, Memory, Part, Task, Training
 from tacita.federated.labels import federation_label
 from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Exchange, Round, Server
+from tacita.label import Label
 from tacita.ledger import Ledger
 from tacita.owner import Owner
-from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.training.gradients import Parameters
-from tacita.training.labels import RunFacts, write_label
+from tacita.training.labels import write_label
 from tacita.training.loop import Interrupts
 from tacita.training.records import Records, trainable
 
@@ -108,7 +109,7 @@ class Federation:
             trained=len(self.clients) - len(held_out),
             held_out=len(held_out),
             form_taken=any(client.records.form_taken for client in self.clients.values()),
-        ).with_ledger(self.server.ledgers[0], shared=ledger is not None)
+        ).with_ledger(self.server.ledgers[0].path.name, shared=ledger is not None)
         self._save()
 
     def _attach(
@@ -217,7 +218,7 @@ class Federation:
         self.server.end(reason)
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         """`running`, `done`, `interrupted`, `resumed` or `stopped …`."""
         return self._facts.status if self._facts.status in ("interrupted", "resumed") else self.server.status
 
@@ -271,7 +272,7 @@ class Federation:
             for name in names:
                 keep_memory(self.run_dir, name, now.number, self.clients[name].memory)
 
-    def _note(self, status: str) -> None:
+    def _note(self, status: Status) -> None:
         self._facts = self._facts.with_status(status)
         self._save()
 

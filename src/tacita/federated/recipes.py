@@ -24,7 +24,7 @@ from tacita.federated.client import Local, Part
 from tacita.federated.local import Federation, client_name
 from tacita.federated.plan import LEVELS, FederationPlan, federation_plan
 from tacita.federated.server import Round, Server
-from tacita.report.label import Label
+from tacita.label import Label
 from tacita.training.records import Records
 
 ENGINES = ("local", "flower")

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting import LEVELS, BayesianAccountant
+from tacita.facts import Status
 from tacita.federated.client import clipped, epsilon_levels, norm_of
 from tacita.federated.masking import FEWEST, MOST_CLIENTS, largest, summed
 from tacita.federated.plan import FederationPlan
@@ -103,7 +104,7 @@ class Server:
         self.taken = 0
         self.identity = identity or secrets.token_hex(8)
         self.owner = owner or Owner()
-        self.status = "running"
+        self.status: Status = "running"
         self.participations: dict[str, int] = {}
         self.unnamed: set[str] = set()  # clients that did not declare who they are
         self.lost = 0  # rounds of which nothing is known any more
@@ -216,7 +217,7 @@ class Server:
                 charges.check()
                 continue
             if charges.grant(target - steps, whole=True) < target:
-                self.status = "stopped by the ledger's budget"
+                self.status = "budget-spent"
                 return False
         return True
 
@@ -448,7 +449,7 @@ class Server:
     def restore(self, tensors: Mapping[str, Any], saved: Mapping[str, Any], *, resume: bool) -> None:
         """Take up a checkpoint; rounds that were charged after it are lost. `resume` tells the ledgers."""
         self.taken, self.lost = int(saved["taken"]), int(saved["lost"])
-        self.status = str(saved["status"])
+        self.status = cast(Status, _check.one_of("status", saved["status"], get_args(Status)))
         self.participations = {str(n): _check.count("participations", c) for n, c in saved["participations"].items()}
         self.unnamed = set(saved.get("unnamed", self.participations))  # a checkpoint that does not say knows no names
         self.untold, self.typical = set(saved["untold"]), np.asarray(saved["typical"], dtype=np.float64)

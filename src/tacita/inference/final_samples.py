@@ -29,6 +29,7 @@ import numpy as np
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting import delta_from_costs, epsilon_from_costs
+from tacita.assumptions import assume
 from tacita.estimators import band_mean, student, unseen_mass
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.inference.divergences import Box, Gaussians, renyi_divergences, worst_divergences
@@ -42,28 +43,6 @@ ONE_STEP_ORDERS = (*range(1, 17), 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192,
 
 _SHARE = 1 / 20  # of delta, for the band
 _ONE_STEP_SHARE = 1 / 100  # of delta, for all of the papers' estimates together
-
-_NOISE = "the samples are Gaussian draws whose randomness is secret (floating point: not hardened)"
-_RELEASED = "only the samples leave: not the variational parameters, the ELBO, or the step at which training stopped"
-_BOX = "every mean and scale is held to a box that was declared without looking at the data"
-_NO_BOX = "no box was declared for the variational parameters, so nothing bounds how far one record moves them"
-_DATASET = (
-    "the record is one of this dataset, drawn uniformly: the figure describes these records, not the population they "
-    "came from, and not a record that would be added"
-)
-_PAIRS = (
-    "the pairs are independent: each record was drawn with replacement, and trained without from the same randomness "
-    "as the released fit, all other records keeping their coins; it was fixed before the data were seen and need not "
-    "be secret"
-)
-_EVERY = (
-    "every record of the data was left out once, and trained without from the same randomness as the released fit, all "
-    "other records keeping their coins; it was fixed before the data were seen and need not be secret"
-)
-_ONE_STEP = (
-    "UNSOUND, as in the papers: each step is charged as if the parameters before it were the same with and without "
-    "the record, and steps as if they were independent; for comparison only"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,12 +148,12 @@ def box_guarantee(box: Box | None, *, samples: int, delta: float) -> Guarantee:
         inf
     """
     total, r = _check.probability("delta", delta), _check.count("samples", samples)
-    epsilon, mechanism, assumed = np.inf, [("samples", float(r))], _NO_BOX
+    epsilon, mechanism, assumed = np.inf, [("samples", float(r))], "no-box"
     if box is not None:
         epsilon = float(epsilon_from_costs(box_costs(box, samples=r), ORDERS, delta=total, notion="weak"))
         mechanism += [("box_bound", float(np.max(box.bound))), ("box_low", float(np.min(box.low)))]
         mechanism += [("box_high", float(np.max(box.high))), ("dimension", float(box.dimension))]
-        assumed = _BOX
+        assumed = "box"
     return Guarantee(
         kind="worst_case",
         epsilon=max(epsilon, SMALLEST_EPSILON),
@@ -182,7 +161,7 @@ def box_guarantee(box: Box | None, *, samples: int, delta: float) -> Guarantee:
         method="moments",
         sampling="none",
         mechanism=tuple(mechanism),
-        assumptions=(assumed, _NOISE, _RELEASED),
+        assumptions=(assume(assumed), assume("gaussian-draws"), assume("samples-alone")),
         publishable=True,
     )
 
@@ -272,7 +251,7 @@ def one_step_figure(
         model="model-based",
         delta_split=(("estimator", uses * gamma), ("tail", spare)),
         mechanism=(("sample_rate", float(sample_rate)), ("steps", float(len(steps)))),
-        assumptions=(_ONE_STEP, _NOISE),
+        assumptions=(assume("one-step"), assume("gaussian-draws")),
     )
 
 
@@ -287,13 +266,10 @@ def _failure(delta: float, gamma: float | None) -> float:
 
 def _bayesian(epsilon: float, worst: Guarantee, *, pairs: int, gamma: float) -> Guarantee:
     if gamma:
-        seen: tuple[str, ...] = (
-            _PAIRS,
-            f"{pairs} replayed pairs leave up to {unseen_mass(pairs, gamma=gamma):.2g} of the records unseen, which "
-            "are charged the worst case",
-        )
+        unseen = f"{unseen_mass(pairs, gamma=gamma):.2g}"
+        seen = [assume("independent-replays"), assume("unseen-charged", pairs=pairs, unseen=unseen)]
     else:
-        seen = (_EVERY,)
+        seen = [assume("every-record-replayed")]
     capped = epsilon >= worst.epsilon
     return Guarantee(
         kind="bayesian",
@@ -308,5 +284,5 @@ def _bayesian(epsilon: float, worst: Guarantee, *, pairs: int, gamma: float) -> 
         model="distribution-free",
         delta_split=(("band", gamma), ("expected", worst.delta - gamma)) if gamma else (),
         mechanism=(*worst.mechanism, ("pairs", float(pairs))),
-        assumptions=(*worst.assumptions, _DATASET, *seen),
+        assumptions=(*worst.assumptions, assume("of-these-records"), *seen),
     )

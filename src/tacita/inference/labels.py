@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacita import runs
+from tacita.assumptions import Assumption, assume
+from tacita.facts import RunFacts
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee, round_up_text
 from tacita.inference.divergences import Box, Gaussians
 from tacita.inference.final_samples import box_guarantee, final_samples_cost, pair_costs, pair_epsilons
-from tacita.report.label import Check, Label, Readings
-from tacita.training.labels import (
-    BARE_RATE,
-    PERCENTS,
-    RunFacts,
-    holds,
-    ledger_row,
-    noise_check,
+from tacita.label import (
+    Label,
+    Readings,
+    build,
+    no_guarantee,
+    noise_assumption,
     not_hardened,
-    open_check,
-    percentile,
+    percentiles,
+    run_rows,
+    status_rows,
 )
 from tacita.training.labels import label_of_run as label_of_training
 
@@ -47,13 +48,6 @@ NOTES = {
     "sgld": "Draws of one chain, not yet at its stationary law: intervals are not calibrated.",
     "final-samples": "Only these draws are released, so means and intervals are as rough as so few draws make them.",
 }
-_KEEPS_NOTHING = Check(text="The model holds no data of its own, and keeps nothing from call to call", state="open")
-_OPEN = (
-    "One record is one person; somebody with several records is covered by group privacy only",
-    "Model, box and settings were chosen without looking at these data",
-    "The fitted posterior, its evidence bound and the replays stay with the owner",
-    "Nothing else computed from these data is published, or it is charged to the same ledger",
-)
 
 
 def document_of(
@@ -80,13 +74,9 @@ def decorated(label: Label, document: Mapping[str, Any], owner: Mapping[str, Any
         rows.append(("Guide", f"{settings['guide']} Gaussian over the unconstrained unknowns"))
     if document["notes"]:
         rows.append(("Intervals", " ".join(document["notes"])))
-    checks = [holds(f"The model was fitted to one record of plate {document['plate']!r} at a time"), _KEEPS_NOTHING]
-    return replace(
-        label,
-        mechanism=(*rows, *label.mechanism),
-        checks=(*label.checks, *checks),
-        readings=_read(label.readings or Readings(), settings, owner or {}),
-    )
+    readings = _read(label.readings or Readings(), settings, owner or {})
+    made = replace(label, mechanism=(*rows, *label.mechanism), readings=readings)
+    return made.resting_on(assume("one-record-models", plate=document["plate"]), assume("model-keeps-nothing"))
 
 
 def _read(readings: Readings, settings: Mapping[str, Any], owner: Mapping[str, Any]) -> Readings:
@@ -94,21 +84,17 @@ def _read(readings: Readings, settings: Mapping[str, Any], owner: Mapping[str, A
     checks, metrics = list(readings.checks), list(readings.metrics)
     share, found = owner.get("clipped"), owner.get("coverage")
     if owner.get("warning"):  # computed from the private outcome; the public page holds nothing that is
-        checks.append(Check(text=owner["warning"], state="warning"))
+        checks.append(assume("fit-unsettled", warning=owner["warning"]))
     if share:
-        text = (
-            f"At least {share:.0%} of the records were clipped in the last steps, to {settings['clip_norm']:g}, which "
-            "pulls the posterior away from the model's own, unseen by its intervals: take a larger clip_norm"
-        )
-        checks.append(Check(text=text, state="warning"))
+        checks.append(assume("many-clipped", share=f"{share:.0%}", clip_norm=f"{settings['clip_norm']:g}"))
     if found:
         level, held = float(found["level"]), float(found["share"])
         metrics.append((f"{level:.0%} intervals that held the truth, by simulation", f"{held:.1%}"))
-        short = held + 2.0 * float(found["error"]) < level
-        text = f"In simulated worlds {level:.0%} intervals held the truth {held:.1%} of the time"
-        if short:
-            text += f": they are too narrow by a factor of {float(found['widen']):.2f}"
-        checks.append(Check(text=text, state="warning" if short else "holds"))
+        texts = {"level": f"{level:.0%}", "held": f"{held:.1%}"}
+        if held + 2.0 * float(found["error"]) < level:
+            checks.append(assume("intervals-narrow", **texts, widen=f"{float(found['widen']):.2f}"))
+        else:
+            checks.append(assume("intervals-cover", **texts))
     return replace(readings, checks=tuple(checks), metrics=tuple(metrics))
 
 
@@ -128,15 +114,12 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
 
 def label_of_plain(title: str, document: Mapping[str, Any], delta: float, owner: Mapping[str, Any]) -> Label:
     """Return the label of a fit without privacy."""
-    worst = Guarantee(
-        kind="worst_case", epsilon=math.inf, delta=delta, method="none", sampling="none", publishable=True
-    )
-    label = Label(
-        title=title,
-        purpose="A posterior of a Pyro model, fitted without privacy.",
-        worst=worst,
+    label = build(
+        RunFacts(title, "A posterior of a Pyro model, fitted without privacy.", seeded=False),
+        no_guarantee(delta=delta),
+        rests_on=(assume("posterior-unlimited"),),
         declared=("No guarantee: the data were used without noise.",),
-        checks=(Check(text="Nothing limits what one record can do to the posterior", state="warning"),),
+        audit_command="tacita audit RUN",
         readings=Readings(panels="Nobody was followed: there is no noise to account for."),
     )
     return decorated(label, document, owner)
@@ -164,18 +147,17 @@ def label_of_samples(
     samples, box = int(document["settings"]["samples"]), box_of(document)
     worst = box_guarantee(box, samples=samples, delta=delta)
     bare = document["settings"]["bare_rate"] is True
-    checks = (*_sample_checks(box, facts), *((open_check(BARE_RATE),) if bare else ()))
+    rests_on = (*_sample_assumptions(box, facts), *((assume("bare-rate"),) if bare else ()))
     readings = Readings(facts=_facts(facts, box, fitted), panels=_unreplayed(document))
     if without is not None:
         complete = document["replays"]["pairs"] == "all"
         readings = _replayed(readings, fitted, without, samples, delta, box, one_step, complete)
-    label = Label(
-        title=facts.title,
-        purpose=facts.purpose,
-        worst=replace(worst, assumptions=tuple(check.text for check in checks)),
+    label = build(
+        facts,
+        worst,
+        rests_on=rests_on,
         mechanism=_sample_rows(document, facts, box),
         declared=() if box is None else (f"Whatever the data, the posterior is held to a box: {box}.",),
-        checks=checks,
         not_hardened=not_hardened("how long a fit takes depends on how many records were drawn for its steps"),
         bare_rate=bare,
         readings=readings,
@@ -188,19 +170,11 @@ def box_of(document: Mapping[str, Any]) -> Box | None:
     return None if document["replays"]["box"] is None else Box(**document["replays"]["box"])
 
 
-def _sample_checks(box: Box | None, facts: RunFacts) -> tuple[Check, ...]:
-    held = "Every mean and scale of the posterior was moved into the declared box before anything was drawn"
-    free = "No box was declared: nothing bounds how far one record moves the posterior, so nothing is promised"
-    charge = "The draws were charged to the ledger, on disk, before the fit began"
-    memory = "The draws were charged before the fit began, but in memory only: no other run knows of it"
-    return (
-        Check(text=free, state="warning") if box is None else holds(held),
-        holds("All draws are of one posterior, and nothing else leaves"),
-        holds("Each record's part in a step is clipped, and one that is not finite or fails is dropped"),
-        Check(text=memory, state="open") if facts.ledger == ":memory:" else holds(charge),
-        noise_check(facts),
-        *(Check(text=text, state="open") for text in _OPEN),
-    )
+def _sample_assumptions(box: Box | None, facts: RunFacts) -> tuple[Assumption, ...]:
+    codes = ["no-box-declared" if box is None else "box-enforced", "one-posterior", "part-clipped"]
+    codes.append("draws-charged-in-memory" if facts.in_memory else "draws-charged")
+    chosen = ("record-is-person", "model-chosen-blindly", "fit-stays", "nothing-else")
+    return (*map(assume, codes), noise_assumption(facts), *map(assume, chosen))
 
 
 def _sample_rows(document: Mapping[str, Any], facts: RunFacts, box: Box | None) -> tuple[tuple[str, str], ...]:
@@ -212,13 +186,12 @@ def _sample_rows(document: Mapping[str, Any], facts: RunFacts, box: Box | None) 
         ("Clip norm", f"{settings['clip_norm']:g}"),
         ("Sample rate", f"{settings['sample_rate']:.6g} (independent coins)"),
         ("Steps", str(settings["steps"])),
-        ("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"),
-        ledger_row(facts),
+        *run_rows(facts),
     )
 
 
 def _facts(facts: RunFacts, box: Box | None, fitted: Gaussians) -> tuple[tuple[str, str], ...]:
-    rows = [("Training records", str(facts.trained)), ("Started", facts.started), ("Status", facts.status)]
+    rows = [("Training records", str(facts.trained)), *status_rows(facts)]
     if box is not None:
         means, scales = fitted.means[0], fitted.scales[0]
         held = (np.abs(means) >= box.bound).sum(), ((scales <= box.low) | (scales >= box.high)).sum()
@@ -253,10 +226,10 @@ def _replayed(
     )
     dataset, *enforced = (a for a in cost.bayesian.assumptions if a not in cost.worst_case.assumptions)
     typical = [replace(cost.bayesian, assumptions=(dataset,))]
-    checks = [holds(text) for text in enforced]
+    checks = enforced
     if one_step is not None and one_step.delta == delta:
         typical.append(replace(one_step, assumptions=one_step.assumptions[:1]))
-        checks.append(Check(text=one_step.assumptions[0], state="warning"))
+        checks.append(one_step.assumptions[0])
     seen = (
         f"epsilon {round_up_text(cost.observed)} would be the average over the replayed records alone. It is NOT A "
         "BOUND: records that were not replayed may cost any amount more"
@@ -266,7 +239,7 @@ def _replayed(
         readings,
         typical=tuple(typical),
         panels=f"The fit was replayed without each of the {count} records of these data" if complete else drawn,
-        percentiles=tuple((float(p), percentile(own, p)) for p in PERCENTS),
+        percentiles=percentiles(own),
         checks=tuple(checks),
         facts=readings.facts if complete else (*readings.facts, ("Seen in the replays", seen)),
     )

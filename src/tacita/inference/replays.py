@@ -34,6 +34,7 @@ from torch import Tensor
 
 from tacita import __version__, _check, runs
 from tacita._check import PrivacyError
+from tacita.facts import RunFacts, Status
 from tacita.guarantee import Guarantee, round_up_text
 from tacita.inference.divergences import Box, DivergedError, Gaussians
 from tacita.inference.final_samples import box_costs, box_guarantee
@@ -54,12 +55,12 @@ from tacita.inference.results import Posterior, Result
 from tacita.inference.separation import separate
 from tacita.inference.terms import Model, Separated
 from tacita.inference.workers import spread
+from tacita.label import Label
 from tacita.ledger import DECLARED, Ledger
 from tacita.owner import Owner
-from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.training.charges import ledger_at
-from tacita.training.labels import RunFacts, write_label
+from tacita.training.labels import write_label
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.records import Records
 from tacita.training.step import check_clip_norm, one_thread
@@ -237,7 +238,7 @@ class _Run:
             self.head = book.head
             own = self.folder is not None and book.path == self.folder / "ledger.sqlite"
             self.ledger_file = None if own else str(book.path.resolve())
-            self.facts = self.facts.with_ledger(book, shared=not own)
+            self.facts = self.facts.with_ledger(book.path.name, shared=not own)
             self._write()
         drawn, kept = self._drawn(book), self._kept()
         if kept is not None and not drawn:
@@ -308,7 +309,7 @@ class _Run:
         if self.folder is not None:
             write_draws(self.folder, self._posterior(kept))
 
-    def _note(self, status: str) -> None:
+    def _note(self, status: Status) -> None:
         self.facts = self.facts.with_status(status)
         self._write()
 

@@ -17,7 +17,7 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.guarantee import Guarantee, round_up_text
 from tacita.inference.terms import Separated
-from tacita.report.label import Label
+from tacita.label import Label
 
 _MANY = 4000  # draws that a summary is read from, where draws are free
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, cast
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita.assumptions import assume
 from tacita.guarantee import Guarantee, round_up_text
 from tacita.ledger.chain import Chain, Row
 from tacita.ledger.costs import (
@@ -46,11 +47,7 @@ from tacita.ledger.rows import (
 
 Head = str  # the hash of a row, in hexadecimal: it names everything up to that row
 
-_ASSUMPTIONS = (
-    "every release about the dataset is in this ledger, at no less than its cost",
-    "each run drew fresh noise, as declared by its mechanism",
-    "the file is no older copy of itself (compare its head with the one kept elsewhere)",
-)
+_ASSUMPTIONS = tuple(map(assume, ("all-in-ledger", "runs-fresh-noise", "newest-copy")))
 
 
 class BudgetExceeded(PrivacyError):
@@ -460,10 +457,10 @@ class Ledger:
         dlt = _check.probability("delta", delta if delta is not None else state.budget and state.budget[1])
         if not state.releases:
             return None
-        planned = "the charges up to now were not chosen by what earlier releases showed"
+        planned = assume("planned-charges")
         if state.promise:
             epsilon, delta = state.promise
-            planned += f"; otherwise the promise is epsilon {epsilon:g} at delta {delta:g}, the first charge's budget"
+            planned = assume("planned-or-promise", epsilon=f"{epsilon:g}", delta=f"{delta:g}")
         return Guarantee(
             kind="worst_case",
             epsilon=total_epsilon(state.totals, state.deltas, delta=dlt, pure=state.pure),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacita._check import PrivacyError
+from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.ledger import Ledger
 from tacita.posterior import samplers
@@ -112,7 +113,7 @@ class ReleasePlan:
             neighbours="replace_one",
             sampling="none",
             mechanism=(("scale", self.noise.scale),) if self.noise else (),
-            assumptions=("the number of records is public", "the noise is drawn once and not repeated"),
+            assumptions=(assume("public-size"), assume("drawn-once")),
             publishable=True,
         )
 

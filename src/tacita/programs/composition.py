@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 
 if TYPE_CHECKING:
@@ -88,11 +89,7 @@ def guarantee_of(cost: Cost) -> Guarantee:
         method="checked composition",
         neighbours="replace_one",
         sampling="none",
-        assumptions=(
-            "the number of records is public",
-            "functions given to map depend on their argument alone",
-            "what is calculated afterwards sees released results only",
-        ),
+        assumptions=tuple(map(assume, ("public-size", "pure-functions", "released-results-only"))),
         publishable=True,
     )
 

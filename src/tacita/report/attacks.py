@@ -6,25 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tacita.label import AttackState as State
+from tacita.label import Bound, Finding
 from tacita.report.charts import chart_figure
 from tacita.report.figures import Figure
-from tacita.report.finding import Bound, Finding, State
-from tacita.report.label import Label
 from tacita.report.numbers import bound_texts, epsilon_text
 from tacita.report.words import inline
 
 NOT_RUN = "No attack was run on this result yet."
-HOW_TO_RUN = "tacita audit RUN"
 STATES = {"not-refuted": "Not refuted", "open": "No verdict", "warning": "Warning"}
 NOTHING_FOUND = "Nothing found"  # of an attack that tests no claim
-
-
-def how_to_run(label: Label) -> str:
-    """Return the command that attacks a run, if there is one. A generator is attacked with its quality."""
-    if any(name == "Generator" for name, _ in label.mechanism):
-        return "tacita synthesise --resume RUN" if label.steps_word == "step" else ""
-    trained = label.steps_word == "step" and not any(name == "Released draws" for name, _ in label.mechanism)
-    return HOW_TO_RUN if trained else ""
 
 
 _LEAKS = ("inversion", "leak")  # attacks that look for a leak and test no claim of the label

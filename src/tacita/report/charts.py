@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tacita.label import Chart, Series
 from tacita.report.figures import BOTTOM, LEFT, RIGHT, TOP, Figure, Line, Point, axis_title, round_step, svg_path
-from tacita.report.finding import Chart, Series
 
 MOST_TICKS = 5
 TINY, HUGE = 1e-100, 1e100

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tacita.guarantee import attack_success, percent_text
-from tacita.report.label import Label
+from tacita.label import Label
 from tacita.report.numbers import delta_text, epsilon_text
 from tacita.report.words import Unit, headline_unit, inline
 

@@ -10,8 +10,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from tacita import _check
+from tacita.label import GroupRow, Label
 from tacita.report import attacks, figures, numbers, words
-from tacita.report.label import GroupRow, Label
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -86,7 +86,7 @@ def _view(label: Label) -> dict[str, Any]:
         "attacks": attacks.attacks(own.audit if own else ()),
         "verdict": attacks.verdict(own.audit if own else ()),
         "not_run": attacks.NOT_RUN,
-        "how_to_run": attacks.how_to_run(label),
+        "how_to_run": label.audit_command,
         "figures": figures.figures(label),
         "delta_note": figures.delta_note(label),
         "box": {name: getattr(figures, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")},

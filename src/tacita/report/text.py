@@ -5,9 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from tacita.label import Finding, GroupRow, Label, Readings
 from tacita.report import attacks, numbers, words
-from tacita.report.finding import Finding
-from tacita.report.label import GroupRow, Label, Readings
 
 WIDTH = 100
 BAR = 50
@@ -25,7 +24,7 @@ def label_text(label: Label) -> str:
         *(_card(card) for card in words.cards(label)),
         _wrap(words.units_note(label)),
         _wrap(words.delta_sentence(label.worst.delta)),
-        attacks_text(own.audit, attacks.how_to_run(label)) if own else "",
+        attacks_text(own.audit, label.audit_command) if own else "",
         _section("What the worst case means", words.meaning(label)),
         _section("Published by choice", [words.INCLUDED_NOTE, *map(_pair, label.included)] if label.included else []),
         _section("All figures side by side", _rows(label)),
@@ -80,7 +79,7 @@ def _own(own: Readings, unit: words.Unit) -> Iterable[str]:
     yield _section("About the run", map(_pair, own.facts))
 
 
-def attacks_text(findings: tuple[Finding, ...], hint: str = attacks.HOW_TO_RUN) -> str:
+def attacks_text(findings: tuple[Finding, ...], hint: str = "tacita audit RUN") -> str:
     """Return what attacks found as plain text: a verdict, and an entry for each."""
     if not findings:
         return _wrap(f"ATTACKS: {attacks.NOT_RUN}" + (f" To try some: {hint}" if hint else ""))

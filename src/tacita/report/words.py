@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
 
+from tacita.assumptions import Assumption
 from tacita.guarantee import Guarantee, attack_success, round_up_text
-from tacita.report.label import Check, Label, Readings
+from tacita.label import Label, Readings
 from tacita.report.numbers import chance_text, delta_text, epsilon_text, success_text, times
 
 OWNER_BAND = ("For the data's owner.", "Contains figures computed from private data: do not publish.")
@@ -449,18 +450,15 @@ def _exposure_row(e: Exposure, worst: Guarantee) -> Row:
     )
 
 
-def checks(label: Label) -> tuple[Check, ...]:
+def checks(label: Label) -> tuple[Assumption, ...]:
     """Return every assumption with its state, warnings first.
 
     What a figure assumes and nobody tested rests on the user.
     """
     own = label.readings
-    listed = (*label.checks, *(own.checks if own else ()))
     statements = (label.worst, *label.comparisons, *(own.typical if own else ()))
-    known = {check.text for check in listed}
-    assumed = dict.fromkeys(text for g in statements for text in g.assumptions if text not in known)
-    found = (*listed, *(Check(text=text, state="open") for text in assumed))
-    return tuple(sorted(found, key=lambda check: ("warning", "open", "holds").index(check.state)))
+    found = (*label.checks, *(own.checks if own else ()), *(a for g in statements for a in g.assumptions))
+    return tuple(sorted(dict.fromkeys(found), key=lambda check: ("warning", "open", "holds").index(check.state)))
 
 
 def state_words(owner: bool) -> dict[str, str]:

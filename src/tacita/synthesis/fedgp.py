@@ -23,20 +23,21 @@ from torch import Tensor, nn
 
 from tacita import __version__, _check, runs
 from tacita.accounting import calibrate
+from tacita.assumptions import assume
 from tacita.data import Dataset, load
+from tacita.facts import RunFacts
 from tacita.federated.client import Memory, Part, norm_of
 from tacita.federated.local import Federation, client_name, keep_memory, kept_memory
 from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.recipes import ENGINES, SPLITS, deal
 from tacita.federated.splits import cut
-from tacita.guarantee import Guarantee
+from tacita.label import Label, Readings, build, no_guarantee, status_rows
 from tacita.owner import Owner
-from tacita.report.label import Check, Label, Readings
 from tacita.report.page import page_template
 from tacita.synthesis.gan import Game, Wgan, WganTraining, adam
 from tacita.synthesis.networks import Critic, Generator, make_critic, make_generator
 from tacita.training.gradients import Parameters
-from tacita.training.labels import RunFacts, holds, write_label
+from tacita.training.labels import write_label
 from tacita.training.loop import Interrupts
 from tacita.training.records import Records
 
@@ -44,7 +45,6 @@ Progress = Callable[[int, Generator], None]
 
 _NAMES = {"even": "all alike", "class": "two classes each", "dirichlet": "in uneven mixes"}
 _KIND = "fedgp: federated, its critics stay with their clients"
-_STAYS = "Critics and their optimisers stay with their clients: what leaves is the generator's update alone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -480,26 +480,16 @@ def plain_end(this: Ready, folder: Path, generator: Generator, facts: RunFacts) 
 def private_label(label: Label) -> Label:
     """Return the label of a federation at level client with what is particular about a generator."""
     rows = (("Generator", "fedgp: federated, its critics stay with their clients"),)
-    afterwards = (
-        "What is drawn from the generator, however much, costs nothing further: it saw the data through this alone"
-    )
-    return replace(label, mechanism=(*rows, *label.mechanism), checks=(*label.checks, holds(_STAYS), holds(afterwards)))
+    made = replace(label, mechanism=(*rows, *label.mechanism))
+    return made.resting_on(assume("critics-stay"), assume("after-release"))
 
 
 def plain_label(recipe: FedGP, facts: RunFacts, taken: int) -> Label:
     """Return the label of a generator whose updates were neither clipped nor noised: an infinite worst case."""
-    return Label(
-        title=facts.title,
-        purpose=facts.purpose,
-        worst=Guarantee(
-            kind="worst_case",
-            epsilon=math.inf,
-            delta=recipe.delta,
-            method="none",
-            unit="client",
-            sampling="none",
-            publishable=True,
-        ),
+    return build(
+        facts,
+        no_guarantee(delta=recipe.delta, unit="client"),
+        rests_on=(assume("federated-generator-unlimited"),),
         mechanism=(
             ("Generator", _KIND),
             ("Clients", f"{recipe.clients:,}"),
@@ -511,11 +501,10 @@ def plain_label(recipe: FedGP, facts: RunFacts, taken: int) -> Label:
             "clients protects nobody: the generator's updates are computed from the records. There may be a measure "
             "of the released set, for its owner; a measure bounds nothing.",
         ),
-        checks=(Check(text="Nothing limits what a client, or a record, can do to the generator", state="warning"),),
         steps_word="round",
         readings=Readings(
             panels="Nobody was followed: there is no noise to account for.",
             metrics=facts.metrics,
-            facts=(("Clients", f"{facts.trained:,}"), ("Started", facts.started), ("Status", facts.status)),
+            facts=(("Clients", f"{facts.trained:,}"), *status_rows(facts)),
         ),
     )

@@ -18,8 +18,8 @@ from tacita.federated.flower_client import (
 )
 from tacita.federated.local import client_name
 from tacita.federated.recipes import quiet_flower, simulate
+from tacita.label import Label
 from tacita.owner import Owner
-from tacita.report.label import Label
 from tacita.synthesis.fedgp import (
     FedGP,
     Progress,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita.report.finding import Chart, Series
+from tacita.label import Chart, Series
 from tacita.synthesis.alarms import Alarm as Alarm
 from tacita.synthesis.alarms import Expected as Expected
 from tacita.synthesis.alarms import alarms as alarms

@@ -13,8 +13,9 @@ import torch
 
 from tacita import runs
 from tacita.data import Dataset, Real, load
+from tacita.facts import RunFacts
+from tacita.label import Label
 from tacita.owner import Owner
-from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.synthesis.alarms import Alarm, alarms
 from tacita.synthesis.average_case import AverageCase, average_case
@@ -28,7 +29,7 @@ from tacita.synthesis.quality import measure, outlier_control, write_quality
 from tacita.synthesis.recipes import Recipe, fresh_generator, prepare, recipe_of, write_recipe
 from tacita.synthesis.release import release, released_dataset, write_release
 from tacita.synthesis.students import Labelled
-from tacita.training.labels import RunFacts, write_label
+from tacita.training.labels import write_label
 
 if TYPE_CHECKING:
     from tacita.synthesis.fedgp import FedGP

@@ -11,30 +11,27 @@ from typing import Any
 from tacita import _check, runs
 from tacita._check import PrivacyError
 from tacita.accounting import composed, gaussian_release, participation_bound
+from tacita.assumptions import assume
+from tacita.facts import RunFacts
 from tacita.guarantee import Guarantee, round_up_text
-from tacita.ledger import Ledger
-from tacita.report.finding import Finding
-from tacita.report.label import Check, Label, Readings
-from tacita.training.followed import Panel
-from tacita.training.labels import (
-    RunFacts,
-    Standing,
-    holds,
-    ledger_row,
-    noise_check,
+from tacita.label import (
+    Finding,
+    Label,
+    Readings,
+    build,
+    no_guarantee,
+    noise_assumption,
     not_hardened,
-    standing_of_run,
+    run_rows,
+    status_rows,
 )
+from tacita.ledger import Ledger
+from tacita.training.followed import Panel
+from tacita.training.labels import Standing, standing_of_run
 from tacita.training.plan import Plan
 
-_OPEN = (
-    "One record is one person; somebody with several records is covered by group privacy only",
-    "Architecture, features, preprocessing and settings were chosen without looking at these data",
-    "Nothing else computed from these data is published, or it is charged to the same ledger",
-)
-_AFTERWARDS = (
-    "What is drawn from the generator, however much, costs nothing further: it saw the data through this alone"
-)
+_CHOSEN = ("record-is-person", "generator-chosen-blindly", "nothing-else")
+_AUDIT = "tacita synthesise --resume RUN"
 
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
@@ -58,7 +55,12 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     rows = (("Released records", str(document.get("released", "none yet"))),)
     readings = replace(made.readings or Readings(), audit=findings_of(where))
     return replace(
-        made, title=facts.title, purpose=facts.purpose, mechanism=(*made.mechanism, *rows), readings=readings
+        made,
+        title=facts.title,
+        purpose=facts.purpose,
+        mechanism=(*made.mechanism, *rows),
+        audit_command=_AUDIT,
+        readings=readings,
     )
 
 
@@ -112,32 +114,23 @@ def _embedding(
         raise PrivacyError("The kept release belongs to another run.")
     panels = {n: Panel.restore(None, part, saved["panels"][n], budget=None) for n, part in state["panels"].items()}
     plain = Standing(plan, 1, panels, facts, {}).label(delta)
-    checks = (
-        holds("Each record adds a vector of length at most one to the block of its class, or zero if it is not finite"),
-        holds("Everybody is added up once: there is no sampling, and one release"),
-        holds("Features, noise and sizes were fixed beforehand; the noisy sum is not divided by a number of records"),
-        holds("The release was charged to the ledger, on disk, before it was kept"),
-        noise_check(facts),
-        holds(_AFTERWARDS),
-        *(Check(text=text, state="open") for text in _OPEN),
-    )
+    codes = ("unit-vectors", "one-release", "embedding-fixed-beforehand", "release-charged")
     worst = gaussian_release(noise_multiplier=plan.noise_multiplier, delta=delta)
-    worst = replace(worst, assumptions=tuple(check.text for check in checks))
-    return replace(
-        plain,
-        worst=worst,
-        comparisons=(),
+    return build(
+        facts,
+        worst,
+        rests_on=[*map(assume, codes), noise_assumption(facts), *map(assume, ("after-release", *_CHOSEN))],
         curve=((1, worst.epsilon),),
         mechanism=(
             ("Generator", "mean-embedding: one noisy sum of class-conditional features"),
             ("Sensitivity", "1, for one record added or removed"),
             ("Noise standard deviation", f"{plan.noise_multiplier:.6g}"),
             ("Releases", "1"),
-            ("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"),
-            ledger_row(facts),
+            *run_rows(facts),
         ),
-        checks=checks,
         not_hardened=not_hardened("how long it takes depends on how many records there are"),
+        bare_rate=plain.bare_rate,
+        readings=plain.readings,
     )
 
 
@@ -152,12 +145,8 @@ def _critic(
         label = critic.label(delta)
         readings = label.readings or Readings()
         readings = replace(readings, metrics=facts.metrics, facts=_owner_facts(facts))
-        return replace(
-            label,
-            mechanism=(*rows, *_with_ledger(label.mechanism, recipe)),
-            checks=(*label.checks, holds(_AFTERWARDS)),
-            readings=readings,
-        )
+        mechanism = (*rows, *_with_ledger(label.mechanism, recipe))
+        return replace(label, mechanism=mechanism, readings=readings).resting_on(assume("after-release"))
     annotator = standing_of_run(folder / "annotator", ledger_file=_ledger_file(folder, recipe))
     label = _two_parts(critic, annotator, rows, facts, delta)
     return replace(label, mechanism=_with_ledger(label.mechanism, recipe))
@@ -192,13 +181,7 @@ def _two_parts(
 ) -> Label:
     """Return the label of a critic and an annotator that were trained on the same records."""
     halves = [standing.label(delta / 2.0) for standing in (critic, annotator)]
-    checks = (
-        *halves[0].checks,
-        holds("Critic and annotator are composed: their budgets add up to the one shown"),
-        holds(_AFTERWARDS),
-    )
     worst = composed([(s.plan.sample_rate, s.plan.noise_multiplier, s.end) for s in (critic, annotator)], delta=delta)
-    worst = replace(worst, assumptions=tuple(check.text for check in checks))
     typical = _sum([label.readings.typical[0] for label in halves if label.readings and label.readings.typical])
     if typical is not None and typical.epsilon > worst.epsilon:
         typical = replace(typical, epsilon=worst.epsilon, method="worst-case cap")
@@ -217,12 +200,11 @@ def _two_parts(
         else "Records were followed through both trainings; the two figures, each at half of delta, are added.",
         typical=() if typical is None else (typical,),
     )
-    return Label(
-        title=facts.title,
-        purpose=facts.purpose,
-        worst=worst,
+    return build(
+        facts,
+        worst,
+        rests_on=(*halves[0].checks, assume("parts-composed"), assume("after-release")),
         mechanism=(*rows, *mechanism, *alone),
-        checks=checks,
         not_hardened=not_hardened(),
         readings=readings,
     )
@@ -247,16 +229,12 @@ def _plain(
             "The critic clips its features to length one and adds noise of 1.5 to them (the thesis's DP critic). That "
             "hides neither the critic's weights nor the gradients that shape the generator: it is a regulariser."
         )
-    worst = Guarantee(
-        kind="worst_case", epsilon=math.inf, delta=delta, method="none", sampling="none", publishable=True
-    )
-    return Label(
-        title=facts.title,
-        purpose=facts.purpose,
-        worst=worst,
+    return build(
+        facts,
+        no_guarantee(delta=delta),
+        rests_on=(assume("generator-unlimited"),),
         mechanism=(("Generator", f"wgan-gp{', with the DP critic layer' if layer else ''}"),),
         declared=tuple(declared),
-        checks=(Check(text="Nothing limits what one record can do to the generator", state="warning"),),
         readings=_readings(facts, "Nobody was followed: there is no noise to account for."),
     )
 
@@ -271,17 +249,11 @@ def _papers(
     if plan["sample_rate"] != min(1.0, plan["batch_size"] / plan["size"]):
         raise PrivacyError("The sample rate is not the one that follows from the plan.")
     rate, noise, steps = float(plan["sample_rate"]), float(plan["noise"]), int(plan["steps"])
-    checks = (
-        holds("Each record enters a step by an independent coin"),
-        holds("The gradient of the whole batch is clipped to C: one record can turn it around, so it moves it by 2C"),
-        Check(text="The noise of the thesis is far too small for that: the figure promises nothing", state="warning"),
-        noise_check(facts),
-    )
     worst = participation_bound(sample_rate=rate, noise_multiplier=noise / 2.0, steps=steps, delta=delta)
-    return Label(
-        title=facts.title,
-        purpose=facts.purpose,
-        worst=replace(worst, assumptions=tuple(check.text for check in checks)),
+    return build(
+        facts,
+        worst,
+        rests_on=[*map(assume, ("record-coins", "batch-clipped", "papers-noise-too-small")), noise_assumption(facts)],
         mechanism=(
             ("Generator", "papers-wgan: the whole update is clipped, as the thesis words it"),
             ("Clip norm C", f"{float(plan['clip_norm']):g}"),
@@ -291,7 +263,6 @@ def _papers(
             ("Steps", str(steps)),
         ),
         declared=("Offered to compare with the thesis, which reports the Bayesian figure for per-record clipping.",),
-        checks=checks,
         not_hardened=not_hardened(),
         readings=_readings(facts, "Nobody was followed: without per-record clipping there is no record's own figure."),
     )
@@ -313,8 +284,7 @@ def _owner_facts(facts: RunFacts) -> tuple[tuple[str, str], ...]:
     return (
         ("Training records", str(facts.trained)),
         ("Held-out records", str(facts.held_out)),
-        ("Started", facts.started),
-        ("Status", facts.status),
+        *status_rows(facts),
     )
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from tacita import __version__, runs
 from tacita._check import PrivacyError
 from tacita.accounting import BayesianAccountant, calibrate_composed, calibrate_gaussian, most_spent
+from tacita.facts import RunFacts
 from tacita.guarantee import round_up_text
 from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 from tacita.ledger.costs import cost_units, total_epsilon
@@ -35,7 +36,6 @@ from tacita.synthesis.networks import Generator, make_critic, make_generator
 from tacita.synthesis.recipes import Recipe, Task, fix_weights, fresh_generator
 from tacita.training.charges import Charges, ledger_at
 from tacita.training.followed import Panel
-from tacita.training.labels import RunFacts
 from tacita.training.loop import Interrupts, PrivateTraining
 from tacita.training.plan import Plan
 from tacita.training.randomness import randomness
@@ -233,7 +233,7 @@ class EmbeddingMaker:
         self.identity, self.facts = secrets.token_hex(8), _facts(task)
         self.random = randomness(task.recipe.seed)
         with ledger_at(ledger_path(task.recipe, self.folder)) as ledger:
-            self.facts = self.facts.with_ledger(ledger, shared=task.recipe.ledger is not None)
+            self.facts = self.facts.with_ledger(ledger.path.name, shared=task.recipe.ledger is not None)
             Charges(ledger, self.identity, self.plan, owner=self.owner.token).open(self.random)
             self.head = ledger.head
         self._write()

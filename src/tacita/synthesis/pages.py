@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from tacita import _check
+from tacita.label import Chart, Series
 from tacita.report import figures
 from tacita.report.charts import chart_figure
 from tacita.report.curves import load_matplotlib
-from tacita.report.finding import Chart, Series
 from tacita.report.words import printable, version
 
 if TYPE_CHECKING:

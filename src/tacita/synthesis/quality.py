@@ -17,8 +17,7 @@ import torch
 from tacita import runs
 from tacita.audit import Membership
 from tacita.guarantee import round_up_text
-from tacita.report.finding import Chart, Finding, Hue, Series
-from tacita.report.label import Label
+from tacita.label import Chart, Finding, Hue, Label, Series
 from tacita.report.numbers import delta_text, epsilon_text
 from tacita.synthesis.average_case import AverageCase, average_case
 from tacita.synthesis.features import measuring_features

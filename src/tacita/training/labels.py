@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,26 @@ from tacita import _check, runs
 from tacita._check import PrivacyError
 from tacita.accounting import MomentsBudget
 from tacita.accounting.filters import Budget
+from tacita.assumptions import Assumption, assume
+from tacita.facts import RunFacts
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee, round_up_text
+from tacita.label import (
+    Finding,
+    GroupRow,
+    Label,
+    Readings,
+    build,
+    declared_ends,
+    end_assumption,
+    noise_assumption,
+    not_hardened,
+    percentile,
+    percentiles,
+    run_rows,
+    status_rows,
+)
 from tacita.ledger import Ledger
 from tacita.owner import Owner
-from tacita.report.finding import Finding
-from tacita.report.label import Check, GroupRow, Label, Readings
 from tacita.report.page import label_html
 from tacita.training.followed import Panel
 from tacita.training.plan import Pair, Plan, filter_epsilon
@@ -26,65 +40,9 @@ from tacita.training.plan import Pair, Plan, filter_epsilon
 if TYPE_CHECKING:
     from tacita._check import Floats
 
-PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)
+_OF_PANELS = ("representative", "static-norms", "observed-norms", "exchangeable")  # the rest is enforced by training
 _DRIFT = 0.01  # false alarms of the test for ordered data
-MEMORY = ":memory:"
-BARE_RATE = "The sample rate was chosen without counting these data; it was given as a number, not by a declared size"
-FORM_TAKEN = "Records are of one form: what they look like was taken from them, not declared"
 _SMALL = 1000  # records in a running figure
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What a run knows about itself besides its plan.
-
-    Only title, purpose, seeded, form_taken and client_noise (noise is added by clients that run elsewhere, with seeds
-    that nobody here can know) may be published.
-    """
-
-    title: str
-    purpose: str
-    seeded: bool
-    trained: int = 0
-    held_out: int = 0
-    form_taken: bool = False
-    client_noise: bool = False
-    status: str = "running"
-    started: str = ""
-    ledger: str = ""
-    curve: tuple[tuple[int, float], ...] = ()
-    metrics: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "started", self.started or datetime.now(UTC).isoformat(timespec="seconds"))
-        object.__setattr__(self, "curve", tuple((int(s), float(e)) for s, e in self.curve))
-        object.__setattr__(self, "metrics", tuple((str(n), str(v)) for n, v in self.metrics))
-
-    def with_status(self, status: str) -> RunFacts:
-        """Return the facts in another state."""
-        return replace(self, status=status)
-
-    def with_reading(self, step: int, epsilon: float) -> RunFacts:
-        """Return the facts with one more running figure."""
-        return replace(self, curve=(*self.curve, (step, epsilon)))
-
-    def with_metrics(self, metrics: Mapping[str, str]) -> RunFacts:
-        """Return the facts with results added or replaced."""
-        return replace(self, metrics=tuple({**dict(self.metrics), **metrics}.items()))
-
-    def with_ledger(self, ledger: Ledger, *, shared: bool) -> RunFacts:
-        """Return the facts with the name of a shared ledger, or of one that is nowhere on disk."""
-        name = ledger.path.name
-        return replace(self, ledger=name if shared or name == MEMORY else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> RunFacts:
-        """Rebuild what `to_dict` wrote."""
-        return cls(**data)
 
 
 def reading(panel: Panel, delta: float) -> float:
@@ -123,21 +81,20 @@ class Standing:
 
     def label(self, delta: float) -> Label:
         """Return the label at one delta for every figure."""
-        plan, facts, checks = self.plan, self.facts, self._checks()
+        plan = self.plan
         worst = plan.headline(self.taken, delta, ended=self.ended, promise=self.promise)
-        worst = replace(worst, assumptions=tuple(check.text for check in checks))
-        return Label(
-            title=facts.title,
-            purpose=facts.purpose,
-            worst=worst,
+        return build(
+            self.facts,
+            worst,
+            rests_on=self._rests_on(),
             comparisons=self._comparisons(delta, worst),
             curve=(*self._curve(delta, worst.epsilon), (self.end, worst.epsilon)),
             mechanism=self._mechanism(),
             declared=_declared(plan, delta),
-            checks=checks,
             not_hardened=not_hardened(),
             bare_rate=plan.bare_rate,
             end_shown=bool(plan.stops) or bool(self.ended),
+            audit_command="tacita audit RUN",
             readings=_readings(self, delta, worst),
         )
 
@@ -146,7 +103,7 @@ class Standing:
         if self.plan.record_budget is not None:
             plain = replace(self.plan, record_budget=None).headline(self.taken, delta, ended=self.ended)
             others = [plain, *others] if worst.epsilon < plain.epsilon else others
-        return tuple(replace(other, assumptions=worst.assumptions) for other in others)
+        return tuple(others)
 
     def _curve(self, delta: float, most: float) -> list[tuple[int, float]]:
         share = 1.0 if self.ended else self.plan.end_after(self.taken)[1]
@@ -158,59 +115,25 @@ class Standing:
             ("Clip norm", f"{plan.clip_norm:g}"),
             ("Noise multiplier", f"{plan.noise_multiplier:.6g}"),
             ("Sample rate", f"{plan.sample_rate:.6g} (independent coins)"),
-            ("Steps", ends_text(plan.steps, plan.stops, self.end, self.ended)),
+            ("Steps", declared_ends(plan.steps, plan.stops, self.end, self.ended)),
             ("Divisor (declared batch size)", f"{plan.batch_size:g}"),
         ]
         if plan.individual_every is not None:
             rows.append(("Individual bounds", f"every record measured once in {plan.individual_every} steps"))
-        rows.append(("Randomness", "a chosen seed" if facts.seeded else "seeded by the operating system"))
-        rows.append(ledger_row(facts))
-        return tuple(rows)
+        return (*rows, *run_rows(facts))
 
-    def _checks(self) -> tuple[Check, ...]:
-        checks = [
-            holds("Each record enters a step by an independent coin"),
-            holds(
-                "Each record's contribution is clipped, in float32 or better; one that is not finite or fails is "
-                "dropped"
-            ),
-            holds("Noise, sampling rate, divisor and the planned steps were fixed before the first step"),
-            _charge_check(self.facts),
-            holds("No layer mixes or remembers records"),
+    def _rests_on(self) -> list[Assumption]:
+        plan, facts = self.plan, self.facts
+        codes = ["record-coins", "clipped", "fixed-beforehand", "charged-in-memory" if facts.in_memory else "charged"]
+        codes += ["records-apart", *(["record-budget"] if plan.record_budget is not None else [])]
+        asked = [*(["bare-rate"] if plan.bare_rate else []), *(["form-taken"] if facts.form_taken else [])]
+        asked += ["record-is-person", "chosen-blindly", "nothing-else"]
+        return [
+            *map(assume, codes),
+            noise_assumption(facts),
+            end_assumption(self.ended, "step"),
+            *map(assume, asked),
         ]
-        if self.plan.record_budget is not None:
-            checks.append(holds("Every record is held to its declared budget"))
-        checks.append(noise_check(self.facts))
-        checks.append(end_check(self.ended, "step"))
-        if self.plan.bare_rate:
-            checks.append(open_check(BARE_RATE))
-        if self.facts.form_taken:
-            checks.append(open_check(FORM_TAKEN))
-        checks += [
-            open_check("One record is one person; somebody with several records is covered by group privacy only"),
-            open_check("Architecture, preprocessing and settings were chosen without looking at these data"),
-            open_check("Nothing else computed from these data is published, or it is charged to the same ledger"),
-        ]
-        return tuple(checks)
-
-
-def ends_text(planned: int, stops: tuple[tuple[int, float], ...], end: int, ended: str) -> str:
-    """Return the planned steps and the declared end that a label speaks of, for the table of its mechanism."""
-    if ended:
-        return f"{end} taken of {planned} planned; ended by its owner"
-    if not stops:
-        return f"{planned} planned; the figures are for all of them"
-    return f"{planned} planned, declared ends {', '.join(str(stop) for stop, _ in stops)}; ended by {end}"
-
-
-def end_check(ended: str, word: str) -> Check:
-    """Return what a label assumes about when the run ended; nothing in it tells whether that was early."""
-    if ended:
-        return open_check(f"When the run ended depended on nothing private, as its owner declares: {ended}")
-    return open_check(
-        f"At which {word} the run ended was decided from released outputs and public data alone, not from the exact "
-        "loss or private validation records"
-    )
 
 
 def declare_end(folder: str | Path, reason: str) -> None:
@@ -275,8 +198,7 @@ def with_audit(label: Label, folder: Path, taken: int) -> Label:
     document = runs.read_json(folder, "audit.json")
     try:
         if (document["steps"], document["delta"]) != (taken, label.worst.delta):
-            text = "An audit of this run is not shown: it was of other steps, or at another delta"
-            checks = (*label.readings.checks, Check(text=text, state="open"))
+            checks = (*label.readings.checks, assume("audit-outdated"))
             return replace(label, readings=replace(label.readings, checks=checks))
         found = tuple(Finding.from_dict(row) for row in document["findings"])
     except (KeyError, TypeError, ValueError) as error:
@@ -298,12 +220,6 @@ def reading_times(plan: Plan) -> range:
 
 def _times(plan: Plan, taken: int) -> list[int]:
     return [step for step in reading_times(plan) if step < taken]
-
-
-def ledger_row(facts: RunFacts) -> tuple[str, str]:
-    """Return where a run was charged, for the table of its mechanism."""
-    own = "in memory only" if facts.ledger == MEMORY else "the run's own"
-    return "Ledger", own if facts.ledger in ("", MEMORY) else facts.ledger
 
 
 def _declared(plan: Plan, delta: float) -> tuple[str, ...]:
@@ -330,50 +246,13 @@ def _budget_text(budget: Budget) -> str:
     return "at most " + ", ".join(f"{n} steps at {share:.3g} of the clip norm" for share, n in reversed(levels))
 
 
-def holds(text: str) -> Check:
-    """Return a check that was enforced or tested."""
-    return Check(text=text, state="holds")
-
-
-def open_check(text: str) -> Check:
-    """Return a check that rests on the owner."""
-    return Check(text=text, state="open")
-
-
-def noise_check(facts: RunFacts) -> Check:
-    """Return where the noise came from, and what that means."""
-    if not facts.seeded:
-        return holds("The noise is seeded by the operating system and used once")
-    text = "The noise comes from a chosen seed: reproducible, not secure. Whoever knows the seed can remove the noise"
-    return Check(text=text, state="warning")
-
-
-def _charge_check(facts: RunFacts) -> Check:
-    if facts.ledger == MEMORY:
-        text = "Every step was charged before it was released, but in memory only: no other run knows of it"
-        return Check(text=text, state="open")
-    return Check(text="Every step was charged to the ledger, on disk, before it was released", state="holds")
-
-
-def not_hardened(
-    timing: str = "how long a step takes depends on how many records were drawn, and on whether the model fails on one",
-) -> tuple[str, ...]:
-    """Return what an attacker could still use; `timing` says what the clock gives away."""
-    return (
-        "Floating point: the noise is not hardened against attacks on the low bits of its numbers.",
-        "Random numbers: a statistical generator (PCG64), not a cryptographic one.",
-        f"Timing: {timing}.",
-    )
-
-
 def _readings(run: Standing, delta: float, worst: Guarantee) -> Readings:
     plan, panels, facts, groups, metrics = run.plan, run.panels, run.facts, run.groups, run.facts.metrics
     own = (
         ("Training records", str(facts.trained)),
         ("Held-out records", str(facts.held_out)),
         ("Steps taken", f"{run.taken} of {plan.steps}; the typical figures are for these"),
-        ("Started", facts.started),
-        ("Status", facts.status),
+        *status_rows(facts),
     )
     for panel in panels.values():
         panel.settle()
@@ -389,7 +268,7 @@ def _readings(run: Standing, delta: float, worst: Guarantee) -> Readings:
     return Readings(
         typical=(headline, *_other_figures(panels, statements, larger, delta)),
         panels=_panel_text(panels, larger),
-        percentiles=tuple((float(p), percentile(epsilons, p)) for p in PERCENTS),
+        percentiles=percentiles(epsilons),
         curve=facts.curve if delta == plan.delta else (),
         groups=tuple(_group_rows(panels["training"], groups, epsilons)),
         metrics=metrics,
@@ -401,22 +280,15 @@ def _readings(run: Standing, delta: float, worst: Guarantee) -> Readings:
 
 def _own_assumptions(panel: str, statement: Guarantee, *, alone: bool) -> Guarantee:
     """Leave out what training enforces, and say what following training records means."""
-    own = [a for a in statement.assumptions if a.startswith("the followed records") or a.startswith("the norms")]
+    own = [a for a in statement.assumptions if a.code in _OF_PANELS]
     if panel == "training":
-        own[0] = "training panel only: " if alone else "of the training panel: "
-        own[0] += "the followed records were trained on, so the figure describes them rather than the population"
+        own = [assume("training-panel-only" if alone else "training-panel"), *own[1:]]
     return replace(statement, assumptions=tuple(own))
 
 
 def own_epsilons(panel: Panel, delta: float, worst: Guarantee) -> Floats:
     """Return each followed record's own epsilon, never above the worst case."""
     return np.clip(panel.accountant.epsilons(delta=delta), SMALLEST_EPSILON, worst.epsilon)
-
-
-def percentile(epsilons: Floats, percent: float) -> float:
-    """Return the epsilon that so many percent of the records stay under."""
-    rank = max(0, int(np.ceil(percent / 100.0 * len(epsilons))) - 1)
-    return float(np.sort(epsilons)[rank])
 
 
 def _other_figures(
@@ -455,13 +327,9 @@ def _group_rows(panel: Panel, groups: Mapping[str, Any], epsilons: Floats) -> It
                 )
 
 
-def _drift_checks(panels: Mapping[str, Panel]) -> Iterable[Check]:
+def _drift_checks(panels: Mapping[str, Panel]) -> Iterable[Assumption]:
     for name, panel in panels.items():
-        if panel.drift() < _DRIFT:
-            text = f"The {name} records' norms follow their order in the data: not exchangeable. Shuffle them once"
-            yield Check(text=text, state="warning")
-        else:
-            yield Check(text=f"No trend of the {name} records' norms with their order was found", state="holds")
+        yield assume("ordered-records" if panel.drift() < _DRIFT else "no-trend", panel=name)
 
 
 def _certificate(plan: Plan, panels: Mapping[str, Panel], delta: float) -> str:

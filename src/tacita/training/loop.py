@@ -23,15 +23,16 @@ from tacita import __version__, _check, runs
 from tacita._check import PrivacyError
 from tacita.accounting import BayesianAccountant
 from tacita.accounting.filters import Budget
+from tacita.facts import RunFacts, Status
 from tacita.guarantee import Guarantee
+from tacita.label import Label
 from tacita.ledger import Ledger
 from tacita.owner import Owner
-from tacita.report.label import Label
 from tacita.report.page import page_template
 from tacita.training.charges import Charges, ledger_at
 from tacita.training.followed import Panel
 from tacita.training.gradients import Clipped, clipped_sum, record_norms
-from tacita.training.labels import RunFacts, Standing, reading, reading_times, with_audit, write_label
+from tacita.training.labels import Standing, reading, reading_times, with_audit, write_label
 from tacita.training.plan import Pair, Plan, make_plan
 from tacita.training.randomness import randomness
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
@@ -383,7 +384,7 @@ class PrivateTraining:
         return self._records.tensors, None if self._held is None else self._held.tensors
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         """`running`, `done`, `interrupted`, `resumed`, `failed` or `stopped …`."""
         return self._facts.status
 
@@ -508,7 +509,7 @@ class PrivateTraining:
             self._owner = Owner(self.run_dir).hold()
         own = self.run_dir / "ledger.sqlite" if self.run_dir is not None else ":memory:"
         self._ledger = ledger_at(own if ledger is None else ledger, unit=self.plan.unit)
-        self._facts = self._facts.with_ledger(self._ledger, shared=ledger is not None)
+        self._facts = self._facts.with_ledger(self._ledger.path.name, shared=ledger is not None)
         self._charges.open(self._random)
         if self.run_dir is not None:
             self._write_run()
@@ -541,7 +542,7 @@ class PrivateTraining:
         granted = self._charges.grant(self.taken)
         self._promise = self._book.promise(self._identity)
         if granted == self.taken:
-            self._facts = self._facts.with_status("stopped by the ledger's budget")
+            self._facts = self._facts.with_status("budget-spent")
         return granted
 
     @property
@@ -663,7 +664,7 @@ class PrivateTraining:
             return
         if self.taken >= self.plan.steps:
             self._facts = self._facts.with_status("done")
-        elif self.taken > 0 and not self._facts.status.startswith("stopped"):
+        elif self.taken > 0 and self._facts.status != "budget-spent":
             self._facts = self._facts.with_status("interrupted")
         if self.run_dir is None:
             return

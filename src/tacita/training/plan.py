@@ -15,6 +15,7 @@ from tacita.accounting import MomentsBudget, TokenBudget, calibrate, worst_case,
 from tacita.accounting.filters import Budget
 from tacita.accounting.state import budget_from, budget_state
 from tacita.accounting.worst import check_mechanism
+from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.training.step import check_clip_norm, positive
 
@@ -95,7 +96,7 @@ class Plan:
                 **{f: getattr(plain, f) for f in ("kind", "delta", "neighbours", "unit", "sampling", "mechanism")},
                 "epsilon": epsilon,
                 "method": kind,
-                "assumptions": (*plain.assumptions, "every record is held to its declared budget (enforced)"),
+                "assumptions": (*plain.assumptions, assume("enforced-record-budget")),
                 "publishable": True,
             }
         )

@@ -22,7 +22,7 @@ from tacita._check import PrivacyError
 from tacita._guard import attempt, held
 from tacita.accounting import token_profile
 from tacita.data import Dataset, Schema, load, read_table
-from tacita.report.label import Label
+from tacita.label import Label
 from tacita.training.loop import PrivateTraining, Step
 from tacita.training.records import Records
 

@@ -1,0 +1,280 @@
+"""What a statement rests on, typed: a code, who answers for it, how it stands, and one sentence for people.
+
+Code decides by `Assumption.code` alone; the sentences below are only shown. They stand here and not in `report` because
+`str(guarantee)` and its JSON need them, and imports point down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from tacita import _check
+
+State = Literal["holds", "open", "warning"]
+Answers = Literal["software", "owner", "clients", "server"]
+
+# Enforced or tested by the software.
+_HOLDS = {
+    "record-coins": "Each record enters a step by an independent coin",
+    "clipped": "Each record's contribution is clipped, in float32 or better; one that is not finite or fails is "
+    "dropped",
+    "fixed-beforehand": "Noise, sampling rate, divisor and the planned steps were fixed before the first step",
+    "charged": "Every step was charged to the ledger, on disk, before it was released",
+    "records-apart": "No layer mixes or remembers records",
+    "record-budget": "Every record is held to its declared budget",
+    "fresh-noise": "The noise is seeded by the operating system and used once",
+    "no-trend": "No trend of the {panel} records' norms with their order was found",
+    # Federations.
+    "client-coins": "Each client enters a round by an independent coin, and a round may be empty",
+    "updates-checked": "Updates that are not finite, or not of the model's shape, are dropped in silence",
+    "rounds-fixed-beforehand": "Noise, rates, divisors and the planned rounds were fixed before the first round",
+    "round-charged": "Every round was charged to the ledger, on disk, before anybody was asked",
+    "updates-clipped": "Each client's update is clipped before noise is added to the sum",
+    "clipped-inside": "Inside a client each record enters a step by its own coin and is clipped before the sum",
+    "noise-complete": "The noise in a round's sum is the promised one, whoever answers",
+    "fresh-server-noise": "The server's coins and noise are seeded by the operating system and used once",
+    # Generators.
+    "after-release": "What is drawn from the generator, however much, costs nothing further: it saw the data "
+    "through this alone",
+    "unit-vectors": "Each record adds a vector of length at most one to the block of its class, or zero if it is "
+    "not finite",
+    "one-release": "Everybody is added up once: there is no sampling, and one release",
+    "embedding-fixed-beforehand": "Features, noise and sizes were fixed beforehand; the noisy sum is not divided "
+    "by a number of records",
+    "release-charged": "The release was charged to the ledger, on disk, before it was kept",
+    "parts-composed": "Critic and annotator are composed: their budgets add up to the one shown",
+    "batch-clipped": "The gradient of the whole batch is clipped to C: one record can turn it around, so it moves"
+    " it by 2C",
+    "critics-stay": "Critics and their optimisers stay with their clients: what leaves is the generator's update alone",
+    # Inference.
+    "one-record-models": "The model was fitted to one record of plate {plate!r} at a time",
+    "box-enforced": "Every mean and scale of the posterior was moved into the declared box before anything was drawn",
+    "one-posterior": "All draws are of one posterior, and nothing else leaves",
+    "part-clipped": "Each record's part in a step is clipped, and one that is not finite or fails is dropped",
+    "draws-charged": "The draws were charged to the ledger, on disk, before the fit began",
+    "intervals-cover": "In simulated worlds {level} intervals held the truth {held} of the time",
+    "independent-replays": "the pairs are independent: each record was drawn with replacement, and trained "
+    "without from the same randomness as the released fit, all other records keeping their coins; it was fixed before"
+    " the data were seen and need not be secret",
+    "unseen-charged": "{pairs} replayed pairs leave up to {unseen} of the records unseen, which are charged the "
+    "worst case",
+    "every-record-replayed": "every record of the data was left out once, and trained without from the same "
+    "randomness as the released fit, all other records keeping their coins; it was fixed before the data were seen "
+    "and need not be secret",
+}
+
+# Nobody tested it: somebody answers for it, the data's owner unless `_ANSWERS` says otherwise.
+_OPEN = {
+    # Accounting.
+    "sampling": "each record enters each step on its own with the stated probability",
+    "clipping": "each record's contribution is clipped before noise is added to the sum",
+    "public-constants": "the divisor, the sample rate and the number of steps do not depend on the data",
+    "gaussian-noise": "the noise is Gaussian and unpredictable (floating point: not hardened)",
+    "sensitivity": "one record moves the released sum by at most the stated sensitivity",
+    "enforced-record-budget": "every record is held to its declared budget (enforced)",
+    "representative": "the followed records are independent draws from the population, and were not trained on",
+    "static-norms": "each record's norm is fixed for the run by the record and by public facts (declared static)",
+    "observed-norms": "the norms are those observed along this run",
+    "exchangeable": "the followed records and the record spoken of are exchangeable; budget and tolerance were "
+    "declared first",
+    "certificate": "{followed} records were followed, {tolerated} allowed to pass",
+    "joint-delta": "delta bounds the chance that a certificate is issued and the loss is larger, not the latter "
+    "given the former",
+    "independent-steps": "steps are treated as independent: NOT an upper bound if a record's norms stay alike; "
+    "for comparison only",
+    # Ledgers.
+    "all-in-ledger": "every release about the dataset is in this ledger, at no less than its cost",
+    "runs-fresh-noise": "each run drew fresh noise, as declared by its mechanism",
+    "newest-copy": "the file is no older copy of itself (compare its head with the one kept elsewhere)",
+    "planned-charges": "the charges up to now were not chosen by what earlier releases showed",
+    "planned-or-promise": "the charges up to now were not chosen by what earlier releases showed; otherwise the "
+    "promise is epsilon {epsilon} at delta {delta}, the first charge's budget",
+    # Training.
+    "charged-in-memory": "Every step was charged before it was released, but in memory only: no other run knows of it",
+    "end-declared": "When the run ended depended on nothing private, as its owner declares: {reason}",
+    "end-from-outputs": "At which {step} the run ended was decided from released outputs and public data alone, "
+    "not from the exact loss or private validation records",
+    "bare-rate": "The sample rate was chosen without counting these data; it was given as a number, not by a "
+    "declared size",
+    "form-taken": "Records are of one form: what they look like was taken from them, not declared",
+    "record-is-person": "One record is one person; somebody with several records is covered by group privacy only",
+    "chosen-blindly": "Architecture, preprocessing and settings were chosen without looking at these data",
+    "nothing-else": "Nothing else computed from these data is published, or it is charged to the same ledger",
+    "training-panel": "of the training panel: the followed records were trained on, so the figure describes them "
+    "rather than the population",
+    "training-panel-only": "training panel only: the followed records were trained on, so the figure describes "
+    "them rather than the population",
+    "audit-outdated": "An audit of this run is not shown: it was of other steps, or at another delta",
+    # Federations.
+    "shares-kept-secret": "Clients that answer add their share of the noise, and neither tell it nor take it out "
+    "again themselves",
+    "fresh-client-noise": "Clients seed their coins and their noise by the operating system, not by a chosen seed",
+    "round-charged-in-memory": "Every round was charged before anybody was asked, but {where}: no other run knows"
+    " of it",
+    "server-trusted": "The server is trusted: it sees updates before the noise is added",
+    "server-not-trusted": "The server is not trusted with records: noise is added before anything leaves a client",
+    "server-trusted-to-sum": "The server is trusted to add up, and to add the noise of clients that do not answer",
+    "server-trusted-for-clients": "The server is trusted for the clients' figure only: it sees single updates, "
+    "which carry their own noise",
+    "client-is-person": "One client is one person or one institution; somebody behind several clients is covered less",
+    "record-in-few-clients": "One record is one person, held by at most {copies} of the clients",
+    "answers-blindly": "Whether a client answers does not depend on its data",
+    "clients-representative": "the followed clients ({panel}) are independent draws from the population",
+    "clients-took-part": "the followed clients took part, so the figure describes them rather than the population",
+    "measured-representative": "the {unit}s measured in a round are independent draws from the population; the "
+    "norms are those of this run",
+    "hoelder": "rounds are joined by Hölder's inequality; the estimators' failures add up over rounds and orders",
+    "true-norms": "clients told the truth about their norms",
+    "papers-product": "the federated paper's product over rounds; no bound",
+    "largest-of-clients": "the figure is the largest of all clients, each about records like its own that it followed",
+    "true-costs": "clients told the truth about their costs; those who did not answer are counted at the worst case",
+    # Generators and inference.
+    "generator-chosen-blindly": "Architecture, features, preprocessing and settings were chosen without looking "
+    "at these data",
+    "model-keeps-nothing": "The model holds no data of its own, and keeps nothing from call to call",
+    "model-chosen-blindly": "Model, box and settings were chosen without looking at these data",
+    "fit-stays": "The fitted posterior, its evidence bound and the replays stay with the owner",
+    "draws-charged-in-memory": "The draws were charged before the fit began, but in memory only: no other run "
+    "knows of it",
+    "gaussian-draws": "the samples are Gaussian draws whose randomness is secret (floating point: not hardened)",
+    "samples-alone": "only the samples leave: not the variational parameters, the ELBO, or the step at which "
+    "training stopped",
+    "box": "every mean and scale is held to a box that was declared without looking at the data",
+    "no-box": "no box was declared for the variational parameters, so nothing bounds how far one record moves them",
+    "of-these-records": "the record is one of this dataset, drawn uniformly: the figure describes these records, "
+    "not the population they came from, and not a record that would be added",
+    # Programs.
+    "public-size": "the number of records is public",
+    "drawn-once": "the noise is drawn once and not repeated",
+    "pure-functions": "functions given to map depend on their argument alone",
+    "released-results-only": "what is calculated afterwards sees released results only",
+    # Attacks.
+    "audit-confidence": "{confidence} confidence over the audit's own coins",
+    "sampled-gaussian-steps": "the steps are Poisson-sampled Gaussian ones, at the claimed sample rate and "
+    "bounds, of whatever noise",
+    "drawn-alike": "members and others were drawn alike, and nothing but membership sets them apart",
+    "independent-guesses": "the guesses are counted as if they were independent (then the limit on their success "
+    "holds with 97.5% confidence), though all of them are about one trained model: this describes the run that was "
+    "attacked and does not prove a bound for the training",
+}
+
+# It does not hold, or nothing is promised.
+_WARNING = {
+    "chosen-seed": "The noise comes from a chosen seed: reproducible, not secure. Whoever knows the seed can "
+    "remove the noise",
+    "ordered-records": "The {panel} records' norms follow their order in the data: not exchangeable. Shuffle them once",
+    "client-metrics": "What clients measured themselves was passed on: no figure on this label covers it",
+    "generator-unlimited": "Nothing limits what one record can do to the generator",
+    "federated-generator-unlimited": "Nothing limits what a client, or a record, can do to the generator",
+    "posterior-unlimited": "Nothing limits what one record can do to the posterior",
+    "papers-noise-too-small": "The noise of the thesis is far too small for that: the figure promises nothing",
+    "no-box-declared": "No box was declared: nothing bounds how far one record moves the posterior, so nothing is"
+    " promised",
+    "fit-unsettled": "{warning}",
+    "many-clipped": "At least {share} of the records were clipped in the last steps, to {clip_norm}, which pulls "
+    "the posterior away from the model's own, unseen by its intervals: take a larger clip_norm",
+    "intervals-narrow": "In simulated worlds {level} intervals held the truth {held} of the time: they are too "
+    "narrow by a factor of {widen}",
+    "one-step": "UNSOUND, as in the papers: each step is charged as if the parameters before it were the same "
+    "with and without the record, and steps as if they were independent; for comparison only",
+}
+
+_ANSWERS: dict[str, Answers] = {
+    **dict.fromkeys(("server-trusted", "server-trusted-to-sum", "server-trusted-for-clients"), "server"),
+    **dict.fromkeys(("shares-kept-secret", "fresh-client-noise", "answers-blindly"), "clients"),
+    **dict.fromkeys(("true-norms", "true-costs"), "clients"),
+}
+_KNOWN: dict[str, tuple[State, Answers, str]] = {
+    **{code: ("holds", "software", text) for code, text in _HOLDS.items()},
+    **{code: ("open", _ANSWERS.get(code, "owner"), text) for code, text in _OPEN.items()},
+    **{code: ("warning", _ANSWERS.get(code, "owner"), text) for code, text in _WARNING.items()},
+}
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One thing that a statement rests on.
+
+    Attributes:
+        code: Which; one that `declare` or this module knows.
+        values: What its sentence is filled in with, as (name, text) pairs.
+    """
+
+    code: str
+    values: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.code not in _KNOWN:
+            raise ValueError(f"There is no assumption of code {self.code!r}; declare it first.")
+        for pair in self.values:
+            if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
+                raise TypeError("An assumption's values must be pairs of texts.")
+        try:
+            _ = self.text
+        except (KeyError, IndexError) as error:
+            raise ValueError(f"The assumption {self.code!r} lacks a value for {error}.") from error
+
+    @property
+    def state(self) -> State:
+        """`holds` was enforced or tested, `open` rests on somebody, `warning` does not hold."""
+        return _KNOWN[self.code][0]
+
+    @property
+    def answers(self) -> Answers:
+        """Who answers for it: the software, the data's owner, a federation's clients or its server."""
+        return _KNOWN[self.code][1]
+
+    @property
+    def text(self) -> str:
+        """The sentence, without a full stop."""
+        return _KNOWN[self.code][2].format(**dict(self.values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; state, answers and text are for readers and are not read back."""
+        values = {"values": dict(self.values)} if self.values else {}
+        return {"code": self.code, **values, "state": self.state, "answers": self.answers, "text": self.text}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Assumption:
+        """Rebuild what `to_dict` wrote.
+
+        Raises:
+            ValueError: If the code is unknown, as in a file of another version.
+        """
+        if not isinstance(data, Mapping) or not isinstance(data.get("values", {}), Mapping):
+            raise ValueError("An assumption must be an object with a code.")
+        return cls(data["code"], tuple(data.get("values", {}).items()))
+
+
+def assume(code: str, **values: object) -> Assumption:
+    """Return the assumption of this code, its sentence filled in.
+
+    Examples:
+        >>> assume("certificate", followed=100, tolerated=3).text
+        '100 records were followed, 3 allowed to pass'
+    """
+    return Assumption(code, tuple((name, str(value)) for name, value in values.items()))
+
+
+def declare(code: str, text: str, *, state: State = "open", answers: Answers = "owner") -> str:
+    """Add an assumption of an extension, such as a generator or a mechanism of your own.
+
+    Args:
+        code: A new code.
+        text: Its sentence, without a full stop; `{name}` is filled in by `assume`.
+        state: How it stands.
+        answers: Who answers for it.
+
+    Returns:
+        The code.
+
+    Raises:
+        ValueError: If the code has another meaning already.
+    """
+    _check.one_of("state", state, get_args(State))
+    _check.one_of("answers", answers, get_args(Answers))
+    if _KNOWN.setdefault(code, (state, answers, text)) != (state, answers, text):
+        raise ValueError(f"The assumption {code!r} exists and says something else.")
+    return code

@@ -1,0 +1,82 @@
+"""What a run knows about itself besides its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from tacita import _codec
+
+Status = Literal["running", "interrupted", "resumed", "done", "failed", "budget-spent"]
+MEMORY = ":memory:"
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Title, size, status and results of a run.
+
+    Only title, purpose, seeded, form_taken and client_noise may be published.
+
+    Attributes:
+        title: The title of its label.
+        purpose: A sentence on what was made.
+        seeded: True if the noise comes from a chosen seed.
+        trained: How many records, or clients, there are.
+        held_out: How many held-out records there are.
+        form_taken: True if the form of a record was taken from the data instead of being declared.
+        client_noise: True if clients that run elsewhere add noise, with seeds that nobody here can know.
+        status: How it stands.
+        started: When, in ISO 8601; now, unless given.
+        ledger: The name of a shared ledger, ":memory:" for one that is nowhere on disk, else empty.
+        curve: Running typical figures, as (step, epsilon).
+        metrics: Accuracy and the like, as (name, value) texts.
+    """
+
+    title: str
+    purpose: str
+    seeded: bool
+    trained: int = 0
+    held_out: int = 0
+    form_taken: bool = False
+    client_noise: bool = False
+    status: Status = "running"
+    started: str = ""
+    ledger: str = ""
+    curve: tuple[tuple[int, float], ...] = ()
+    metrics: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "started", self.started or datetime.now(UTC).isoformat(timespec="seconds"))
+        _codec.check(self)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the run is charged to a ledger that is nowhere on disk."""
+        return self.ledger == MEMORY
+
+    def with_status(self, status: Status) -> RunFacts:
+        """Return the facts in another state."""
+        return replace(self, status=status)
+
+    def with_reading(self, step: int, epsilon: float) -> RunFacts:
+        """Return the facts with one more running figure."""
+        return replace(self, curve=(*self.curve, (step, epsilon)))
+
+    def with_metrics(self, metrics: Mapping[str, str]) -> RunFacts:
+        """Return the facts with results added or replaced."""
+        return replace(self, metrics=tuple({**dict(self.metrics), **metrics}.items()))
+
+    def with_ledger(self, name: str, *, shared: bool) -> RunFacts:
+        """Return the facts with the name of a shared ledger, or of one that is nowhere on disk."""
+        return replace(self, ledger=name if shared or name == MEMORY else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return _codec.fields_to_plain(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunFacts:
+        """Rebuild what `to_dict` wrote."""
+        return _codec.from_plain(cls, data)
