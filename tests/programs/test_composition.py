@@ -1,8 +1,7 @@
 """What a program costs, against the exact loss by enumeration: all small datasets, all replacements of one record.
 
 The enumeration knows nothing of the checker: it counts with plain Python over explicit records, and uses that geometric
-noise at scale s, independent for each number, has a privacy loss of exactly (sum of changes) / s.
-"""
+noise at scale s, independent for each number, has a privacy loss of exactly (sum of changes) / s."""
 
 import itertools
 from fractions import Fraction
@@ -14,12 +13,15 @@ from tacita.programs import (
     Bool,
     Category,
     Program,
+    ProgramError,
     Real,
     best,
+    beta,
     composition,
     dirichlet,
     gaussian,
     geometric,
+    laplace,
     normal,
 )
 from tacita.programs.composition import total
@@ -27,9 +29,57 @@ from tacita.programs.evaluation import planned
 from tacita.programs.queries import Query, Sensitivity
 from tacita.programs.tables import exact_numbers, read
 
+
+def four_columns(**changed):
+    schema = {"smoker": Bool(), "job": Category("a", "b", "c"), "age": Real(), "sex": Category("F", "M")}
+    return Program(**{"schema": schema, "n": 100, "epsilon": 100, "delta": 0.1, **changed})
+
+
+@pytest.mark.parametrize(
+    ("make", "request_", "stay", "cross"),
+    [
+        (lambda p: p.where(job="a").count(), geometric(epsilon=1), (0, 0), (1, 0)),
+        (lambda p: p.where(job="a").column("job").histogram(), geometric(epsilon=1), (1, 0), (0.5, 0)),
+        (lambda p: p.where(job="a").column("age").clamp(20, 100).sum(), geometric(epsilon=1), (0.8, 0), (1, 0)),
+        (lambda p: p.where(job="a").column("age").clamp(20, 100).sum(), best(epsilon=1), (0.8, 0), (1, 0)),
+        (
+            lambda p: p.where(job="a").column("age").clamp(20, 100).sum(),
+            best(epsilon=1, delta=0.01),
+            (1, 0.01),
+            (1, 0.01),
+        ),
+        (lambda p: p.where(job="a").count(), gaussian(epsilon=1, delta=0.01), (0, 0), (1, 0.01)),
+        (lambda p: p.where(job="a").count(), best(epsilon=1, delta=0.01), (0, 0), (1, 0)),
+        (lambda p: p.column("age").clamp(0, 3, step=1).mean(), gaussian(epsilon=2, delta=0.02), (2, 0.02), (0, 0)),
+        (lambda p: p.column("smoker").posterior(beta(1, 1)), laplace(epsilon=0.5), (0.5, 0), (0, 0)),
+    ],
+)
+def test_the_larger_change_costs_the_whole_budget(make, request_, stay, cross):
+    p = four_columns()
+    charge = p.release(make(p), request_).charge
+    costs = [(cost.epsilon, cost.delta) for cost in (charge.stay, charge.cross)]
+    assert costs == [tuple(Fraction(str(x)) for x in pair) for pair in (stay, cross)]
+
+
+def test_a_tenth_three_times_fits_into_three_tenths():
+    p = four_columns(epsilon=0.3)
+    for _ in range(3):
+        p.release(p.column("smoker").count(), geometric(epsilon=0.1))
+    assert p.check().epsilon == Fraction(3, 10)
+    p.release(p.column("smoker").count(), geometric(epsilon=1e-4))
+    with pytest.raises(ProgramError, match="T012"):
+        p.check()
+
+
 JOBS, SEXES, AGES = ("a", "b", "c"), ("F", "M"), (-2, 0, 3)
+
+
 RECORDS = list(itertools.product(JOBS, SEXES, AGES))
+
+
 FIELDS = {"job": 0, "sex": 1, "age": 2}
+
+
 EPSILONS = ("0.1", "0.25", "0.3", "0.7", "1")
 
 
@@ -252,7 +302,11 @@ def maximum_over_parts(stay, cross, cells):
 
 
 ORIGINAL_CHARGE = composition.charge
+
+
 ORIGINAL_SENSITIVITY = Query.sensitivity.fget
+
+
 MUTATIONS = {
     "half the change within": ("sensitivity", halved(Fraction(1, 2), 1)),
     "half the change in or out": ("sensitivity", halved(1, Fraction(1, 2))),

@@ -8,18 +8,81 @@ import numpy as np
 import pytest
 
 from tacita.posterior.releases import Release
-from tacita.programs import Bool, Category, Program, Real, beta, dirichlet, geometric, normal
+from tacita.programs import (
+    Bool,
+    Category,
+    Program,
+    Real,
+    beta,
+    dirichlet,
+    geometric,
+    normal,
+)
 from tacita.programs.evaluation import planned
 from tacita.programs.queries import MEASURES, Count, Measure, Query
 from tacita.programs.results import Noisy
 from tacita.programs.tables import exact_numbers, read
 
+
+def four_columns(**changed):
+    schema = {"smoker": Bool(), "job": Category("a", "b", "c"), "age": Real(), "sex": Category("F", "M")}
+    return Program(**{"schema": schema, "n": 100, "epsilon": 100, "delta": 0.1, **changed})
+
+
+SENSITIVITIES = [
+    # query, numbers, stay, cross
+    (lambda p: p.column("smoker").posterior(beta(1, 1)), 1, 1, 0),
+    (lambda p: p.column("smoker").count(), 1, 1, 0),
+    (lambda p: p.column("smoker").histogram(), 1, 1, 0),
+    (lambda p: p.column("sex").histogram(), 1, 1, 0),
+    (lambda p: p.column("sex").posterior(dirichlet(1, 1)), 1, 1, 0),
+    (lambda p: p.column("job").histogram(), 3, 2, 0),
+    (lambda p: p.column("job").posterior(dirichlet(1, 1, 1)), 3, 2, 0),
+    (lambda p: p.column("age").clamp(20, 100).sum(), 1, 80, 0),
+    (lambda p: p.column("age").clamp(-1, 1, step=0.1).mean(), 1, 20, 0),
+    (lambda p: p.column("age").clamp(0, 100, 5).posterior(normal(40, 10, record_sd=15)), 1, 20, 0),
+    (lambda p: p.column("age").clamp(0, 100).histogram(bins=2), 1, 1, 0),
+    (lambda p: p.column("age").clamp(0, 100).histogram(bins=10), 10, 2, 0),
+    (lambda p: p.column("age").map(abs, low=0, high=7, step=1).sum(), 1, 7, 0),
+    (lambda p: p.column("age").map(bool, to=Bool()).count(), 1, 1, 0),
+    (lambda p: p.column("age").map(str, to=Category(5)).histogram(), 5, 2, 0),
+    (lambda p: p.where(job="a").count(), 1, 0, 1),
+    (lambda p: p.where(job="a").column("smoker").count(), 1, 1, 1),
+    (lambda p: p.where(job="a").column("smoker").posterior(beta(1, 1)), 2, 2, 1),
+    (lambda p: p.where(smoker=True).where(sex=["F"]).column("job").histogram(), 3, 2, 1),
+    (lambda p: p.where(job="a").column("age").clamp(20, 100).sum(), 1, 80, 100),
+    (lambda p: p.where(job="a").column("age").clamp(-100, 100).sum(), 1, 200, 100),
+    (lambda p: p.where(job="a").column("age").clamp(-100, -20).sum(), 1, 80, 100),
+    (lambda p: p.partition("job")["b"].partition("smoker")[True].count(), 1, 0, 1),
+]
+
+
+@pytest.mark.parametrize(("make", "numbers", "stay", "cross"), SENSITIVITIES)
+def test_sensitivities(make, numbers, stay, cross):
+    query = make(four_columns())
+    assert (query.numbers, query.sensitivity.stay, query.sensitivity.cross) == (numbers, stay, cross)
+
+
+def test_labels_of_cells():
+    p = four_columns()
+    assert p.column("job").histogram().labels == ("a", "b", "c")
+    assert p.column("smoker").histogram().labels == (True, False)
+    assert p.column("age").clamp(0, 100, 5).histogram(bins=4).labels == ("0 to 25", "25 to 50", "50 to 75", "75 to 100")
+    assert p.column("age").clamp(0, 100, 5).sum().labels == ()
+    assert p.column("age").clamp(0, 100, 5).sum().unit == 5
+    assert p.column("age").clamp(0, 100, 5).histogram(bins=4).unit == 1
+
+
 N = 6
+
+
 DATA = {
     "smoker": [True, True, False, False, False, True],
     "job": ["a", "b", "c", "a", "a", "c"],
     "age": [10, 20, 30, 40, 50, 60],
 }
+
+
 QUERIES = {
     "count": lambda part: part.column("smoker").count(),
     "histogram": lambda part: part.column("job").histogram(),
@@ -28,6 +91,8 @@ QUERIES = {
     "posterior of shares": lambda part: part.column("smoker").posterior(beta(1, 1)),
     "posterior of a mean": lambda part: part.column("age").clamp(0, 80).posterior(normal(40, 10, record_sd=9)),
 }
+
+
 IN_PARTS = ("count", "histogram", "sum", "posterior of shares")
 
 

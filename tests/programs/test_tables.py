@@ -11,6 +11,8 @@ from tacita.programs import Bool, Category, Program, Real, normal
 from tacita.programs.tables import exact_numbers, read
 
 SCHEMA = {"smoker": Bool(), "job": Category("a", "b", "c"), "age": Real()}
+
+
 GOOD = ["yes,a,30", "NO,b,41.4", "1,c,-7"]
 
 
@@ -183,46 +185,6 @@ def test_steps_that_are_not_binary_fractions_lose_nothing():
     assert exact_numbers(p.column("x").clamp(0.1, 0.7, step=0.1).sum(), table) == (3 + 1 + 7 + 1,)
 
 
-def test_maps_are_forced_into_what_they_declare():
-    p = program(3)
-    table = read(p, {"smoker": [1, 0, 1], "job": list("abc"), "age": [30, float("nan"), 70]})
-
-    def fails(value):
-        if value != 1.0:  # one of the values that are tried beforehand
-            raise SystemExit(value)
-        return 1
-
-    def senseless(value):
-        return 10**400 if value == 30 else "nonsense" if value == 70 else value
-
-    def first_only(value):  # it does not begin before it was tried
-        if changes:
-            changes.append(value)
-        return len(changes) <= 2
-
-    age, job, smoker = p.column("age"), p.column("job"), p.column("smoker")
-    asked = {
-        "bounded above": (age.map(lambda v: v**9, low=0, high=10, step=1).sum(), (20,)),
-        "infinite": (age.map(lambda v: float("inf"), low=0, high=10, step=1).sum(), (30,)),
-        "exceptions": (age.map(fails, low=-3, high=10, step=1).sum(), (-9,)),
-        "exceptions in labels": (age.map(fails, to=Category("x", "y", "z", other="z")).histogram(), (0, 0, 3)),
-        "nonsense and huge": (age.map(senseless, low=2, high=10, step=1).sum(), (6,)),
-        "labels are seen": (job.map(lambda v: v == "b", to=Bool()).count(), (1,)),
-        "truth is seen": (smoker.map(lambda v: 5 if v is True else 1, low=0, high=9, step=1).sum(), (11,)),
-        "unknown labels": (job.map(lambda v: v + v, to=Category("aa", "bb")).histogram(), (2,)),
-        "clamped numbers are seen": (age.clamp(0, 50, step=50).map(lambda v: v, low=0, high=100).sum(), (100,)),
-        "clamped again": (age.clamp(0, 100).clamp(40, 60, step=20).sum(), (2 + 2 + 3,)),
-        "mapped again": (age.map(lambda v: v + 1, low=0, high=99).map(lambda v: -v, low=-99, high=0).sum(), (-102,)),
-    }
-    for name, (query, expected) in asked.items():
-        assert exact_numbers(query, table) == expected, name
-    changes = []
-    parts = p.partition(age.map(first_only, to=Bool()))
-    changes.append(None)
-    found = [exact_numbers(part.count(), table) for part in parts.values()]
-    assert found == [(1,), (2,)]  # one value a record, although the function would change its mind
-
-
 def test_a_table_prints_nothing_of_its_records():
     p = program(1)
     assert repr(read(p, {"smoker": [1], "job": ["b"], "age": [77]})) == "Table()"
@@ -239,14 +201,6 @@ def test_a_line_changes_nothing_but_its_own_numbers(odd, own, tmp_path):
         path = csv(tmp_path / "d.csv", [*lines[:place], odd, *lines[place + 1 :]])
         others = sum(age for i, age in enumerate(ages) if i != place and jobs[i] != "c")
         assert exact_numbers(query, read(p, path)) == (others + own,)
-
-
-def test_a_clamp_after_a_map_calls_the_function_once():
-    p = program(4, x=Real())
-    table = read(p, {"x": [1.0, 2.0, 3.0, 4.0]})
-    mapped = p.column("x").map(lambda v: v * 10, low=0, high=100)
-    assert exact_numbers(mapped.clamp(0, 90).sum(), table) == (100,)
-    assert exact_numbers(mapped.clamp(0, 90).map(lambda v: v + 1, low=0, high=100).sum(), table) == (104,)
 
 
 def test_a_column_of_a_part_keeps_its_conditions_as_a_condition():
@@ -266,24 +220,6 @@ def test_a_sum_stays_in_its_domain_whatever_the_column_was_made_of():
     x = p.column("x")
     swapped = dataclasses.replace(x, domain=x.clamp(0, 1, step=1).domain)
     assert exact_numbers(swapped.sum(), read(p, {"x": [1e6, 0.0]})) == (1,)
-
-
-def test_warnings_of_a_map_are_not_shown(recwarn):
-    import warnings
-
-    p = program(3, x=Real())
-    warnings.simplefilter("always")
-
-    def talks(value):
-        if value < 0:
-            warnings.warn("negative", stacklevel=1)
-            return np.log(value)
-        return value
-
-    mapped = p.column("x").map(talks, low=0, high=9, step=1)
-    recwarn.clear()
-    assert exact_numbers(mapped.sum(), read(p, {"x": [1.0, -1.0, 2.0]})) == (3,)
-    assert not recwarn.list
 
 
 @pytest.mark.parametrize("damage", ["plain", "checksum", "cut", "stream"])
@@ -321,19 +257,6 @@ def test_numpy_truth_values_and_marks_before_the_first_cell(tmp_path):
     table = read(p, tmp_path / "d.csv", header=["x"])
     assert exact_numbers(p.column("x").count(), table) == (1,)
     assert table.unreadable["x"] == 0
-
-
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, RecursionError])
-def test_whatever_a_function_raises_on_a_record_counts_as_the_lower_bound(raised):
-    p = program(3, x=Real())
-
-    def fails(value):
-        if value == 31337.25:
-            raise raised(value)
-        return value
-
-    mapped = p.column("x").map(fails, low=0, high=9, step=1)
-    assert exact_numbers(mapped.sum(), read(p, {"x": [4.0, 31337.25, 3.0]})) == (7,)
 
 
 def test_a_cell_that_raises_when_it_is_read_is_unreadable():
@@ -381,17 +304,6 @@ def test_a_second_ctrl_c_stops_a_function_where_it_is():
     with pytest.raises(KeyboardInterrupt) as caught:
         exact_numbers(mapped.sum(), read(p, {"x": [31337.25, 3.0]}))
     assert "presses" not in "".join(traceback.format_exception(caught.value))
-
-
-def test_records_of_few_possible_values_look_up_what_the_function_said_before_there_were_data():
-    p = program(4)
-    calls = []
-    ages = p.column("age").clamp(0, 100, step=10)
-    mapped = [column.map(lambda v: calls.append(v) or 1.0, low=0, high=1, step=1) for column in (p.column("job"), ages)]
-    calls.clear()
-    table = read(p, {"smoker": [1, 0, 1, 1], "job": list("abca"), "age": [30, float("nan"), 70.1, 1e9]})
-    assert [exact_numbers(column.sum(), table) for column in mapped] == [(4,), (4,)]
-    assert calls == []
 
 
 def test_another_signal_that_python_listens_to_waits_too():
