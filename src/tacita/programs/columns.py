@@ -349,14 +349,15 @@ def _recognised(model: object, cells: int | None) -> Model:
             f"{getattr(model, '__name__', repr(model))} is not a model",
             "give it its numbers: beta(1, 1), dirichlet(1, 1, 1) or normal(0, 10, record_sd=1)",
         )
+    name = getattr(model, "__name__", "the model")
+    otherwise = "for any other model, release .histogram(...) and infer from it in p.derive"
     try:
-        found: Model = import_module("tacita.posterior.pyro_model").recognise(model, cells=cells)
-    except (ValueError, ImportError) as error:
-        name = getattr(model, "__name__", "the model")
-        reason, _, rest = " ".join(str(error).split()).partition(". ")
-        known = (
-            "supported are beta(a, b), dirichlet(a, b, ...), normal(mean, sd, record_sd=...) and Pyro models of them"
-        )
-        way_out = f"{rest or known}\nfor any other model, release .histogram(...) and infer from it in p.derive"
-        raise ProgramError("T008", f"{name} cannot be used: {reason.rstrip('.')}", way_out) from error
+        pyro_model = import_module("tacita.posterior.pyro_model")
+    except ImportError as error:
+        known = "beta(a, b), dirichlet(a, b, ...) and normal(mean, sd, record_sd=...) need no Pyro"
+        raise ProgramError("T008", f"{name} cannot be used: {error}", f"{known}\n{otherwise}") from error
+    try:
+        found: Model = pyro_model.recognise(model, cells=cells)
+    except pyro_model.UnsupportedModel as error:
+        raise ProgramError("T008", f"{name} cannot be used: {error.reason}", f"{error.help}\n{otherwise}") from error
     return found
