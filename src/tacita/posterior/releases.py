@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,10 +39,7 @@ class Release:
     Attributes:
         posterior: The posterior of the share, the shares or the mean, the noise taken into account.
         output: The whole numbers that were released: noisy counts, or a noisy sum in steps.
-        guarantee: What is promised to every record.
-        certificate: The exact privacy curve.
-        mechanism: What was used.
-        compared: What `best` compared, the nearest first.
+        plan: How they were drawn, and what is proved about it.
         model: The prior.
         n: The public number of records; None inside a part, whose size is private.
         labels: The names of the categories, if they have any.
@@ -49,13 +47,30 @@ class Release:
 
     posterior: Mixture | Shares
     output: tuple[int, ...]
-    guarantee: Guarantee
-    certificate: Certificate
-    mechanism: Mechanism
-    compared: tuple[Candidate, ...]
+    plan: ReleasePlan
     model: Dirichlet | Normal
     n: int | None
     labels: tuple[str, ...] = ()
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What is promised to every record."""
+        return self.plan.guarantee()
+
+    @property
+    def certificate(self) -> Certificate:
+        """The exact privacy curve."""
+        return self.plan.certificate
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism that was used."""
+        return self.plan.used
+
+    @property
+    def compared(self) -> tuple[Candidate, ...]:
+        """What `best` compared, the nearest first."""
+        return self.plan.compared
 
     def __repr__(self) -> str:
         return f"<Release under {self.model}: {_summary(self.posterior)}>"
@@ -64,7 +79,7 @@ class Release:
         lines = [f"posterior under {self.model}: {_summary(self.posterior)}", f"mechanism: {self.mechanism}"]
         if len(self.compared) > 1:
             lines[-1] += f", {self.compared[0].measure} {self.compared[0].distance:.3g}; chosen over"
-        lines += [f"  {text}" for text in _comparison(self.compared)]
+        lines += [f"  {c.mechanism}: {c.measure} {c.distance:.3g}" for c in self.compared[1:]]
         return "\n".join([*lines, f"released: {list(self.output)}", str(self.guarantee)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,28 +151,7 @@ def release(
     plan = plan_release(chosen, Statistic(model.cells, n, prior=model))
     charge(ledger, plan, name, f"posterior under {model} of {n} records")
     output = plan.draw(values[:1] if plan.table is None and model.cells == 2 else values)
-    return planned_release(model, plan, output, cells_posterior(plan, model, output, n, n), n)
-
-
-def planned_release(
-    model: Dirichlet | Normal,
-    plan: ReleasePlan,
-    output: tuple[int, ...],
-    posterior: Mixture | Shares,
-    n: int | None,
-    labels: tuple[str, ...] = (),
-) -> Release:
-    """Return a release with what its plan proved.
-
-    Args:
-        model: The prior.
-        plan: How the output was drawn.
-        output: The whole numbers that were released.
-        posterior: The posterior computed from them.
-        n: The public number of records, if it is public.
-        labels: The names of the categories.
-    """
-    return Release(posterior, output, plan.guarantee(), plan.certificate, plan.used, plan.compared, model, n, labels)
+    return Release(cells_posterior(plan, model, output, n, n), output, plan, model, n)
 
 
 def _mechanism(mechanism: str | Mechanism, epsilon: float | None, delta: float) -> Mechanism:
@@ -226,7 +220,7 @@ def _release_mean(
     plan = plan_release(mechanism, Statistic(n=n, step=grid.high, summed=True))
     charge(ledger, plan, name, f"posterior under {model} of {n} records in [{grid.base:g}, {grid.value(grid.high):g}]")
     output = plan.draw((grid.total(records),))
-    return planned_release(model, plan, output, total_posterior(plan, model, output[0], n, grid), n)
+    return Release(total_posterior(plan, model, output[0], n, grid), output, plan, model, n)
 
 
 def _grid(clamp: tuple[float, float] | None, step: float | None) -> Grid:
@@ -248,7 +242,3 @@ def _summary(posterior: Mixture | Shares) -> str:
     means, intervals = np.atleast_1d(posterior.mean), np.atleast_2d(np.array(posterior.interval(0.95)))
     parts = [f"{m:.4g} ({low:.4g} to {high:.4g})" for m, (low, high) in zip(means, intervals, strict=True)]
     return f"mean and 95% interval {', '.join(parts)}"
-
-
-def _comparison(compared: tuple[Candidate, ...]) -> list[str]:
-    return [f"{c.mechanism}: {c.measure} {c.distance:.3g}" for c in compared[1:]]

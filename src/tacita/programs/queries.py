@@ -248,11 +248,11 @@ class PosteriorOfShares(Histogram):
     def result(self, query: Query, plan: ReleasePlan, output: tuple[int, ...]) -> Release:
         """Return the noise-aware posterior."""
         from tacita.posterior.noise_aware import cells_posterior
-        from tacita.posterior.releases import planned_release
+        from tacita.posterior.releases import Release
 
         posterior = cells_posterior(plan, self.prior, output, query.public_size, query.program.n)
         labels = tuple(map(str, query.labels))
-        return planned_release(self.prior, plan, output, posterior, query.public_size, labels)
+        return Release(posterior, output, plan, self.prior, query.public_size, labels)
 
 
 @dataclass(frozen=True)
@@ -314,12 +314,12 @@ class PosteriorOfMean(Sum):
     def result(self, query: Query, plan: ReleasePlan, output: tuple[int, ...]) -> Release:
         """Return the noise-aware posterior."""
         from tacita.posterior.noise_aware import Grid, total_posterior
-        from tacita.posterior.releases import planned_release
+        from tacita.posterior.releases import Release
 
         domain = _clamped(query)
         grid = Grid(domain.lowest, domain.highest, float(domain.step))
         posterior = total_posterior(plan, self.prior, output[0], query.program.n, grid)
-        return planned_release(self.prior, plan, output, posterior, query.public_size)
+        return Release(posterior, output, plan, self.prior, query.public_size)
 
 
 MEASURES: dict[str, type[Measure]] = {

@@ -24,7 +24,7 @@ _FIGURE_POINTS = 120
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class ReleasedNumber:
     """One number of a result: its best guess, its 95% interval, and its distribution if it has one."""
 
     name: str
@@ -34,14 +34,14 @@ class Row:
     posterior: Mixture | None = None
 
 
-def rows(results: Mapping[str, Any]) -> list[Row]:
+def released_numbers(results: Mapping[str, Any]) -> list[ReleasedNumber]:
     """Return every released number."""
-    return [row for name, value in results.items() for row in _rows(name, value)]
+    return [row for name, value in results.items() for row in _numbers(name, value)]
 
 
 def text_table(results: Mapping[str, Any]) -> str:
     """Return a table with a small plot of each posterior, and what was derived below it."""
-    listed = rows(results)
+    listed = released_numbers(results)
     spans = _spans(listed)
     cells = [("", "value", "95% interval", "")]
     for row in listed:
@@ -55,7 +55,7 @@ def text_table(results: Mapping[str, Any]) -> str:
 
 def write_figure(path: Path, results: Mapping[str, Any]) -> None:
     """Draw every posterior, shares on one axis; the suffix decides the format."""
-    listed = [row for row in rows(results) if row.posterior is not None]
+    listed = [row for row in released_numbers(results) if row.posterior is not None]
     spans = _spans(listed)
     shares = [row for row in listed if isinstance(row.posterior, BetaMixture)]
     panels = [Panel("Shares", tuple(_ridge(row) for row in shares), *spans[shares[0].name])] if shares else []
@@ -68,11 +68,11 @@ def has_posteriors(results: Mapping[str, Any]) -> bool:
     return any(isinstance(value, Release) for value in results.values())
 
 
-def _rows(name: str, value: Any) -> list[Row]:
+def _numbers(name: str, value: Any) -> list[ReleasedNumber]:
     if isinstance(value, Noisy):
         names = [f"{name}: {label}" for label in value.labels] or [name]
         ends = value.interval(0.95)
-        return [Row(n, v, *e) for n, v, e in zip(names, value.values, ends, strict=True)]
+        return [ReleasedNumber(n, v, *e) for n, v, e in zip(names, value.values, ends, strict=True)]
     if not isinstance(value, Release):
         return []
     posterior = value.posterior
@@ -93,11 +93,11 @@ def _plain(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _row(name: str, posterior: Mixture) -> Row:
-    return Row(name, posterior.mean, *posterior.interval(0.95), posterior)
+def _row(name: str, posterior: Mixture) -> ReleasedNumber:
+    return ReleasedNumber(name, posterior.mean, *posterior.interval(0.95), posterior)
 
 
-def _spans(listed: Sequence[Row]) -> dict[str, tuple[float, float]]:
+def _spans(listed: Sequence[ReleasedNumber]) -> dict[str, tuple[float, float]]:
     """Return the axis of each posterior: all shares have one, so that they can be compared."""
     shares = [row for row in listed if isinstance(row.posterior, BetaMixture)]
     low, high = min((r.low for r in shares), default=0.0), max((r.high for r in shares), default=1.0)
@@ -107,7 +107,7 @@ def _spans(listed: Sequence[Row]) -> dict[str, tuple[float, float]]:
     return {row.name: common for row in shares} | others
 
 
-def _plot(row: Row, spans: Mapping[str, tuple[float, float]]) -> str:
+def _plot(row: ReleasedNumber, spans: Mapping[str, tuple[float, float]]) -> str:
     if row.posterior is None:
         return ""
     low, high = spans[row.name]
@@ -116,7 +116,7 @@ def _plot(row: Row, spans: Mapping[str, tuple[float, float]]) -> str:
     return f"{low:.4g} {''.join(_BLOCKS[max(bar, 0)] for bar in bars)} {high:.4g}"
 
 
-def _ridge(row: Row) -> Ridge:
+def _ridge(row: ReleasedNumber) -> Ridge:
     if row.posterior is None:
         raise ValueError("only posteriors are drawn")
     x: Floats = np.linspace(*row.posterior.interval(0.9998), _FIGURE_POINTS)
