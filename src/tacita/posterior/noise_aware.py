@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import gammaln
 
-from tacita.posterior.mixtures import (
-    Mixture,
-    NormalMixture,
-    Shares,
-    cell_factors,
-    enumerated_shares,
-    normal_posterior,
-    tied_shares,
-)
+from tacita.posterior.mixtures import Mixture, NormalMixture, Shares, enumerated_shares, normal_posterior
 from tacita.posterior.models import Beta, Dirichlet, Normal
 from tacita.posterior.scores import predictive, states
+from tacita.posterior.tied_counts import cell_factors, tied_shares
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
