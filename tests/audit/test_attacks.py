@@ -192,11 +192,11 @@ def test_equal_records_get_equal_epsilons_inside_and_outside():
 
 
 def test_the_public_page_is_not_rewritten(digits, tmp_path):
-    from tacita.training.labels import write_label
+    from tacita.runs import Run
 
     private = train(digits, run_dir=tmp_path / "run", steps=3)
     label = private.label(metrics={"accuracy": "50%"})
-    write_label(tmp_path / "run", label, include=["accuracy"])
+    Run(tmp_path / "run").write_label(label, include=["accuracy"])
     public = (tmp_path / "run" / "label.html").read_bytes()
     assert b"50%" in public
     audit.run(tmp_path / "run", attacks=["canaries"], rng=1)

@@ -23,7 +23,6 @@ from tacita.audit.replay import Replay
 from tacita.audit.subject import FEWEST, Data, SkippedError, Subject, both, classification, subject_of
 from tacita.audit.typical import typical_canaries
 from tacita.label import Finding, Label
-from tacita.report.page import label_html
 from tacita.report.text import findings_text
 from tacita.training.loop import PrivateTraining
 from tacita.training.records import record_loss
@@ -161,8 +160,7 @@ class _Made:
         if self.folder is not None:
             audit = self.audit()
             runs.write_json(self.folder, "audit.json", audit.to_dict())
-            runs.write_json(self.folder, "guarantee.json", audit.label.to_dict())
-            runs.write_text(self.folder, "label-owner.html", label_html(audit.label))  # label.html is not touched
+            runs.Run(self.folder).write_owner_label(audit.label)
 
     def audit(self) -> Audit:
         """Return what there is so far."""

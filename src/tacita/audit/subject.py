@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita import runs
 from tacita.accounting import BayesianAccountant, record_curves
 from tacita.audit.replay import shapes_of
 from tacita.label import Label
+from tacita.runs import Run
 from tacita.training.labels import standing_of_run
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
@@ -126,11 +126,11 @@ def _of_folder(folder: Path) -> Subject:
     standing = standing_of_run(folder)
     plan = standing.plan
     accountants = {name: panel.accountant for name, panel in standing.panels.items()}
-    tensors, saved = runs.load_checkpoint(folder)
-    state = runs.unflatten(saved["skeleton"], tensors)["model"]
+    run = Run.open(folder, "training")
+    state = run.load()[0]["model"]
     shapes = [tuple(t.shape) for t in state.values() if t.is_floating_point()]
     common = {"plan": plan, "steps": standing.taken, "label": standing.label(plan.delta)}
-    if not (folder / "recipe.json").exists():
+    if "recipe" not in run.document():
         why = "the run was made in Python: call tacita.audit.run(private) where its model and records are at hand"
         return Subject(shapes=shapes, why=why, **common)  # type: ignore[arg-type]
     made = reopen(folder)

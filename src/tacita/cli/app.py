@@ -101,11 +101,13 @@ def new_run(folder: Path, stem: str) -> Path:
     return run
 
 
-def tell_finished(run: Path) -> None:
-    """Say on standard error that a run to go on with is finished, if it is."""
-    from tacita import runs
+def tell_finished(run: Path, *kinds: str) -> None:
+    """Refuse a run that another command resumes, and say on standard error that it is finished, if it is."""
+    from tacita.cli.kinds import require_kind
+    from tacita.runs import Run
 
-    said = runs.finished(run)
+    require_kind(run, *kinds)
+    said = Run(run).finished
     if said is not None:
         print(f"tacita: {said}", file=sys.stderr)
 

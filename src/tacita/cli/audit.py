@@ -39,8 +39,10 @@ def audit(
     """
     from tacita import _check
     from tacita.audit.attacks import ATTACKS
-    from tacita.audit.attacks import run as attack
+    from tacita.cli.kinds import attack_of, label_of
+    from tacita.runs import Run
 
+    attack = attack_of(run)
     chosen = [_check.one_of("--only", name, tuple(_NAMES)) for name in only or ATTACKS]
     try:
         with _Progress(quiet=as_json) as progress:
@@ -48,11 +50,7 @@ def audit(
     except KeyboardInterrupt:
         print(f"tacita: interrupted; attacks that had ended are kept in {run / 'audit.json'}", file=sys.stderr)
         raise typer.Exit(130) from None
-    if (run / "inference.json").is_file():  # its label says more than that of the training in it
-        from tacita.inference.labels import label_of_run
-        from tacita.training.labels import write_label
-
-        write_label(run, label_of_run(run))
+    Run(run).write_owner_label(label_of(run))  # of its kind, which may say more than that of the training in it
     if as_json:
         print_json({"run": str(run), **made.to_dict()})
     else:

@@ -85,8 +85,8 @@ def _local(recipe: Any, run: Path, as_json: bool) -> None:
 def _go_on(run: Path, as_json: bool) -> None:
     from tacita.federated.recipes import recipe_of, restart
 
+    tell_finished(run, "federation")
     recipe, engine = recipe_of(run)
-    tell_finished(run)
     if engine == "flower":
         _flower(recipe, run, as_json)
         return

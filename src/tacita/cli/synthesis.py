@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tacita.synthesis.jobs import Job
 
 _CENTRAL = ("config", "generator", "delta", "steps", "annotator", "dp_critic", "ledger", "quality")
+_FEDGP = ("federated-generator", "plain-federated-generator")  # kinds of runs
 _FEDERATED = ("split", "least", "rounds", "engine")
 _EXAMPLE = "Example: tacita synthesise --dataset digits --epsilon 2"
 
@@ -57,7 +58,7 @@ def synthesise(
     mean-embedding and private-wgan keep to a worst case; wgan-gp promises nothing, and papers-wgan next to nothing.
     `tacita synthesise inspect RUN` shows a release without the data.
     """
-    from tacita import runs
+    from tacita.runs import Run
     from tacita.synthesis.jobs import restart, start
     from tacita.synthesis.recipes import Recipe
     from tacita.training.recipes import read_recipe
@@ -66,11 +67,11 @@ def synthesise(
         return
     if sum(given is not None for given in (dataset, config, resume)) != 1:
         raise ValueError("Pass one of --dataset NAME, --config FILE, or --resume RUN to go on with a run.")
-    fedgp = clients is not None or (resume and runs.read_json(resume, "recipe.json").get("kind") == "fedgp")
+    fedgp = clients is not None or (resume is not None and Run.open(resume).kind in _FEDGP)
     if resume is not None:
         own = ("clients", *_FEDERATED, *_CENTRAL[:-1], "epsilon", "seed", *(("quality",) if fedgp else ("samples",)))
         refuse_ignored(context, own, "--resume goes on with the run's own settings")
-        tell_finished(resume)
+        tell_finished(resume, "synthesis", *_FEDGP)
     elif fedgp:
         refuse_ignored(context, _CENTRAL, "--clients trains a federated generator, which has other settings")
     else:

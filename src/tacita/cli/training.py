@@ -61,7 +61,7 @@ def train(
         stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in config.stem) or "run"
         _train(recipe, new_run(folder, stem), as_json)
     elif resume is not None:
-        tell_finished(resume)
+        tell_finished(resume, "training")
         with busy("Reading the run", quiet=as_json):
             job = restart(resume)
         _finish(job, resume, as_json)
@@ -86,22 +86,14 @@ def label(
     was ended early is labelled with its plan, or the next declared stop, unless you declare by --ended that nothing
     private decided when it ended.
     """
-    from tacita import runs
-    from tacita.training.labels import declare_end, label_of_run, write_label
+    from tacita.cli.kinds import declare_end, label_of
+    from tacita.runs import Run
 
-    kind = runs.read_json(run, "run.json").get("kind")
-    if kind == "federated":
-        from tacita.federated.local import declare_end
-        from tacita.synthesis.labels import label_of_federation as label_of_run
-    elif kind == "synthesis":
-        from tacita.synthesis.labels import label_of_run
-    elif (run / "inference.json").is_file():
-        from tacita.inference.labels import label_of_run
     if ended is not None:
         declare_end(run, ended)
     with busy("Accounting", quiet=as_json):
-        made = label_of_run(run, delta=delta)
-        write_label(run, made, include=include or ())
+        made = label_of(run, delta=delta)
+        Run(run).write_label(made, include=include or ())
     show_label(made, run, as_json)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tacita import _check, runs
+from tacita import _check
 from tacita._check import PrivacyError
 from tacita.facts import RunFacts, Status
 from tacita.federated.flower_client import (
@@ -30,7 +30,7 @@ from tacita.federated.flower_client import (
 )
 from tacita.federated.flower_strategies import check_strategy, inner_state, plain_numbers, restore_inner
 from tacita.federated.labels import federation_label, figures
-from tacita.federated.local import ledger_place, plan_of, restore_federation, save_federation
+from tacita.federated.local import KIND, ledger_place, plan_of, restore_federation, save_federation
 from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.server import Exchange, Server, first_attempt
 from tacita.guarantee import round_up_text
@@ -38,8 +38,8 @@ from tacita.label import Label
 from tacita.ledger.rows import name_text
 from tacita.owner import Owner
 from tacita.report.page import page_template
+from tacita.runs import Run
 from tacita.training.gradients import Parameters
-from tacita.training.labels import write_label
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -283,7 +283,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if self._arrays is not None:
             self._save(self._arrays)
         if self.run_dir is not None:
-            write_label(self.run_dir, label)
+            Run(self.run_dir).write_label(label)
         return label
 
     def end(self, reason: str) -> None:
@@ -311,11 +311,12 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             return self._arrays
         check_arrays(arrays, self.plan)
         like = parameters_of(arrays)
-        if self.run_dir is not None and (self.run_dir / "run.json").exists():
-            if plan_of(runs.read_json(self.run_dir, "run.json")) != self.plan:
+        if self.run_dir is not None and Run(self.run_dir).exists:
+            run = Run.open(self.run_dir, KIND)
+            if plan_of(run) != self.plan:
                 raise PrivacyError(f"{str(self.run_dir)!r} holds a run of another plan: choose another run_dir.")
             with Owner(self.run_dir).opening() as owner:
-                self.server, facts, state, _ = restore_federation(self.run_dir, like, owner=owner)
+                self.server, facts, state, _ = restore_federation(run, like, owner=owner)
                 self._facts = facts.with_status("resumed")
                 restore_inner(self.inner, state["inner"])
                 _LOG.info("Tacita: resumed after round %s of %s", self.server.taken, self.plan.rounds)
@@ -323,7 +324,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
                 self._arrays = record_like(kept, arrays)
             return self._arrays
         if self.run_dir is not None:
-            runs.create(self.run_dir)
+            Run.create(self.run_dir)
         own, records = self._books
         self.server = Server(
             self.plan,
@@ -345,7 +346,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         panels, document = self._core.state()
         model = {k: torch.from_numpy(np.array(a.numpy())) for k, a in arrays.items()}
         state = {"model": model, "inner": inner_state(self.inner, self._first), "panels": panels}
-        save_federation(self.run_dir, self._core, self._facts, state, document)
+        save_federation(Run(self.run_dir), self._core, self._facts, state, document)
 
     # Who is there, and what they say.
 

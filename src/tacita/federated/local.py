@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita import __version__, _check, runs
+from tacita import _check
 from tacita._check import PrivacyError
 from tacita._guard import Stopped, held
 from tacita.facts import RunFacts, Status
@@ -24,12 +24,12 @@ from tacita.label import Label
 from tacita.ledger import Ledger
 from tacita.owner import Owner
 from tacita.report.page import page_template
+from tacita.runs import Run, RunError
 from tacita.training.gradients import Parameters
-from tacita.training.labels import write_label
 from tacita.training.loop import Interrupts
 from tacita.training.records import Records, trainable
 
-KIND = "federated"
+KIND = "federation"
 
 
 class Federation:
@@ -91,7 +91,7 @@ class Federation:
         if run_dir is not None:
             page_template()  # a missing extra is told now, not after the work
         self._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, rng)
-        self.run_dir = None if run_dir is None else runs.create(run_dir)
+        self.run_dir = None if run_dir is None else Run.create(run_dir).folder
         self.server = Server(
             plan,
             self._parameters(),
@@ -204,7 +204,7 @@ class Federation:
         label = federation_label(self.server, facts, self.plan.delta if delta is None else delta)
         self._save()
         if self.run_dir is not None:
-            write_label(self.run_dir, label)
+            Run(self.run_dir).write_label(label)
         return label
 
     def end(self, reason: str) -> None:
@@ -282,7 +282,7 @@ class Federation:
         panels, document = self.server.state()
         accounts = {n: c.account.state() for n, c in self.clients.items() if c.account and c.account.accountant.taken}
         save_federation(
-            self.run_dir,
+            Run(self.run_dir),
             self.server,
             self._facts,
             {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "panels": panels},
@@ -309,23 +309,20 @@ class Federation:
         A round that was charged after the last checkpoint may have been released, so it is lost: it counts among the
         planned ones, at its bound.
         """
-        folder = Path(run_dir)
+        run = Run.open(run_dir, KIND)
+        folder, plan = run.folder, plan_of(run)
         made = cls.__new__(cls)
         made.run_dir = folder
-        document = runs.read_json(folder, "run.json")
-        plan = plan_of(document)
         made._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, None)
         with Owner(folder).opening() as owner:
-            made.server, made._facts, state, saved = restore_federation(
-                folder, made._parameters(), held_out, owner=owner
-            )
+            made.server, made._facts, state, saved = restore_federation(run, made._parameters(), held_out, owner=owner)
             try:
                 model.load_state_dict(state["model"])
                 made.optimizer.load_state_dict(state["optimizer"])
                 for name, account in saved["accounts"].items():
                     made.clients[name].restore(account)
             except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-                raise runs.RunError(f"The checkpoint does not fit this model, optimizer or clients: {error}") from error
+                raise RunError(f"The checkpoint does not fit this model, optimizer or clients: {error}") from error
             for name, client in made.clients.items():
                 client.answered, client.memory = made.server.taken, kept_memory(folder, name)
             made._note("resumed")
@@ -371,85 +368,69 @@ def keep_memory(folder: Path, client: str, number: int, memory: Memory) -> None:
     if memory:
         own = _own_folder(folder, client)
         (own / "checkpoints").mkdir(parents=True, exist_ok=True)
-        runs.save_checkpoint(own, number, memory, {"client": client})
+        Run(own).save(number, memory, {"client": client})
 
 
 def kept_memory(folder: Path, client: str) -> Memory:
     """Return what a client remembers; nothing if it never took part."""
     own = _own_folder(folder, client)
-    return runs.load_checkpoint(own)[0] if own.is_dir() else {}
+    return dict(Run(own).load()[0]) if own.is_dir() else {}
 
 
 def _own_folder(folder: Path, client: str) -> Path:
     return folder / "clients" / hashlib.sha256(client.encode()).hexdigest()[:16]  # a name may be no name for a file
 
 
-def plan_of(document: Mapping[str, Any]) -> FederationPlan:
-    """Return the plan in a run's document; a run of another kind is refused."""
-    if document.get("kind") != KIND:
-        raise runs.RunError("This is not a federation's run.")
-    return FederationPlan.from_dict(document["plan"])
+def plan_of(run: Run) -> FederationPlan:
+    """Return the plan of a federation's run."""
+    with run.reading():
+        return FederationPlan.from_dict(run.document()["plan"])
 
 
 def save_federation(
-    folder: Path, server: Server, facts: RunFacts, state: Mapping[str, Any], document: Mapping[str, Any]
+    run: Run, server: Server, facts: RunFacts, state: Mapping[str, Any], document: Mapping[str, Any]
 ) -> None:
     """Write a checkpoint and the run's document."""
-    *tensors, (_, skeleton) = list(runs.flatten(state))
-    full = {"id": server.identity, "skeleton": skeleton, **document}
-    runs.save_checkpoint(folder, server.taken, dict(tensors), full)
-    outside = [_outside(ledger, folder) for ledger in server.ledgers]
-    runs.write_json(
-        folder,
-        "run.json",
-        {
-            "schema": runs.SCHEMA,
-            "kind": KIND,
-            "id": server.identity,
-            "tacita": __version__,
-            "torch": torch.__version__,
-            "plan": server.plan.to_dict(),
-            "ledger_files": outside,
-            "seed_fingerprint": server.random.fingerprint,
-            **facts.to_dict(),
-        },
+    run.save(server.taken, state, {"id": server.identity, **document})
+    if not run.exists:
+        run.write(kind=KIND, family=KIND)
+    run.write(
+        id=server.identity,
+        plan=server.plan.to_dict(),
+        facts=facts.to_dict(),
+        ledgers=[run.place(ledger.path) for ledger in server.ledgers],
+        seed_fingerprint=server.random.fingerprint,
     )
 
 
 def restore_federation(
-    folder: Path, like: Parameters, held_out: Sequence[str] = (), *, owner: Owner | None = None
+    run: Run, like: Parameters, held_out: Sequence[str] = (), *, owner: Owner | None = None
 ) -> tuple[Server, RunFacts, dict[str, Any], dict[str, Any]]:
     """Return the server of a run directory as it stands, its facts, and the checkpoint's state and document.
 
     With an `owner`, who holds the folder, the run is resumed; without one it is only read.
     """
-    document = runs.read_json(folder, "run.json")
-    tensors, saved = runs.load_checkpoint(folder)
-    try:
-        plan, facts = plan_of(document), RunFacts.from_dict({k: document[k] for k in RunFacts("", "", False).to_dict()})
-        files = document["ledger_files"]
-        if not all(isinstance(file, str) and (folder / file).is_file() for file in files):
+    state, saved = run.load()
+    with run.reading():
+        if not all(file.is_file() for file in run.ledgers):
             raise PrivacyError("The run's ledger is not where it was: what was charged cannot be known.")
-        places = [Ledger.open(folder / file) for file in files]
+        places = [Ledger.open(file) for file in run.ledgers]
         server = Server(
-            plan,
+            plan_of(run),
             like,
             held_out=held_out,
             ledger=places[0],
             record_ledger=places[-1],
-            identity=str(document["id"]),
+            identity=str(run.document()["id"]),
             owner=owner,
         )
-        state = runs.unflatten(saved["skeleton"], tensors)
         server.restore(state["panels"], saved, resume=owner is not None)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise runs.RunError(f"The run in {str(folder)!r} is damaged: {error}") from error
-    return server, facts, state, saved
+    return server, run.facts, state, saved
 
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a federation's run directory, from its newest checkpoint; the data are not needed."""
-    server, facts, _, _ = restore_federation(Path(folder), {})
+    server, facts, _, _ = restore_federation(Run.open(folder, KIND), {})
     if server.taken == 0:
         raise PrivacyError("No round was taken yet: there is nothing to label.")
     return federation_label(server, facts, server.plan.delta if delta is None else _check.probability("delta", delta))
@@ -457,8 +438,9 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
 
 def declare_end(folder: str | Path, reason: str) -> None:
     """End the federation of a run directory, declaring that this depended on nothing private."""
-    with Owner(Path(folder)).opening() as owner:
-        restore_federation(Path(folder), {})[0].end(reason)
+    run = Run.open(folder, KIND)
+    with Owner(run.folder).opening() as owner:
+        restore_federation(run, {})[0].end(reason)
     owner.close()
 
 
@@ -467,7 +449,3 @@ def ledger_place(ledger: Ledger | str | Path | None, folder: Path | None, name: 
     if ledger is not None:
         return ledger
     return ":memory:" if folder is None else folder / name
-
-
-def _outside(ledger: Ledger, folder: Path) -> str:
-    return ledger.path.name if ledger.path.parent == folder else str(ledger.path.resolve())

@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from tacita import _check, runs
+from tacita import _check
 from tacita.accounting import calibrate
 from tacita.data import Dataset, load
 from tacita.federated import splits
 from tacita.federated.client import Local, Part
-from tacita.federated.local import Federation, client_name
+from tacita.federated.local import KIND, Federation, client_name
 from tacita.federated.plan import LEVELS, FederationPlan, federation_plan
 from tacita.federated.server import Round, Server
 from tacita.label import Label
+from tacita.runs import Run
 from tacita.training.records import Records
 
 ENGINES = ("local", "flower")
@@ -181,21 +182,14 @@ def start(recipe: Recipe, run_dir: str | Path) -> Federation:
 
 
 def _keep(recipe: Recipe, run_dir: str | Path, engine: str) -> None:
-    runs.write_json(Path(run_dir), "recipe.json", {"kind": "federated", "engine": engine, "recipe": asdict(recipe)})
+    Run(Path(run_dir)).write(recipe=asdict(recipe), engine=engine)
 
 
 def recipe_of(run_dir: str | Path) -> tuple[Recipe, str]:
     """Return the recipe of a run and the engine that it was started with."""
-    document = runs.read_json(Path(run_dir), "recipe.json")
-    if document.get("kind") != "federated":
-        raise runs.RunError(
-            f"{str(run_dir)!r} is not a federation's run; for a training there is `tacita train --resume`, for a "
-            "generator `tacita synthesise --resume`."
-        )
-    try:
-        return Recipe(**document["recipe"]), _check.one_of("engine", document["engine"], ENGINES)
-    except (KeyError, TypeError) as error:
-        raise runs.RunError(f"The recipe of the run in {str(run_dir)!r} is damaged: {error}") from error
+    run = Run.open(run_dir, KIND)
+    with run.reading():
+        return Recipe(**run.recipe), _check.one_of("engine", run.document()["engine"], ENGINES)
 
 
 def restart(recipe: Recipe, run_dir: str | Path) -> Federation:

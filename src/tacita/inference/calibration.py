@@ -17,14 +17,14 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from tacita import _check, runs
+from tacita import _check
 from tacita.inference.fit import Progress, fit, shown
 from tacita.inference.inputs import records_like
 from tacita.inference.labels import OWNER, label_of_run
 from tacita.inference.results import Result
 from tacita.inference.terms import Separated, called, without_validation
 from tacita.posterior.pyro_model import isolated_pyro_session
-from tacita.training.labels import write_label
+from tacita.runs import Run, read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -200,6 +200,6 @@ def _keep(result: Result, found: Coverage) -> None:
     """Put what was found on the run's label."""
     if result.run_dir is None:
         return
-    kept = runs.read_json(result.run_dir, OWNER) if (result.run_dir / OWNER).is_file() else {}
-    runs.write_json(result.run_dir, OWNER, {**kept, "coverage": asdict(found)})
-    write_label(result.run_dir, label_of_run(result.run_dir))
+    kept = read_json(result.run_dir, OWNER) if (result.run_dir / OWNER).is_file() else {}
+    write_json(result.run_dir, OWNER, {**kept, "coverage": asdict(found)})
+    Run(result.run_dir).write_label(label_of_run(result.run_dir))

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita import _check, runs
+from tacita import _check
 from tacita._check import PrivacyError
 from tacita.inference.errors import errors_of
 from tacita.inference.guides import GUIDES, Guide, Langevin, Variational, guide_of
 from tacita.inference.inputs import records_like, tensors_of, with_dummy
 from tacita.inference.labels import (
-    FILE,
+    KIND,
     METHOD_TEXTS,
     NOTES,
     OWNER,
@@ -35,7 +35,7 @@ from tacita.inference.results import Posterior, Result, gaussian_draws
 from tacita.inference.separation import separate, start_of
 from tacita.inference.terms import Model, Separated
 from tacita.posterior.pyro_model import isolated_pyro_session
-from tacita.training.labels import write_label
+from tacita.runs import Run, read_json, write_json
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import declared_rate
 from tacita.training.step import poisson_sample, private_gradient
@@ -223,7 +223,7 @@ def fit(
         )
         chosen = replace(chosen, sample_rate=private.plan.sample_rate, steps=private.plan.steps)  # as it was declared
         if private.run_dir is not None:
-            runs.write_json(private.run_dir, FILE, document_of(separated, asdict(chosen)))
+            Run(private.run_dir).write(kind=KIND, fit=document_of(separated, asdict(chosen)))
         return _finished(private, separated, chosen, progress, rng)
 
 
@@ -248,8 +248,10 @@ def resume(
         ledger: Its ledger, if it is not at the place it was.
         progress: Called with (step, steps) after each step.
     """
-    chosen = Settings(**runs.read_json(Path(run_dir), FILE)["settings"])
-    said = runs.finished(Path(run_dir))
+    run = Run.open(run_dir)
+    with run.reading():
+        chosen = Settings(**run.document()["fit"]["settings"])
+    said = run.finished
     if said is not None:
         print(f"tacita: {said}", file=sys.stderr)
     if chosen.method == "final-samples":
@@ -258,7 +260,7 @@ def resume(
         return replays.resume(Path(run_dir), model, data, ledger=ledger, progress=progress)
     tensors, names = tensors_of(data)
     separated = separate(model, tensors, names, draws=chosen.local_draws)
-    told = runs.read_json(Path(run_dir), FILE)
+    told = run.document()["fit"]
     if (told["unknowns"], told["plate"]) != ({u.name: list(u.shape) for u in separated.unknowns}, separated.plate):
         raise PrivacyError("This is not the model that the run was begun with: its unknowns or its plate differ.")
     evidence, optimizer = _parts(separated, chosen, None)
@@ -399,14 +401,15 @@ def _finished(
     posterior, notes, warning = _posterior(private, separated, chosen, rng)
     told = tuple(NOTES[key] for key in (chosen.method, chosen.guide) if key in NOTES)  # without what came out
     document = document_of(separated, asdict(chosen), told)
-    known = runs.read_json(private.run_dir, OWNER) if private.run_dir and (private.run_dir / OWNER).is_file() else {}
+    known = read_json(private.run_dir, OWNER) if private.run_dir and (private.run_dir / OWNER).is_file() else {}
     owner = {**known, "warning": warning, **({"clipped": clipped_share(norms)} if norms else {})}
     label = decorated(private.label(), document, owner)
     if private.run_dir is not None:
-        runs.write_json(private.run_dir, FILE, document)
-        runs.write_json(private.run_dir, OWNER, owner)
+        run = Run(private.run_dir)
+        run.write(fit=document)
+        write_json(private.run_dir, OWNER, owner)
         write_draws(private.run_dir, posterior)
-        write_label(private.run_dir, label)
+        run.write_label(label)
     return Result(
         posterior, chosen.method, label, tuple(elbo), with_warning(notes, warning), asdict(chosen), private.run_dir
     )

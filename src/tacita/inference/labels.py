@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacita import runs
 from tacita.assumptions import Assumption, assume
 from tacita.facts import RunFacts
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee, round_up_text
@@ -27,12 +26,13 @@ from tacita.label import (
     run_rows,
     status_rows,
 )
+from tacita.runs import Run, read_json
 from tacita.training.labels import label_of_run as label_of_training
 
 if TYPE_CHECKING:
     from tacita.inference.terms import Separated
 
-FILE = "inference.json"
+KIND = "inference"
 OWNER = "owner.json"  # what was computed from the records, for the owner
 METHOD_TEXTS = {
     "noisy": "variational inference, each record's gradient clipped and noised",
@@ -55,7 +55,6 @@ def document_of(
 ) -> dict[str, Any]:
     """Return what the run directory says of a fit; nothing in it depends on a record."""
     return {
-        "schema": runs.SCHEMA,
         "settings": dict(settings),
         "unknowns": {u.name: list(u.shape) for u in separated.unknowns},
         "plate": separated.plate,
@@ -100,16 +99,11 @@ def _read(readings: Readings, settings: Mapping[str, Any], owner: Mapping[str, A
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a fit's run directory; neither data nor model are needed."""
-    where = Path(folder)
-    if runs.read_json(where, "run.json").get("kind") == "final-samples":
-        from tacita.inference.replays import label_of_run as label_of_final_samples
-
-        return label_of_final_samples(where, delta=delta)
-    try:
-        owner = runs.read_json(where, OWNER) if (where / OWNER).is_file() else {}
-        return decorated(label_of_training(where, delta=delta), runs.read_json(where, FILE), owner)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise runs.RunError(f"The fit in {str(where)!r} is damaged: {error}") from error
+    run = Run.open(folder, "training")
+    owner = read_json(run.folder, OWNER) if (run.folder / OWNER).is_file() else {}
+    label = label_of_training(folder, delta=delta)
+    with run.reading():
+        return decorated(label, run.document()["fit"], owner)
 
 
 def label_of_plain(title: str, document: Mapping[str, Any], delta: float, owner: Mapping[str, Any]) -> Label:

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita import __version__, _check, runs
+from tacita import _check, runs
 from tacita._check import PrivacyError
 from tacita.facts import RunFacts, Status
 from tacita.guarantee import Guarantee, round_up_text
@@ -49,7 +49,7 @@ from tacita.inference.fit import (
     write_draws,
 )
 from tacita.inference.inputs import tensors_of
-from tacita.inference.labels import FILE, NOTES, box_of, document_of, label_of_samples
+from tacita.inference.labels import NOTES, box_of, document_of, label_of_samples
 from tacita.inference.one_step import OneStep
 from tacita.inference.results import Posterior, Result
 from tacita.inference.separation import separate
@@ -59,8 +59,8 @@ from tacita.label import Label
 from tacita.ledger import DECLARED, Ledger
 from tacita.owner import Owner
 from tacita.report.page import page_template
+from tacita.runs import Run
 from tacita.training.charges import ledger_at
-from tacita.training.labels import write_label
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.records import Records
 from tacita.training.step import check_clip_norm, one_thread
@@ -143,7 +143,6 @@ class _Released:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "schema": runs.SCHEMA,
             **_plain(self.fitted),
             "draws": self.draws.tolist(),
             "elbo": [value if math.isfinite(value) else None for value in self.elbo],
@@ -172,7 +171,7 @@ class _Run:
     identity: str
     random: Randomness
     folder: Path | None
-    ledger_file: str | None = None
+    ledgers: list[str] = field(default_factory=list)
     head: str = ""
     owner: Owner = field(default_factory=Owner)
 
@@ -192,7 +191,7 @@ class _Run:
             self.document, self.facts, self.delta, fitted=kept.fitted, without=without, one_step=kept.one_step
         )
         if self.folder is not None:
-            write_label(self.folder, label)
+            Run(self.folder).write_label(label)
         self.owner.close()
         notes = tuple(self.document["notes"])
         return Result(self._posterior(kept), METHOD, label, kept.elbo, notes, asdict(self.chosen), self.folder)
@@ -237,7 +236,7 @@ class _Run:
         if not self.head:
             self.head = book.head
             own = self.folder is not None and book.path == self.folder / "ledger.sqlite"
-            self.ledger_file = None if own else str(book.path.resolve())
+            self.ledgers = [] if self.folder is None else [Run(self.folder).place(book.path)]
             self.facts = self.facts.with_ledger(book.path.name, shared=not own)
             self._write()
         drawn, kept = self._drawn(book), self._kept()
@@ -317,22 +316,20 @@ class _Run:
         if self.folder is None:
             return
         (self.folder / "pairs").mkdir(exist_ok=True)
-        runs.write_json(self.folder, FILE, self.document)
-        document = {
-            "schema": runs.SCHEMA,
-            "kind": METHOD,
-            "id": self.identity,
-            "tacita": __version__,
-            "torch": torch.__version__,
-            "delta": self.delta,
-            "seed": self.seed,
-            "seed_fingerprint": self.random.fingerprint,
-            "data": self.data,
-            "ledger_file": self.ledger_file,
-            "head": self.head,
-            **self.facts.to_dict(),
-        }
-        runs.write_json(self.folder, "run.json", document)
+        run = Run(self.folder)
+        run.write(
+            kind=METHOD,
+            family=METHOD,
+            id=self.identity,
+            facts=self.facts.to_dict(),
+            ledgers=self.ledgers,
+            seed_fingerprint=self.random.fingerprint,
+            fit=self.document,
+            delta=self.delta,
+            seed=self.seed,
+            data=self.data,
+            head=self.head,
+        )
 
 
 def release(
@@ -374,7 +371,7 @@ def release(
     _require_within(epsilon, delta, chosen.samples, wanted.box, separated)
     if run_dir is not None:
         page_template()  # a missing extra is told now, not after the work
-    folder = None if run_dir is None else runs.create(run_dir)
+    folder = None if run_dir is None else Run.create(run_dir).folder
     facts = RunFacts(
         name or title_of(model), _purpose(separated, chosen), random.seeded, trained=len(tensors[0]), held_out=0
     )
@@ -402,15 +399,14 @@ def resume(folder: Path, model: Model, data: Any, *, ledger: Any = None, progres
     Raises:
         PrivacyError: If draws were made and are gone, or model, data, settings or ledger are not those of the run.
     """
-    found, document = runs.read_json(folder, "run.json"), runs.read_json(folder, FILE)
-    try:
+    saved = Run.open(folder, METHOD)
+    found = saved.document()
+    with saved.reading():
+        document = found["fit"]
         chosen = Settings(**document["settings"])
         asked = Replays(**{**document["replays"], "box": box_of(document)})
-        facts = RunFacts.from_dict({key: found[key] for key in RunFacts("", "", False).to_dict()})
-        kept: dict[str, Any] = {key: found[key] for key in ("delta", "seed", "data", "ledger_file", "head")}
-        kept["identity"] = str(found["id"])
-    except (KeyError, TypeError) as error:
-        raise runs.RunError(f"The run in {str(folder)!r} is damaged: {error}") from error
+        kept: dict[str, Any] = {key: found[key] for key in ("delta", "seed", "data", "ledgers", "head")}
+        kept["identity"], facts = str(found["id"]), saved.facts
     tensors, names = tensors_of(data)
     if Records(tensors).fingerprint() != kept["data"]:
         raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
@@ -419,28 +415,27 @@ def resume(folder: Path, model: Model, data: Any, *, ledger: Any = None, progres
     run = _Run(separated, tensors, chosen, asked, facts, random=randomness(None), **kept)
     if any(run.document[key] != document[key] for key in ("unknowns", "plate")):
         raise PrivacyError("This is not the model that the run was started with: it has other unknowns.")
-    return run.finished(_ledger_file(folder, found) if ledger is None else ledger, progress)
+    return run.finished(saved.ledgers[0] if ledger is None else ledger, progress)
 
 
-def label_of_run(folder: Path, *, delta: float | None = None) -> Label:
+def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a run directory; neither data nor model are needed."""
-    found, document = runs.read_json(folder, "run.json"), runs.read_json(folder, FILE)
-    try:
-        name, total = str(found["id"]), float(found["delta"]) if delta is None else _check.probability("delta", delta)
-        facts = RunFacts.from_dict({key: found[key] for key in RunFacts("", "", False).to_dict()})
-        with Ledger.open(_ledger_file(folder, found)) as ledger:
+    run = Run.open(folder, METHOD)
+    found, facts = run.document(), run.facts
+    with run.reading():
+        document, name = found["fit"], str(found["id"])
+        total = float(found["delta"]) if delta is None else _check.probability("delta", delta)
+        with Ledger.open(run.ledgers[0]) as ledger:
             if not ledger.contains(str(found["head"])):
                 raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
             if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != _mechanism(document):
                 raise PrivacyError("The run's settings are not those that its ledger froze before the release.")
-            if ledger.charged(name) == 0 or not (folder / _FITTED).is_file():
+            if ledger.charged(name) == 0 or not (run.folder / _FITTED).is_file():
                 raise PrivacyError("Nothing was released yet: there is nothing to label.")
-        kept = _Released.from_dict(runs.read_json(folder, _FITTED))
+        kept = _Released.from_dict(runs.read_json(run.folder, _FITTED))
         picks = _picks(int(found["seed"]), facts.trained, document["replays"]["pairs"])
-        without = _gathered(_replayed(folder, np.unique(picks)), picks)
+        without = _gathered(_replayed(run.folder, np.unique(picks)), picks)
         return label_of_samples(document, facts, total, fitted=kept.fitted, without=without, one_step=kept.one_step)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise runs.RunError(f"The run in {str(folder)!r} is damaged: {error}") from error
 
 
 def refuse(**given: Any) -> None:
@@ -482,10 +477,6 @@ def _mechanism(document: Mapping[str, Any]) -> dict[str, int | str]:
         "box": box,
         "settings": hashlib.sha256(rest.encode()).hexdigest(),
     }
-
-
-def _ledger_file(folder: Path, found: Mapping[str, Any]) -> Path:
-    return folder / "ledger.sqlite" if found["ledger_file"] is None else Path(found["ledger_file"])
 
 
 # Records, and the posteriors without them.

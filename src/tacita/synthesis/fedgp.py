@@ -21,23 +21,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita import __version__, _check, runs
+from tacita import _check
 from tacita.accounting import calibrate
 from tacita.assumptions import assume
 from tacita.data import Dataset, load
 from tacita.facts import RunFacts
 from tacita.federated.client import Memory, Part, norm_of
 from tacita.federated.local import Federation, client_name, keep_memory, kept_memory
+from tacita.federated.local import label_of_run as label_of_federation
 from tacita.federated.plan import FederationPlan, federation_plan
 from tacita.federated.recipes import ENGINES, SPLITS, deal
 from tacita.federated.splits import cut
 from tacita.label import Label, Readings, build, no_guarantee, status_rows
 from tacita.owner import Owner
 from tacita.report.page import page_template
+from tacita.runs import Run, RunError
 from tacita.synthesis.gan import Game, Wgan, WganTraining, adam
 from tacita.synthesis.networks import Critic, Generator, make_critic, make_generator
 from tacita.training.gradients import Parameters
-from tacita.training.labels import write_label
 from tacita.training.loop import Interrupts
 from tacita.training.records import Records
 
@@ -45,6 +46,8 @@ Progress = Callable[[int, Generator], None]
 
 _NAMES = {"even": "all alike", "class": "two classes each", "dirichlet": "in uneven mixes"}
 _KIND = "fedgp: federated, its critics stay with their clients"
+KIND = "federated-generator"
+PLAIN = "plain-federated-generator"  # without noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,7 +331,7 @@ def federate_generator(
     if _check.one_of("engine", engine, ENGINES) == "flower":
         return _in_flower(this, where, progress)
     if this.plan is None:
-        keep_recipe(recipe, runs.create(where), engine)
+        keep_recipe(recipe, Run.create(where).folder, engine)
         return _plain_rounds(this, where, this.generator(), 0, this.facts, progress)
     generator, facts = this.generator(), this.facts
     federation = Federation(
@@ -382,24 +385,24 @@ def _private_rounds(federation: Federation, generator: Generator, progress: Prog
             progress(now.number, generator)
     label = private_label(federation.label())
     if federation.run_dir is not None:
-        write_label(federation.run_dir, label)
+        Run(federation.run_dir).write_label(label)
     return generator, label
 
 
 def keep_recipe(recipe: FedGP, folder: Path, engine: str) -> None:
-    """Write recipe.json."""
-    runs.write_json(folder, "recipe.json", {"kind": "fedgp", "engine": engine, "recipe": asdict(recipe)})
+    """Keep the recipe in the run's document; the run is a federation's, or one of its own without noise."""
+    run = Run(folder)
+    family = run.document()["family"] if run.exists else PLAIN
+    run.write(kind=KIND if recipe.private else PLAIN, family=family, engine=engine, recipe=asdict(recipe))
 
 
 def recipe_of(run_dir: str | Path) -> tuple[FedGP, str]:
     """Return the recipe of a run and the engine that it was started with."""
-    document = runs.read_json(Path(run_dir), "recipe.json")
-    if document.get("kind") != "fedgp":
-        raise runs.RunError(f"{str(run_dir)!r} is not the run of a federated generator.")
-    try:
-        return FedGP(**document["recipe"]), _check.one_of("engine", document["engine"], ENGINES)
-    except (KeyError, TypeError) as error:
-        raise runs.RunError(f"The recipe of the run in {str(run_dir)!r} is damaged: {error}") from error
+    run = Run.open(run_dir)
+    if run.kind not in (KIND, PLAIN):
+        raise RunError(f"{str(run_dir)!r} is not the run of a federated generator.")
+    with run.reading():
+        return FedGP(**run.recipe), _check.one_of("engine", run.document()["engine"], ENGINES)
 
 
 # Without noise: nothing is promised.
@@ -448,21 +451,20 @@ def coins(seed: int | None, number: int, client: str = "") -> np.random.Generato
 
 def keep_plain(folder: Path, generator: Generator, number: int, facts: RunFacts) -> None:
     """Write a checkpoint of a run without noise, and its document."""
-    runs.save_checkpoint(folder, number, generator.state_dict(), {})
-    document = {"schema": runs.SCHEMA, "kind": "synthesis", "generator": "fedgp", "tacita": __version__}
-    runs.write_json(folder, "run.json", {**document, "torch": torch.__version__, "rounds": number, **facts.to_dict()})
+    run = Run(folder)
+    run.save(number, generator.state_dict(), {})
+    run.write(rounds=number, ledgers=[], facts=facts.to_dict())
 
 
 def restore_plain(folder: Path, generator: Generator) -> tuple[int, RunFacts]:
     """Put the newest checkpoint into the generator and return its round and the run's facts."""
-    document = runs.read_json(folder, "run.json")
-    tensors, saved = runs.load_checkpoint(folder)
+    run = Run.open(folder, PLAIN)
+    state, saved = run.load()
     try:
-        generator.load_state_dict(tensors)
-        facts = RunFacts.from_dict({name: document[name] for name in RunFacts("", "", False).to_dict()})
-        return int(saved["step"]), facts.with_status("running")
+        generator.load_state_dict(state)
     except (KeyError, TypeError, RuntimeError) as error:
-        raise runs.RunError(f"The run in {str(folder)!r} is damaged: {error}") from error
+        raise RunError(f"The run in {str(folder)!r} is damaged: {error}") from error
+    return int(saved["step"]), run.facts.with_status("running")
 
 
 def plain_end(this: Ready, folder: Path, generator: Generator, facts: RunFacts) -> Label:
@@ -470,11 +472,23 @@ def plain_end(this: Ready, folder: Path, generator: Generator, facts: RunFacts) 
     done = facts.with_status("done")
     keep_plain(folder, generator, this.recipe.rounds, done)
     label = plain_label(this.recipe, done, this.recipe.rounds)
-    write_label(folder, label)
+    Run(folder).write_label(label)
     return label
 
 
 # Labels.
+
+
+def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
+    """Return the label of a federated generator's run directory; the data are not needed."""
+    run = Run.open(folder)
+    if run.kind == KIND:
+        return private_label(label_of_federation(folder, delta=delta))
+    recipe = recipe_of(folder)[0]
+    if delta is not None:
+        recipe = replace(recipe, delta=_check.probability("delta", delta))
+    with run.reading():
+        return plain_label(recipe, run.facts, int(run.document()["rounds"]))
 
 
 def private_label(label: Label) -> Label:

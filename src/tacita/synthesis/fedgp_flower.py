@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacita import runs
 from tacita.federated.client import Part
 from tacita.federated.flower import PrivateStrategy  # tells if Flower is missing
 from tacita.federated.flower_client import (
@@ -20,6 +19,7 @@ from tacita.federated.local import client_name
 from tacita.federated.recipes import quiet_flower, simulate
 from tacita.label import Label
 from tacita.owner import Owner
+from tacita.runs import Run
 from tacita.synthesis.fedgp import (
     FedGP,
     Progress,
@@ -33,7 +33,6 @@ from tacita.synthesis.fedgp import (
     restore_plain,
 )
 from tacita.synthesis.networks import Generator
-from tacita.training.labels import write_label
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict  # isort: skip
 from flwr.clientapp import ClientApp  # isort: skip
@@ -117,16 +116,16 @@ def serve(this: Ready, folder: Path, grid: Grid, generator: Generator, progress:
     keep_recipe(this.recipe, folder, "flower")
     strategy.start(grid, arrays, evaluate_fn=show)
     label = private_label(strategy.label())
-    write_label(folder, label)
+    Run(folder).write_label(label)
     return label
 
 
 def _serve_plain(this: Ready, folder: Path, grid: Grid, generator: Generator, progress: Progress | None) -> Label:
     taken, facts = 0, this.facts
-    if (folder / "run.json").exists():
+    if Run(folder).exists:
         taken, facts = restore_plain(folder, generator)
     else:
-        keep_recipe(this.recipe, runs.create(folder), "flower")
+        keep_recipe(this.recipe, Run.create(folder).folder, "flower")
 
     def show(number: int, arrays: ArrayRecord) -> None:
         if number == 0:

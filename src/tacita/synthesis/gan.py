@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 
-from tacita import _check, runs
+from tacita import _check
 from tacita._check import PrivacyError
+from tacita.runs import Run, RunError
 from tacita.synthesis.networks import Critic, Generator, draw_latent
 from tacita.training.gradients import clipped_sum
 from tacita.training.records import record_loss
@@ -274,25 +275,22 @@ class WganTraining:
             "critic": self.optimizer.state_dict(),
             "companion": self.game.companion().state_dict(),
         }
-        *tensors, (_, skeleton) = list(runs.flatten(state))
-        document = {"skeleton": skeleton, "plan": asdict(self.plan)}
-        runs.save_checkpoint(self._folder, self.taken, dict(tensors), document)
+        Run(self._folder).save(self.taken, state, {"plan": asdict(self.plan)})
 
     def restore(self) -> None:
         """Go on from the newest checkpoint."""
         if self._folder is None:
-            raise runs.RunError("This training has no run directory to go on from.")
-        tensors, saved = runs.load_checkpoint(self._folder)
+            raise RunError("This training has no run directory to go on from.")
+        state, saved = Run(self._folder).load()
         if saved.get("plan") != asdict(self.plan):
             raise PrivacyError("The plan is not the one that the checkpoint was made by: a run keeps what it declared.")
         try:
-            state = runs.unflatten(saved["skeleton"], tensors)
             self.game.load_state_dict(state["game"])
             self.optimizer.load_state_dict(state["critic"])
             self.game.companion().load_state_dict(state["companion"])
             self.taken = int(saved["step"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise runs.RunError(f"The checkpoint does not fit this generator: {error}") from error
+            raise RunError(f"The checkpoint does not fit this generator: {error}") from error
 
 
 def adam(parameters: Any, learning_rate: float) -> torch.optim.Adam:

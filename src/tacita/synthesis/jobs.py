@@ -13,7 +13,6 @@ import torch
 
 from tacita import runs
 from tacita.data import Dataset, Real, load
-from tacita.facts import RunFacts
 from tacita.label import Label
 from tacita.owner import Owner
 from tacita.report.page import page_template
@@ -29,7 +28,6 @@ from tacita.synthesis.quality import measure, outlier_control, write_quality
 from tacita.synthesis.recipes import Recipe, fresh_generator, prepare, recipe_of, write_recipe
 from tacita.synthesis.release import release, released_dataset, write_release
 from tacita.synthesis.students import Labelled
-from tacita.training.labels import write_label
 
 if TYPE_CHECKING:
     from tacita.synthesis.fedgp import FedGP
@@ -70,7 +68,7 @@ class Job:
 
     def _label(self) -> Label:
         label = label_of_run(self.folder)
-        write_label(self.folder, label)
+        runs.Run(self.folder).write_label(label)
         return label
 
     def _inspect(self) -> None:
@@ -95,10 +93,8 @@ class Job:
             untrained=self._control,
             progress=tell,
         )
-        document = runs.read_json(self.folder, "run.json")
-        facts = RunFacts.from_dict({name: document[name] for name in RunFacts("", "", False).to_dict()})
-        document |= facts.with_metrics(found.metrics).to_dict()
-        runs.write_json(self.folder, "run.json", document)
+        run = runs.Run(self.folder)
+        run.write(facts=run.facts.with_metrics(found.metrics).to_dict())
         typical = typical_of_run(self.folder)
         outliers = None if typical is None else outlier_control(typical)
         write_quality(self.folder, task, synthetic, found, label, outliers)
@@ -112,7 +108,7 @@ def start(recipe: Recipe, folder: str | Path) -> Job:
     """Make a recipe ready in a new run directory."""
     page_template()  # a missing extra is told now, not after the work
     task = prepare(recipe)
-    where = runs.create(folder)
+    where = runs.Run.create(folder).folder
     owner = Owner(where).hold()
     write_recipe(where, task)
     try:
@@ -124,12 +120,8 @@ def start(recipe: Recipe, folder: str | Path) -> Job:
 
 def restart(folder: str | Path) -> Job:
     """Make an interrupted run ready to go on."""
+    recipe, coins = recipe_of(folder)
     where = Path(folder)
-    if runs.read_json(where, "run.json").get("kind") != "synthesis":
-        raise runs.RunError(
-            f"{str(where)!r} is not a generator's run; for a training there is `tacita train --resume`."
-        )
-    recipe, coins = recipe_of(where)
     task = prepare(recipe, coins)
     with Owner(where).opening() as owner:
         return Job(remake(task, where), where, owner)

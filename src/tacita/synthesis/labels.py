@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tacita import _check, runs
+from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting import composed, gaussian_release, participation_bound
 from tacita.assumptions import assume
@@ -26,6 +26,8 @@ from tacita.label import (
     status_rows,
 )
 from tacita.ledger import Ledger
+from tacita.runs import Run, RunError, read_json
+from tacita.synthesis.recipes import KIND
 from tacita.training.followed import Panel
 from tacita.training.labels import Standing, standing_of_run
 from tacita.training.plan import Plan
@@ -36,22 +38,13 @@ _AUDIT = "tacita synthesise --resume RUN"
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a generator's run directory; the data are not needed."""
-    where = Path(folder)
-    document = runs.read_json(where, "run.json")
-    if document.get("kind") != "synthesis":
-        raise runs.RunError(f"{str(where)!r} is not a generator's run.")
-    try:
-        facts = RunFacts.from_dict({name: document[name] for name in RunFacts("", "", False).to_dict()})
-        asked = runs.read_json(where, "recipe.json")
-        recipe = asked["recipe"]
-        if recipe.get("generator", asked.get("kind")) != document["generator"]:
+    run = Run.open(folder, KIND)
+    where, document, recipe, facts = run.folder, run.document(), run.recipe, run.facts
+    with run.reading():
+        if recipe["generator"] != document["generator"]:
             raise PrivacyError("The run was made by another generator than its recipe says.")
         total = float(recipe["delta"]) if delta is None else _check.probability("delta", delta)
         made: Label = _MAKERS[str(document["generator"])](where, document, recipe, facts, total)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise runs.RunError(f"The run in {str(where)!r} is damaged: {error}") from error
-    if document["generator"] == "fedgp":
-        return made  # how many records were drawn from a federation's generator is not kept
     rows = (("Released records", str(document.get("released", "none yet"))),)
     readings = replace(made.readings or Readings(), audit=findings_of(where))
     return replace(
@@ -64,24 +57,14 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     )
 
 
-def label_of_federation(folder: str | Path, *, delta: float | None = None) -> Label:
-    """Return the label of a federation's run directory; where it made a generator, with what is particular about it."""
-    from tacita.federated.local import label_of_run as plain
-    from tacita.synthesis.fedgp import private_label
-
-    where, made = Path(folder), plain(folder, delta=delta)
-    fedgp = (where / "recipe.json").is_file() and runs.read_json(where, "recipe.json").get("kind") == "fedgp"
-    return private_label(made) if fedgp else made
-
-
 def findings_of(folder: Path) -> tuple[Finding, ...]:
     """Return what attacks found, if the run's quality was measured."""
     if not (folder / "quality.json").is_file():
         return ()
     try:
-        return tuple(Finding.from_dict(row) for row in runs.read_json(folder, "quality.json")["findings"])
+        return tuple(Finding.from_dict(row) for row in read_json(folder, "quality.json")["findings"])
     except (KeyError, TypeError, ValueError) as error:
-        raise runs.RunError(f"quality.json in {str(folder)!r} is damaged: {error} Delete it.") from error
+        raise RunError(f"quality.json in {str(folder)!r} is damaged: {error} Delete it.") from error
 
 
 def typical_of_run(folder: Path) -> Callable[[float], float] | None:
@@ -108,8 +91,7 @@ def _embedding(
             raise PrivacyError("The run's plan is not the one that its ledger froze before the release.")
         if ledger.charged(name) == 0:
             raise PrivacyError("Nothing was released yet: there is nothing to label.")
-    tensors, saved = runs.load_checkpoint(folder)
-    state = runs.unflatten(saved["skeleton"], tensors)
+    state, saved = Run(folder).load()
     if saved["id"] != name or float(state["embedding"]["settings"][0]) != plan.noise_multiplier:
         raise PrivacyError("The kept release belongs to another run.")
     panels = {n: Panel.restore(None, part, saved["panels"][n], budget=None) for n, part in state["panels"].items()}
@@ -243,7 +225,7 @@ def _papers(
     folder: Path, document: Mapping[str, Any], recipe: Mapping[str, Any], facts: RunFacts, delta: float
 ) -> Label:
     plan = document["plan"]
-    _, saved = runs.load_checkpoint(folder)
+    _, saved = Run(folder).load()
     if {**saved["plan"], "sample_rate": plan["sample_rate"]} != plan or int(saved["step"]) > int(plan["steps"]):
         raise PrivacyError("The plan is not the one that the generator was trained by.")
     if plan["sample_rate"] != min(1.0, plan["batch_size"] / plan["size"]):
@@ -268,14 +250,6 @@ def _papers(
     )
 
 
-def _federated(
-    folder: Path, document: Mapping[str, Any], recipe: Mapping[str, Any], facts: RunFacts, delta: float
-) -> Label:
-    from tacita.synthesis.fedgp import FedGP, plain_label
-
-    return plain_label(FedGP(**{**recipe, "delta": delta}), facts, int(document["rounds"]))
-
-
 def _readings(facts: RunFacts, panels: str, *, typical: tuple[Guarantee, ...] = ()) -> Readings:
     return Readings(typical=typical, panels=panels, metrics=facts.metrics, facts=_owner_facts(facts))
 
@@ -293,5 +267,4 @@ _MAKERS: dict[str, Any] = {
     "private-wgan": _critic,
     "wgan-gp": _plain,
     "papers-wgan": _papers,
-    "fedgp": _federated,
 }

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita import __version__, runs
 from tacita._check import PrivacyError
 from tacita.accounting import BayesianAccountant, calibrate_composed, calibrate_gaussian, most_spent
 from tacita.facts import RunFacts
@@ -30,6 +29,7 @@ from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 from tacita.ledger.costs import cost_units, total_epsilon
 from tacita.ledger.rows import State
 from tacita.owner import Owner
+from tacita.runs import Run, RunError
 from tacita.synthesis import embedding as embeddings
 from tacita.synthesis.gan import Game, Wgan, WganTraining, adam, game_loss, game_records, quickest_chunk
 from tacita.synthesis.networks import Generator, make_critic, make_generator
@@ -124,16 +124,9 @@ def _facts(task: Task) -> RunFacts:
 
 def write_run(folder: Path, task: Task, facts: RunFacts, **more: Any) -> None:
     """Write run.json."""
-    document = {
-        "schema": runs.SCHEMA,
-        "kind": "synthesis",
-        "generator": task.recipe.generator,
-        "tacita": __version__,
-        "torch": torch.__version__,
-        **more,
-        **facts.to_dict(),
-    }
-    runs.write_json(folder, "run.json", document)
+    run = Run(folder)
+    ledgers = [run.place(ledger_path(task.recipe, folder))] if task.recipe.private else []
+    run.write(generator=task.recipe.generator, ledgers=ledgers, facts=facts.to_dict(), **more)
 
 
 def _pool(batch_size: int, classes: int) -> int:
@@ -239,21 +232,18 @@ class EmbeddingMaker:
         self._write()
 
     def _go_on(self) -> None:
-        document = runs.read_json(self.folder, "run.json")
-        try:
+        run = Run(self.folder)
+        document = run.document()
+        with run.reading():
             self.plan, self.identity = Plan.from_dict(document["plan"]), str(document["id"])
-            self.head = str(document["head"])
-            self.facts = RunFacts.from_dict({k: document[k] for k in RunFacts("", "", False).to_dict()})
-        except (KeyError, TypeError) as error:
-            raise runs.RunError(f"The run in {str(self.folder)!r} is damaged: {error}") from error
+            self.head, self.facts = str(document["head"]), run.facts
         self.random = randomness(None)
-        if any((self.folder / "checkpoints").glob("step-*.json")):
+        if run.has_checkpoint:
             self._take()
 
     def _take(self) -> None:
-        tensors, saved = runs.load_checkpoint(self.folder)
+        state, saved = Run(self.folder).load()
         try:
-            state = runs.unflatten(saved["skeleton"], tensors)
             self._released = embeddings.Embedding.from_tensors(state["embedding"])
             self.panels = {
                 name: Panel.restore(None, part, saved["panels"][name], budget=None)
@@ -262,7 +252,7 @@ class EmbeddingMaker:
             if state["generator"]:
                 self.generator.load_state_dict(state["generator"])
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-            raise runs.RunError(f"The checkpoint does not fit this generator: {error}") from error
+            raise RunError(f"The checkpoint does not fit this generator: {error}") from error
         self.shares, self.fitted = self._released.proportions.numpy(), bool(state["generator"])
 
     def run(self, progress: Progress) -> None:
@@ -328,10 +318,8 @@ class EmbeddingMaker:
             "generator": self.generator.state_dict() if step > 1 else {},
             "panels": {name: tensors for name, (tensors, _) in followed.items()},
         }
-        *tensors, (_, skeleton) = list(runs.flatten(state))
         plain = {name: document for name, (_, document) in followed.items()}
-        document = {"skeleton": skeleton, "panels": plain, "id": self.identity}
-        runs.save_checkpoint(self.folder, step, dict(tensors), document)
+        Run(self.folder).save(step, state, {"panels": plain, "id": self.identity})
 
     def _write(self) -> None:
         write_run(self.folder, self.task, self.facts, id=self.identity, plan=self.plan.to_dict(), head=self.head)
@@ -366,8 +354,7 @@ class GanMaker:
                     require_budget(ledger, self.parts)
             self._write()
         else:
-            document = runs.read_json(self.folder, "run.json")
-            self.parts = [(rate, noise, steps) for rate, noise, steps in document["parts"]]
+            self.parts = [(rate, noise, steps) for rate, noise, steps in Run(self.folder).document()["parts"]]
         self.critic = self._critic()
         self.annotation = self._annotation() if recipe.annotator else None
         self.steps = self.critic.plan.steps + (self.annotation.plan.steps if self.annotation else 0)
@@ -504,7 +491,7 @@ class PlainMaker:
         )
         rng = np.random.default_rng(None if self.resume else recipe.seed)
         self.training = WganTraining(self.plan, game, *task.train, rng=rng, run_dir=self.folder)
-        if self.resume and any((self.folder / "checkpoints").glob("step-*.json")):
+        if self.resume and Run(self.folder).has_checkpoint:
             self.training.restore()
         self.steps = self.plan.steps
         self._write()

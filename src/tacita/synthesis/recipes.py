@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita import _check, runs
+from tacita import _check
 from tacita.data import Dataset
+from tacita.runs import Run
 from tacita.training.recipes import check_words, dataset_of, parts_of, read_recipe
 
+KIND = "synthesis"
 GENERATORS = ("mean-embedding", "private-wgan", "wgan-gp", "papers-wgan")
 _SMALL = 16  # images with a shorter side
 
@@ -182,19 +184,14 @@ def prepare(recipe: Recipe, coins: int | None = None) -> Task:
 
 def write_recipe(folder: Path, task: Task) -> None:
     """Keep the recipe, and the coins that held records out."""
-    document = {"kind": "synthesis", "recipe": asdict(task.recipe), "coins": str(task.coins)}
-    runs.write_json(folder, "recipe.json", document)
+    Run(folder).write(kind=KIND, family=KIND, recipe=asdict(task.recipe), coins=str(task.coins))
 
 
 def recipe_of(folder: str | Path) -> tuple[Recipe, int]:
     """Read back what `write_recipe` wrote."""
-    document = runs.read_json(Path(folder), "recipe.json")
-    try:
-        known = {f.name for f in fields(Recipe)}
-        table = {name: value for name, value in document["recipe"].items() if name in known}
-        return Recipe.from_dict(table), int(document["coins"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise runs.RunError(f"The recipe of the run in {str(folder)!r} is damaged: {error}") from error
+    run = Run.open(folder, KIND)
+    with run.reading():
+        return Recipe.from_dict(run.recipe), int(run.document()["coins"])
 
 
 def fresh_generator(seed: int | None) -> np.random.Generator:

@@ -35,8 +35,7 @@ def release(maker: Maker, folder: Path) -> Labelled:
     rng = fresh_generator(None if task.recipe.seed is None else task.recipe.seed + 2)
     drawn = sample(maker.generator, task.samples, rng=rng, shares=maker.shares, annotate=maker.annotate)
     write_release(folder, drawn, task.dataset)
-    document = runs.read_json(folder, "run.json")
-    runs.write_json(folder, "run.json", {**document, "released": task.samples})
+    runs.Run(folder).write(released=task.samples)
     return released(folder, task.dataset)
 
 

@@ -11,7 +11,6 @@ except ImportError as error:
 from tacita.training.gradients import clipped_sum as clipped_sum
 from tacita.training.gradients import record_norms as record_norms
 from tacita.training.labels import label_of_run as label_of_run
-from tacita.training.labels import write_label as write_label
 from tacita.training.loop import PrivateTraining as PrivateTraining
 from tacita.training.loop import Step as Step
 from tacita.training.plan import Plan as Plan

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacita import _check, runs
+from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting import MomentsBudget
 from tacita.accounting.filters import Budget
@@ -33,7 +33,7 @@ from tacita.label import (
 )
 from tacita.ledger import Ledger
 from tacita.owner import Owner
-from tacita.report.page import label_html
+from tacita.runs import Run, RunError, read_json
 from tacita.training.followed import Panel
 from tacita.training.plan import Pair, Plan, filter_epsilon
 
@@ -138,51 +138,40 @@ class Standing:
 
 def declare_end(folder: str | Path, reason: str) -> None:
     """End the run of a run directory, declaring that this depended on nothing private; see `PrivateTraining.end`."""
-    where = Path(folder)
-    document = runs.read_json(where, "run.json")
-    runs.refuse_others(where, document)
-    with Owner(where).opening() as owner, Ledger.open(_ledger_of(where, document)) as ledger:
-        ledger.end(str(document["id"]), reason)
+    run = Run.open(folder, "training")
+    (where,) = run.ledgers
+    with Owner(run.folder).opening() as owner, Ledger.open(where) as ledger:
+        ledger.end(str(run.document()["id"]), reason)
     owner.close()
-
-
-def _ledger_of(folder: Path, document: Mapping[str, Any]) -> Path:
-    return folder / "ledger.sqlite" if document["ledger_file"] is None else Path(document["ledger_file"])
 
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a run directory, from its newest checkpoint; the data are not needed."""
     found = standing_of_run(folder)
     total = found.plan.delta if delta is None else _check.probability("delta", delta)
-    return with_audit(found.label(total), Path(folder), found.taken)
+    return with_audit(found.label(total), Run(Path(folder)), found.taken)
 
 
 def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> Standing:
     """Read a run directory; its ledger, at another place if one is given, says how many steps count."""
-    where = Path(folder)
-    document = runs.read_json(where, "run.json")
-    runs.refuse_others(where, document)
-    tensors, saved = runs.load_checkpoint(where)
-    try:
-        plan = Plan.from_dict(document["plan"])
-        facts = RunFacts.from_dict({k: document[k] for k in asdict(RunFacts("", "", False))})
-        state = runs.unflatten(saved["skeleton"], tensors)
+    run = Run.open(folder, "training")
+    document, (state, saved) = run.document(), run.load()
+    with run.reading():
+        plan, facts = Plan.from_dict(document["plan"]), run.facts
         panels = {
             name: Panel.restore(None, part, saved["panels"][name], budget=plan.record_budget)
             for name, part in state["panels"].items()
         }
         groups = {n: (t.numpy(), list(saved["groups"][n])) for n, t in state["groups"].items()}
-        where_ledger, name = ledger_file or _ledger_of(where, document), str(document["id"])
+        name = str(document["id"])
         if saved["id"] != name:
             raise PrivacyError("The checkpoint belongs to another run.")
-        with Ledger.open(where_ledger) as ledger:
+        with Ledger.open(ledger_file or run.ledgers[0]) as ledger:
             if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
                 raise PrivacyError("The run's plan is not the one that its ledger froze before the first step.")
             step, head = int(saved["step"]), str(saved["head"])
             taken = ledger.standing(name, step=step, head=head, clean=saved["clean"] is True)
             ended, promise = ledger.ended(name), ledger.promise(name)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise runs.RunError(f"The run in {str(where)!r} is damaged: {error}") from error
     if taken == 0:
         raise PrivacyError("No step was taken yet: there is nothing to label.")
     taken = plan.steps if facts.status == "failed" else taken
@@ -191,26 +180,19 @@ def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> S
     return Standing(plan, taken, panels, facts, groups, ended, promise)
 
 
-def with_audit(label: Label, folder: Path, taken: int) -> Label:
+def with_audit(label: Label, run: Run, taken: int) -> Label:
     """Return the label with what attacks found, if the run directory has an audit of as many steps."""
-    if label.readings is None or not (folder / "audit.json").exists():
+    if label.readings is None or not (run.folder / "audit.json").exists():
         return label
-    document = runs.read_json(folder, "audit.json")
+    document = read_json(run.folder, "audit.json")
     try:
         if (document["steps"], document["delta"]) != (taken, label.worst.delta):
             checks = (*label.readings.checks, assume("audit-outdated"))
             return replace(label, readings=replace(label.readings, checks=checks))
         found = tuple(Finding.from_dict(row) for row in document["findings"])
     except (KeyError, TypeError, ValueError) as error:
-        raise runs.RunError(f"The audit in {str(folder)!r} is damaged: {error} Delete audit.json.") from error
+        raise RunError(f"The audit in {str(run.folder)!r} is damaged: {error} Delete audit.json.") from error
     return replace(label, readings=replace(label.readings, audit=found))
-
-
-def write_label(folder: Path, label: Label, *, include: Iterable[str] = ()) -> None:
-    """Write guarantee.json, label.html (safe to publish) and label-owner.html."""
-    runs.write_json(folder, "guarantee.json", label.to_dict())
-    runs.write_text(folder, "label.html", label_html(label.public(include)))
-    runs.write_text(folder, "label-owner.html", label_html(label))
 
 
 def reading_times(plan: Plan) -> range:

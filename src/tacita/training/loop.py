@@ -19,20 +19,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita import __version__, _check, runs
+from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting import BayesianAccountant
 from tacita.accounting.filters import Budget
-from tacita.facts import RunFacts, Status
+from tacita.facts import MEMORY, RunFacts, Status
 from tacita.guarantee import Guarantee
 from tacita.label import Label
 from tacita.ledger import Ledger
 from tacita.owner import Owner
 from tacita.report.page import page_template
+from tacita.runs import Run, RunError
 from tacita.training.charges import Charges, ledger_at
 from tacita.training.followed import Panel
 from tacita.training.gradients import Clipped, clipped_sum, record_norms
-from tacita.training.labels import Standing, reading, reading_times, with_audit, write_label
+from tacita.training.labels import Standing, reading, reading_times, with_audit
 from tacita.training.plan import Pair, Plan, make_plan
 from tacita.training.randomness import randomness
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
@@ -327,10 +328,10 @@ class PrivateTraining:
             self._groups,
             *self._ending(),
         ).label(total)
-        if self.run_dir is not None:
-            label = with_audit(label, self.run_dir, taken)
+        if self._run is not None:
+            label = with_audit(label, self._run, taken)
             self._write_run()
-            write_label(self.run_dir, label)
+            self._run.write_label(label)
         return label
 
     def _ending(self) -> tuple[str, Pair | None]:
@@ -384,6 +385,11 @@ class PrivateTraining:
         return self._records.tensors, None if self._held is None else self._held.tensors
 
     @property
+    def run_dir(self) -> Path | None:
+        """Where the run is written."""
+        return None if self._run is None else self._run.folder
+
+    @property
     def status(self) -> Status:
         """`running`, `done`, `interrupted`, `resumed`, `failed` or `stopped …`."""
         return self._facts.status
@@ -419,16 +425,13 @@ class PrivateTraining:
         Steps that were charged after the last checkpoint may have left the process before it died, so they
         are neither repeated nor refunded: they count among the planned ones, at the clip bound.
         """
-        folder = Path(run_dir)
-        runs.read_json(folder, "run.json")  # no such run is told first
+        run = Run.open(run_dir, "training")
         made = cls.__new__(cls)
         made._attach(model, loss_fn, dataset, holdout, optimizer, scheduler, chunk)
         made._companions = dict(companions or {})
-        made._own(folder)  # before the checkpoint is read, so that it is nobody else's any more
+        made._own(run.folder)  # before the checkpoint is read, so that it is nobody else's any more
         with made._owner.opening():
-            document = runs.read_json(folder, "run.json")
-            tensors, saved = runs.load_checkpoint(folder)
-            made._restore(folder, document, tensors, saved, ledger)
+            made._restore(run, ledger)
         return made
 
     # Setting up.
@@ -456,7 +459,7 @@ class PrivateTraining:
                 try_one(model, self._loss, self._detached(), records)
         self._team.check_same(self._parameters)
         self._stepping = threading.Lock()
-        self.run_dir: Path | None = None
+        self._run: Run | None = None
         self._ledger: Ledger | None = None
         self._iterator = None
         self._owner = Owner()
@@ -505,13 +508,14 @@ class PrivateTraining:
 
     def _open(self, run_dir: str | Path | None, ledger: Ledger | str | Path | None) -> None:
         if run_dir is not None:
-            self.run_dir = runs.create(run_dir)
-            self._owner = Owner(self.run_dir).hold()
-        own = self.run_dir / "ledger.sqlite" if self.run_dir is not None else ":memory:"
+            self._run = Run.create(run_dir)
+            self._owner = Owner(self._run.folder).hold()
+        own = self._run.folder / "ledger.sqlite" if self._run is not None else MEMORY
         self._ledger = ledger_at(own if ledger is None else ledger, unit=self.plan.unit)
         self._facts = self._facts.with_ledger(self._ledger.path.name, shared=ledger is not None)
         self._charges.open(self._random)
-        if self.run_dir is not None:
+        if self._run is not None:
+            self._run.write(kind="training", family="training")
             self._write_run()
             self._save(clean=False)
 
@@ -642,10 +646,10 @@ class PrivateTraining:
         return self._ledger
 
     def _note(self, step: Step) -> None:
-        if self.run_dir is None or not self._team.leads:
+        if self._run is None or not self._team.leads:
             return
         row = {"step": step.number, "loss": step.loss if np.isfinite(step.loss) else None, "norms": step.norms}
-        runs.append_metrics(self.run_dir, row)
+        self._run.append_metrics(row)
         if (
             self.taken == self._charged
             and self.taken // self._save_every > (self.taken - self._block) // self._save_every
@@ -666,7 +670,7 @@ class PrivateTraining:
             self._facts = self._facts.with_status("done")
         elif self.taken > 0 and self._facts.status != "budget-spent":
             self._facts = self._facts.with_status("interrupted")
-        if self.run_dir is None:
+        if self._run is None:
             return
         try:
             self._paused_at = self._charges.head  # first: a clean checkpoint must be claimed even if writing fails here
@@ -705,21 +709,15 @@ class PrivateTraining:
         self._charged = self._charges.charged
 
     def _write_run(self) -> None:
-        if self.run_dir is None:
+        if self._run is None:
             return
-        document = {
-            "schema": runs.SCHEMA,
-            "id": self._identity,
-            "tacita": __version__,
-            "torch": torch.__version__,
-            "plan": self.plan.to_dict(),
-            "ledger_file": None
-            if self._book.path == self.run_dir / "ledger.sqlite"
-            else str(self._book.path.resolve()),
-            "seed_fingerprint": self._random.fingerprint,
-            **self._facts.to_dict(),
-        }
-        runs.write_json(self.run_dir, "run.json", document)
+        self._run.write(
+            id=self._identity,
+            plan=self.plan.to_dict(),
+            facts=self._facts.to_dict(),
+            ledgers=[self._run.place(self._book.path)],
+            seed_fingerprint=self._random.fingerprint,
+        )
 
     def _save(self, *, clean: bool) -> None:
         state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -732,27 +730,26 @@ class PrivateTraining:
         panels = {name: panel.state() for name, panel in self._panels.items()}
         state["panels"] = {name: tensors for name, (tensors, _) in panels.items()}
         state["groups"] = {name: torch.from_numpy(codes) for name, (codes, _) in self._groups.items()}
-        *tensors, (_, skeleton) = list(runs.flatten(state))
         document = {
             "id": self._identity,
             "clean": clean,
             "head": self._charges.head,
-            "skeleton": skeleton,
             "panels": {name: plain for name, (_, plain) in panels.items()},
             "groups": {name: values for name, (_, values) in self._groups.items()},
             "data": self._fingerprint,
             "facts": self._facts.to_dict(),
         }
-        runs.save_checkpoint(self.run_dir, self.taken, dict(tensors), document)  # type: ignore[arg-type]
+        if self._run is not None:
+            self._run.save(self.taken, state, document)
 
-    def _restore(self, folder: Path, document: Any, tensors: Any, saved: Any, ledger: Ledger | None) -> None:
-        self.run_dir = folder
+    def _restore(self, run: Run, ledger: Ledger | None) -> None:
+        self._run, document = run, run.document()
+        state, saved = run.load()
         try:
             self.plan = Plan.from_dict(document["plan"])
             self._identity, self._fingerprint = str(document["id"]), str(saved["data"])
             self._facts = RunFacts.from_dict(saved["facts"])
-            state = runs.unflatten(saved["skeleton"], tensors)
-            where = folder / "ledger.sqlite" if document["ledger_file"] is None else Path(document["ledger_file"])
+            (where,) = run.ledgers
             head, clean = str(saved["head"]), saved["clean"] is True
             if saved["id"] != self._identity:
                 raise PrivacyError("The checkpoint belongs to another run.")
@@ -769,7 +766,7 @@ class PrivateTraining:
                 name: self._restored_panel(name, part, saved["panels"][name]) for name, part in state["panels"].items()
             }
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-            raise runs.RunError(f"The checkpoint does not fit this model, optimizer or dataset: {error}") from error
+            raise RunError(f"The checkpoint does not fit this model, optimizer or dataset: {error}") from error
         self._random = randomness(None)  # fresh, whatever the run was started with
         start, charged = 0, 0
         if self._team.leads:
@@ -778,7 +775,7 @@ class PrivateTraining:
             start = self._charges.standing(int(saved["step"]), head, clean=clean, resume=True)
             charged = self._charges.charged
         else:
-            self.run_dir, self._panels = None, {}
+            self._run, self._panels = None, {}
         start, charged = self._team.agree(None, (start, charged))
         for panel in self._panels.values():
             panel.lose(start - int(saved["step"]))

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita import _check, runs
+from tacita import _check
 from tacita._check import PrivacyError
 from tacita._guard import attempt, held
 from tacita.accounting import token_profile
 from tacita.data import Dataset, Schema, load, read_table
 from tacita.label import Label
+from tacita.runs import Run, RunError
 from tacita.training.loop import PrivateTraining, Step
 from tacita.training.records import Records
 
@@ -277,7 +278,7 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
         name=recipe.name or dataset.name,
         purpose=recipe.purpose,
     )
-    runs.write_json(Path(run_dir), "recipe.json", {"recipe": asdict(recipe), "coins": str(coins)})
+    Run(Path(run_dir)).write(recipe=asdict(recipe), coins=str(coins))
     return Job(recipe, dataset, model, private, held)
 
 
@@ -313,14 +314,14 @@ class Trained:
 def reopen(run_dir: str | Path) -> Trained:
     """Return the model and the records of a recipe's run."""
     recipe, coins = _recipe_of(run_dir)
-    tensors, saved = runs.load_checkpoint(Path(run_dir))
+    state, saved = Run.open(run_dir, "training").load()
     dataset, model, loss, _, (train, held, _) = _prepare(recipe, coins)
     if saved.get("data") != Records(train).fingerprint():
         raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
     try:
-        model.load_state_dict(runs.unflatten(saved["skeleton"], tensors)["model"])
+        model.load_state_dict(state["model"])
     except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-        raise runs.RunError(f"The checkpoint does not fit the recipe's model: {error}") from error
+        raise RunError(f"The checkpoint does not fit the recipe's model: {error}") from error
 
     def remake() -> tuple[nn.Module, torch.optim.Optimizer, None]:
         with torch.random.fork_rng(devices=[]):
@@ -331,12 +332,9 @@ def reopen(run_dir: str | Path) -> Trained:
 
 
 def _recipe_of(run_dir: str | Path) -> tuple[Recipe, int]:
-    document = runs.read_json(Path(run_dir), "recipe.json")
-    runs.refuse_others(Path(run_dir), document)
-    try:
-        return Recipe.from_dict(document["recipe"]), int(document["coins"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise runs.RunError(f"The recipe of the run in {str(run_dir)!r} is damaged: {error}") from error
+    run = Run.open(run_dir, "training")
+    with run.reading():
+        return Recipe.from_dict(run.recipe), int(run.document()["coins"])
 
 
 def _prepare(

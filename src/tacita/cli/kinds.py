@@ -1,0 +1,135 @@
+"""The table of kinds of runs: who labels them, who ends them, who attacks them, and how they are resumed.
+
+A new kind of run is one entry here. Modules are loaded when they are needed, so that a command loads its own kind alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacita.runs import Run, RunError
+
+if TYPE_CHECKING:
+    from tacita.label import Label
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What can be done with a kind of run. Functions are given as `module:function`.
+
+    Attributes:
+        words: What it is, for messages.
+        label: Builds the label from the folder; takes `delta`.
+        end: Declares that the run ended for reasons that depended on nothing private; empty if it cannot be ended.
+        attack: Attacks the run; empty if there is no attack on it.
+        resume: How to go on with it; `{run}` is its folder.
+        unattacked: Why there is no attack.
+    """
+
+    words: str
+    label: str
+    end: str = ""
+    attack: str = ""
+    resume: str = ""
+    unattacked: str = ""
+
+
+KINDS = {
+    "training": Kind(
+        words="a training",
+        label="tacita.training.labels:label_of_run",
+        end="tacita.training.labels:declare_end",
+        attack="tacita.audit.attacks:run",
+        resume="tacita train --resume {run}",
+    ),
+    "inference": Kind(
+        words="a fit of a Pyro model",
+        label="tacita.inference.labels:label_of_run",
+        end="tacita.training.labels:declare_end",
+        attack="tacita.audit.attacks:run",
+        resume="tacita.inference.resume in Python",
+    ),
+    "final-samples": Kind(
+        words="a release of posterior draws",
+        label="tacita.inference.replays:label_of_run",
+        resume="tacita.inference.resume in Python",
+        unattacked="there is no private training in it",
+    ),
+    "federation": Kind(
+        words="a federation",
+        label="tacita.federated.local:label_of_run",
+        end="tacita.federated.local:declare_end",
+        resume="tacita federate --resume {run}",
+        unattacked="it is not trained as one dataset",
+    ),
+    "synthesis": Kind(
+        words="a generator",
+        label="tacita.synthesis.labels:label_of_run",
+        resume="tacita synthesise --resume {run}",
+        unattacked="it is attacked when its quality is measured: `tacita synthesise --resume {run}`",
+    ),
+    "federated-generator": Kind(
+        words="a federated generator",
+        label="tacita.synthesis.fedgp:label_of_run",
+        end="tacita.federated.local:declare_end",
+        resume="tacita synthesise --resume {run}",
+        unattacked="it is not trained as one dataset",
+    ),
+    "plain-federated-generator": Kind(
+        words="a federated generator without privacy",
+        label="tacita.synthesis.fedgp:label_of_run",
+        resume="tacita synthesise --resume {run}",
+        unattacked="it gives no guarantee to break",
+    ),
+}
+
+
+def kind_of(run: Path) -> Kind:
+    """Return the kind of a run.
+
+    Raises:
+        RunError: If there is no run, or it is of a kind that this version does not know.
+    """
+    name = Run.open(run).kind
+    if name not in KINDS:
+        raise RunError(f"{str(run)!r} is a run of kind {name!r}, which this version does not know.")
+    return KINDS[name]
+
+
+def label_of(run: Path, *, delta: float | None = None) -> Label:
+    """Return the label of any run."""
+    found: Label = _function(kind_of(run).label)(run, delta=delta)
+    return found
+
+
+def declare_end(run: Path, reason: str) -> None:
+    """End a run, declaring that this depended on nothing private."""
+    kind = kind_of(run)
+    if not kind.end:
+        raise RunError(f"{str(run)!r} is {kind.words}: there is no end to declare.")
+    _function(kind.end)(run, reason)
+
+
+def attack_of(run: Path) -> Callable[..., Any]:
+    """Return the function that attacks a run, or say why there is none."""
+    kind = kind_of(run)
+    if not kind.attack:
+        raise RunError(f"{str(run)!r} is {kind.words} and is not attacked here: {kind.unattacked.format(run=run)}.")
+    return _function(kind.attack)
+
+
+def require_kind(run: Path, *names: str) -> None:
+    """Refuse a run that another command resumes, and name that command."""
+    kind = kind_of(run)
+    if kind not in (KINDS[name] for name in names):
+        raise RunError(f"{str(run)!r} is {kind.words}; go on with: {kind.resume.format(run=run)}")
+
+
+def _function(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
