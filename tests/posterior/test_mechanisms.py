@@ -12,7 +12,7 @@ from tacita.ledger import Ledger
 from tacita.posterior import beta, dirichlet, normal, release
 from tacita.posterior.mechanisms import MECHANISMS, Mechanism, Statistic, best
 from tacita.posterior.mechanisms._exponential import SCORES
-from tacita.posterior.noise import GaussianNoise, GeometricNoise, LaplaceNoise, Noise
+from tacita.posterior.noise import NOISES, GeometricNoise, Noise
 from tacita.posterior.plans import Certificate, ReleasePlan, plan_release
 from tacita.posterior.scores import _SCORES
 from tacita.programs import Bool, Program, Real
@@ -57,9 +57,9 @@ def test_every_mechanism_keeps_to_the_protocol(name, case):
     assert all(isinstance(number, int) for number in drawn)
 
 
-@pytest.mark.parametrize("kind", [GeometricNoise, LaplaceNoise, GaussianNoise])
+@pytest.mark.parametrize("kind", NOISES)
 def test_every_noise_is_a_distribution_on_counts(kind):
-    noise = kind(2.3)
+    noise = NOISES[kind](2.3)
     rows = noise.clipped_rows(12)
     assert rows.sum(axis=1) == pytest.approx(1.0)
     chances = np.exp(noise.log_chance(np.arange(-noise.reach, noise.reach + 1)))

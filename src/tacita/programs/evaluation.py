@@ -32,21 +32,7 @@ def run(
     ledger: Ledger | str | os.PathLike[str] | None = None,
     name: str = "program",
 ) -> Results:
-    """Run a program on a CSV file, or on columns by name.
-
-    Args:
-        program: A program; it is checked first.
-        data: A CSV file with a header, or a mapping from column names to values.
-        header: The names of a file's columns, if it has no header line.
-        ledger: A ledger for replace_one, or its file, that is charged for the whole program before noise is drawn. A
-            file that is missing is made.
-        name: What the program is called in the ledger.
-
-    Raises:
-        ProgramError: If the program is ill-typed or exceeds its own budget. No data are read then.
-        BudgetExceeded: If it exceeds the ledger's. Nothing is released then.
-        ValueError: If the data do not fit the schema, or are not n records.
-    """
+    """Run a program: see `Program.run`, whose arguments these are."""
     cost = program.check()
     plans = [planned(release) for release in program.releases]
     for plan in plans:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from importlib import import_module
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tacita import _check
 from tacita.data.domains import LARGEST_CATEGORIES, Bool, Category, Domain, Real
@@ -21,6 +21,10 @@ from tacita.programs.errors import Note, ProgramError
 from tacita.programs.handles import Derived, Handle, PlannedRelease, Released, handle_in, of_another_program
 from tacita.programs.queries import Query
 from tacita.programs.source import Span, assigned_name, caller
+
+if TYPE_CHECKING:
+    from tacita.ledger import Ledger
+    from tacita.programs.results import Results
 
 LARGEST_BUDGET = 1e6
 checking: list[str] = []  # files that are being executed to be checked; no thread may read data meanwhile
@@ -159,10 +163,35 @@ class Program:
         """
         return guarantee_of(self.check())
 
-    def run(self, data: object, **options: Any) -> Any:
-        """Check the program, then read the data and release; see `tacita.programs.evaluation.run`."""
+    def run(
+        self,
+        data: str | os.PathLike[str] | Mapping[str, Sequence[Any]],
+        *,
+        header: Sequence[str] | None = None,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        name: str = "program",
+    ) -> Results:
+        """Check the program, read the data, charge a ledger, and release.
+
+        Args:
+            data: A CSV file with a header, or a mapping from column names to values.
+            header: The names of a file's columns, if it has no header line.
+            ledger: A ledger for replace_one, or its file, that is charged for the whole program before noise is drawn.
+                A file that is missing is created.
+            name: What the program is called in the ledger.
+
+        Raises:
+            ProgramError: If the program is ill-typed or exceeds its own budget. No data are read then.
+            BudgetExceeded: If it exceeds the ledger's. Nothing is released then.
+            ValueError: If the data do not fit the schema, or are not n records.
+
+        Guarantee:
+            That of `guarantee()`, whatever the records hold.
+        """
         refuse_while_checked()
-        return import_module("tacita.programs.evaluation").run(self, data, **options)
+        from tacita.programs.evaluation import run
+
+        return run(self, data, header=header, ledger=ledger, name=name)
 
     @property
     def _everyone(self) -> Part:

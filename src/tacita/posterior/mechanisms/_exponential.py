@@ -55,7 +55,7 @@ class Exponential(Mechanism):
 
     def calibrated(self, statistic: Statistic) -> ReleasePlan:
         """Return the table of probabilities of every posterior given every other."""
-        from tacita.posterior.finite import exponential_table
+        from tacita.posterior.enumeration import exponential_table
         from tacita.posterior.plans import Certificate, ReleasePlan
 
         if statistic.prior is None or statistic.n is None:

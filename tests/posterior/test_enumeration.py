@@ -10,7 +10,7 @@ import pytest
 
 from tacita._check import PrivacyError
 from tacita.mechanisms.finite import FiniteCurve
-from tacita.posterior import finite
+from tacita.posterior import enumeration
 from tacita.posterior.mechanisms import Statistic, exponential, gaussian, geometric, laplace
 from tacita.posterior.models import beta, dirichlet
 from tacita.posterior.plans import plan_release
@@ -82,7 +82,7 @@ def brute_delta(made, epsilon):
 def test_certificate_equals_brute_force_over_all_datasets(alphas, n, kind):
     prior = beta(*alphas) if len(alphas) == 2 else dirichlet(*alphas)
     request = exponential(epsilon=0.8, delta=1e-3, sensitivity=kind, calibration="nominal")
-    _, curve = finite.exponential_table(request, prior, n)
+    _, curve = enumeration.exponential_table(request, prior, n)
     made = brute_exponential(alphas, n, 0.8, 1e-3, kind)
     for epsilon in EPSILONS:
         exact = float(brute_delta(made, epsilon))
@@ -152,7 +152,7 @@ def test_every_mechanism_keeps_its_stated_budget_in_640_cases():
 def test_three_categories_keep_their_budget(alphas, score):
     prior, n = dirichlet(*alphas), 8
     for epsilon in (0.2, 1.0, 4.0):
-        rows, _ = finite.exponential_table(exponential(epsilon=epsilon, delta=1e-6, score=score), prior, n)
+        rows, _ = enumeration.exponential_table(exponential(epsilon=epsilon, delta=1e-6, score=score), prior, n)
         listed = states(3, n)
         near = np.abs(listed[:, None] - listed[None]).sum(axis=2) == 2
         for i, j in zip(*np.nonzero(near), strict=True):
@@ -175,9 +175,11 @@ def test_the_local_sensitivity_is_refused_because_it_is_not_private():
         exponential(epsilon=1.0, delta=1e-6, sensitivity="local")
     n, alphas = 200, (0.01, 0.01)
     gaps = distances(beta(*alphas), n, "hellinger")
-    rows = finite.exponential_rows(gaps, finite.local_sensitivity(gaps, 2, n), 1.0 / 2)
+    rows = enumeration.exponential_rows(gaps, enumeration.local_sensitivity(gaps, 2, n), 1.0 / 2)
     assert independent_delta(rows, 1.0) > 1e-3  # a thousand times what was stated
-    smooth, _ = finite.exponential_table(exponential(epsilon=1.0, delta=1e-6, calibration="nominal"), beta(*alphas), n)
+    smooth, _ = enumeration.exponential_table(
+        exponential(epsilon=1.0, delta=1e-6, calibration="nominal"), beta(*alphas), n
+    )
     assert independent_delta(smooth, 1.0) <= 1e-6
 
 
@@ -194,9 +196,9 @@ def test_smooth_sensitivity_is_smooth_and_above_the_local_one():
     prior, n = beta(0.5, 2), 60
     request = exponential(epsilon=0.8, delta=1e-6)
     gaps = distances(prior, n, "hellinger")
-    smooth = finite.sensitivities(gaps, 2, n, request)
-    local = finite.local_sensitivity(gaps, 2, n)
-    gamma = finite.smoothness(0.8, 1e-6, n)
+    smooth = enumeration.sensitivities(gaps, 2, n, request)
+    local = enumeration.local_sensitivity(gaps, 2, n)
+    gamma = enumeration.smoothness(0.8, 1e-6, n)
     steps = np.abs(np.subtract.outer(np.arange(n + 1), np.arange(n + 1)))
     assert np.allclose(smooth, (local[None, :] * np.exp(-gamma * steps)).max(axis=1), rtol=1e-12)
     assert local.max() == pytest.approx(np.diag(gaps, 1).max())  # a metric, and the true posterior is a candidate
@@ -206,7 +208,7 @@ def test_the_global_sensitivity_does_not_shrink():
     limit = math.sqrt(1 - math.gamma(1.5))
     assert limit == pytest.approx(0.3373, abs=1e-4)
     for n in (1, 10, 300):
-        assert finite.local_sensitivity(distances(beta(1, 1), n, "hellinger"), 2, n).max() >= limit
+        assert enumeration.local_sensitivity(distances(beta(1, 1), n, "hellinger"), 2, n).max() >= limit
 
 
 def test_what_cannot_be_enumerated_is_refused_with_the_way_out():
@@ -264,7 +266,7 @@ def test_delta_is_nought_only_where_the_loss_ends():
         (exponential(epsilon=0.3, sensitivity="global"), beta(1, 1), 5),
         (exponential(epsilon=2.0, sensitivity="global", calibration="nominal"), beta(0.01, 10), 3),
     ]:
-        rows, curve = finite.exponential_table(request, prior, n)
+        rows, curve = enumeration.exponential_table(request, prior, n)
         exact_rows = [[Fraction(float(x)) / sum(map(Fraction, map(float, row))) for x in row] for row in rows]
         losses = [math.log(a / b) for p, q in itertools.permutations(exact_rows, 2) for a, b in zip(p, q, strict=True)]
         for epsilon in [x for x in losses if x > 0] + [max(losses) * (1 - 1e-15)]:
