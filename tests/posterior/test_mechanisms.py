@@ -100,7 +100,7 @@ class CoinNoise(Noise):
         return np.select([sizes == 0, sizes == 1], [1.0 - self.scale, self.scale], 0.0)
 
     def curve(self, step, cells=1):
-        return GeometricNoise(step / 0.5).curve(step, cells)  # a toy's claim; nothing here checks it
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class Coin(Mechanism):
         return False
 
     def calibrated(self, statistic):
-        noise = CoinNoise(0.25)
-        return ReleasePlan(self, Certificate(noise.curve(statistic.step), "a toy"), noise, step=statistic.step)
+        curve = GeometricNoise(statistic.step / self.epsilon).curve(statistic.step)  # a toy's claim; nothing checks it
+        return ReleasePlan(self, Certificate(curve, "a toy"), CoinNoise(0.25), step=statistic.step)
 
 
 def test_a_toy_mechanism_is_one_class_and_one_entry(monkeypatch):
@@ -141,6 +141,19 @@ def test_a_toy_mechanism_is_one_class_and_one_entry(monkeypatch):
         release(dirichlet(1, 1, 1), counts=(1, 2, 3), mechanism=Coin(0.5))
     assert plan_release(best(epsilon=0.5), Statistic(n=20, step=9, summed=True)).used == Coin(0.5)  # the narrowest
     assert not best(epsilon=0.5).is_proportional(Statistic(n=20, step=9, summed=True))
+
+
+@dataclass(frozen=True)
+class Wrong(Coin):
+    """A toy whose noise is half as wide as its budget needs."""
+
+    def calibrated(self, statistic):
+        return Coin(2 * self.epsilon).calibrated(statistic)
+
+
+def test_a_mechanism_whose_certificate_breaks_its_budget_is_refused():
+    with pytest.raises(PrivacyError, match="does not keep its budget"):
+        release(beta(1, 1), counts=(6, 14), mechanism=Wrong(0.5))
 
 
 def test_a_toy_mechanism_runs_in_a_program():

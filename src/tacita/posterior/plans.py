@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from tacita.posterior.noise import Noise
 
 
+_ROUND_OFF = 1e-13  # of epsilon, relatively, and of delta
+
+
 @dataclass(frozen=True)
 class Certificate:
     """The exact privacy curve of what was released.
@@ -121,12 +124,23 @@ class ReleasePlan:
 def plan_release(mechanism: Mechanism, statistic: Statistic) -> ReleasePlan:
     """Return what a mechanism will do to a statistic, and what is proved about it. No data are needed.
 
+    Args:
+        mechanism: Its budget and options.
+        statistic: What is released.
+
     Raises:
-        PrivacyError: If the mechanism cannot release the statistic, with what to use instead.
+        PrivacyError: If the mechanism cannot release the statistic, with what to use instead; or if its own certificate
+            does not keep its budget.
+
+    Guarantee:
+        The plan's certificate keeps the mechanism's (epsilon, delta), up to round-off.
     """
     if problem := mechanism.refusal(statistic):
         raise PrivacyError(f"{mechanism} cannot be used here: {problem}.")
-    return mechanism.calibrated(statistic)
+    plan = mechanism.calibrated(statistic)
+    if not plan.certificate.delta(mechanism.epsilon * (1.0 + _ROUND_OFF)) <= mechanism.delta + _ROUND_OFF:
+        raise PrivacyError(f"{mechanism} does not keep its budget: its certificate says more. Correct its calibration.")
+    return plan
 
 
 def charge(ledger: Ledger | str | os.PathLike[str] | None, plan: ReleasePlan, name: str, description: str) -> None:
