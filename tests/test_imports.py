@@ -72,7 +72,7 @@ def test_a_missing_extra_names_the_install_command(tmp_path):
         "x = p.release(p.column('smoker').count(), geometric(epsilon=1))\n"
     )
     (tmp_path / "runs" / "x").mkdir(parents=True)
-    (tmp_path / "runs" / "x" / "run.json").write_text("{}")
+    (tmp_path / "runs" / "x" / "run.json").write_text('{"schema": 2, "kind": "training", "family": "training"}')
     code = (
         f"import sys\nfrom tacita.cli import main\nfor missing, line, _ in {WITHOUT}:\n"
         "    before = sys.modules.pop(missing, None)\n"

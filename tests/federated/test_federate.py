@@ -8,6 +8,7 @@ import pytest
 
 from tacita.federated import recipes
 from tacita.ledger import Ledger
+from tacita.runs import Run
 from tests.test_cli import tacita as federate
 
 SMALL = ("--clients", "5", "--rounds", "2", "--seed", "1")
@@ -96,9 +97,9 @@ def test_a_federations_run_is_no_training_run(tmp_path):
     for command in (("audit", run), ("train", "--resume", run)):
         done = federate(*command)
         assert done.returncode == 2
-        assert "is a federation's run" in done.stderr
-    (run / "recipe.json").write_text('{"recipe": {"data": {"name": "digits"}}, "coins": "1"}')
-    assert "is not a federation's run" in federate("federate", "--resume", run).stderr
+        assert "is a federation" in done.stderr
+    Run(run).write(kind="training")
+    assert "is a training; go on with: tacita train --resume" in federate("federate", "--resume", run).stderr
 
 
 def test_flower_missing_is_told_in_one_line(tmp_path):

@@ -576,8 +576,7 @@ labels = [recipes.finish(recipes.start(recipe, folder / "local"), recipe)]
 labels.append(recipes.run_flower(recipe, folder / "flower"))
 models = []
 for name in ("local", "flower"):
-    tensors, saved = runs.load_checkpoint(folder / name)
-    models.append(runs.unflatten(saved["skeleton"], tensors)["model"])
+    models.append(runs.Run(folder / name).load()[0]["model"])
 print(json.dumps({
     "far": max(float((models[0][k] - models[1][k]).abs().max()) for k in models[0]),
     "size": max(float(v.abs().max()) for v in models[0].values()),

@@ -315,8 +315,8 @@ def test_nothing_to_label_before_the_first_round():
 def test_a_run_of_another_kind_is_refused(tmp_path):
     make("client", run_dir=tmp_path / "run", panel=0).run()
     document = json.loads((tmp_path / "run" / "run.json").read_text())
-    runs.write_json(tmp_path / "run", "run.json", {**document, "kind": "training"})
-    with pytest.raises(runs.RunError, match="not a federation"):
+    runs.write_json(tmp_path / "run", "run.json", {**document, "family": "training"})
+    with pytest.raises(runs.RunError, match="not one of federation"):
         label_of_run(tmp_path / "run")
 
 
@@ -447,4 +447,4 @@ def test_l18_looking_at_a_label_closes_no_round_and_changes_no_status(tmp_path):
     again.label()
     assert again.status == "resumed"
     assert again.run().status == "done"
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "done"
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["facts"]["status"] == "done"

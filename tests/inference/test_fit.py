@@ -158,7 +158,7 @@ def test_what_the_folder_says_of_a_fit_holds_nothing_of_the_records(tmp_path):
     said = []
     for seed in (0, 5):
         quick(data=numbers(seed=seed), run_dir=tmp_path / str(seed), rng=None)
-        document = json.loads((tmp_path / str(seed) / "inference.json").read_text())
+        document = json.loads((tmp_path / str(seed) / "run.json").read_text())["fit"]
         said.append({key: value for key, value in document.items() if key != "notes"})
     assert said[0] == said[1]
 
@@ -729,8 +729,8 @@ def test_what_is_asked_wrongly_is_refused_by_its_own_name(wrong, said):
 
 def test_settings_that_were_edited_are_refused(tmp_path):
     quick(run_dir=tmp_path / "run")
-    document = runs.read_json(tmp_path / "run", "inference.json")
+    document = runs.Run(tmp_path / "run").document()["fit"]
     document["settings"]["sample_rate"] = 0.9
-    runs.write_json(tmp_path / "run", "inference.json", document)
-    with pytest.raises(PrivacyError, match="settings in inference"):
+    runs.Run(tmp_path / "run").write(fit=document)
+    with pytest.raises(PrivacyError, match="settings in run"):
         resume(tmp_path / "run", level, numbers())

@@ -595,10 +595,9 @@ def test_another_model_other_data_or_another_ledger_are_refused(tmp_path):
         resume(tmp_path / "run", other, X)
     with Ledger.create(tmp_path / "other.sqlite") as ledger, pytest.raises(PrivacyError, match="not the ledger"):
         resume(tmp_path / "run", mean, X, ledger=ledger)
-    document = runs.read_json(tmp_path / "run", "inference.json")
-    runs.write_json(
-        tmp_path / "run", "inference.json", {**document, "replays": {**document["replays"], "box": PINNED.to_dict()}}
-    )
+    document = runs.Run(tmp_path / "run").document()["fit"]
+    changed = {**document["replays"], "box": PINNED.to_dict()}
+    runs.Run(tmp_path / "run").write(fit={**document, "replays": changed})
     with pytest.raises(PrivacyError, match="another mechanism"):
         resume(tmp_path / "run", mean, X)
     with pytest.raises(PrivacyError, match="not those that its ledger froze"):
@@ -617,8 +616,8 @@ def test_another_model_other_data_or_another_ledger_are_refused(tmp_path):
 def test_settings_that_were_changed_since_are_refused(part, changed, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         final(run_dir=tmp_path / "run", progress=interrupted_at(2), **SMALL)
-    document = runs.read_json(tmp_path / "run", "inference.json")
-    runs.write_json(tmp_path / "run", "inference.json", {**document, part: {**document[part], **changed}})
+    document = runs.Run(tmp_path / "run").document()["fit"]
+    runs.Run(tmp_path / "run").write(fit={**document, part: {**document[part], **changed}})
     with pytest.raises(PrivacyError, match=r"another mechanism \(settings differ\)"):
         resume(tmp_path / "run", mean, X)
     with pytest.raises(PrivacyError, match="not those that its ledger froze"):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file
 from typer.main import get_command
 
 import tacita
@@ -24,7 +25,6 @@ from tacita.synthesis import fedgp
 from tacita.synthesis.average_case import average_case
 from tacita.synthesis.fedgp import FedGP, GanTraining, OwnClasses, federate_generator, ready, resume_generator
 from tacita.synthesis.gan import sample
-from tacita.synthesis.labels import label_of_federation, label_of_run
 from tacita.synthesis.students import student
 from tacita.training.records import Records
 
@@ -175,9 +175,9 @@ def test_the_label_of_the_folder_is_the_one_that_was_written(private_run, tmp_pa
     assert json.loads(done.output)["label"] == label.to_dict()
     assert dict(label.mechanism)["Generator"].startswith("fedgp")
     assert {name: (folder / name).read_bytes() for name in pages} == pages
-    assert label_of_federation(folder, delta=1e-7).worst.epsilon > label.worst.epsilon
+    assert fedgp.label_of_run(folder, delta=1e-7).worst.epsilon > label.worst.epsilon
     _, plain = federate_generator(replace(SMALL, rounds=1), tmp_path / "plain")
-    assert label_of_run(tmp_path / "plain") == plain
+    assert fedgp.label_of_run(tmp_path / "plain") == plain
 
 
 def test_rounds_are_charged_before_anybody_is_asked(private_run):
@@ -194,8 +194,8 @@ def test_critics_are_on_their_clients_and_nowhere_else(private_run):
     assert len(critics) >= 2
     weights = [memory["critic.score.weight"] for memory in critics.values()]
     assert not any(torch.equal(a, b) for i, a in enumerate(weights) for b in weights[:i])
-    tensors, saved = runs.load_checkpoint(folder)
-    state = runs.unflatten(saved["skeleton"], tensors)
+    state, _ = runs.Run(folder).load()
+    tensors = load_file(max((folder / "checkpoints").glob("*.safetensors")))
     assert set(state["model"]) == set(generator.state_dict())
     held = {
         memory[name].numpy().tobytes() for memory in critics.values() for name in memory if memory[name].numel() > 1
@@ -312,9 +312,9 @@ def test_a_plain_run_that_was_stopped_ends_where_it_would_have(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         federate_generator(recipe, tmp_path / "run", progress=stop)
-    assert ("Rounds taken / planned", "1 / 3") in label_of_run(tmp_path / "run").mechanism
+    assert ("Rounds taken / planned", "1 / 3") in fedgp.label_of_run(tmp_path / "run").mechanism
     again, label = resume_generator(tmp_path / "run")
-    found = label_of_run(tmp_path / "run", delta=1e-7)
+    found = fedgp.label_of_run(tmp_path / "run", delta=1e-7)
     assert (found.worst.epsilon, found.worst.delta, found.worst.unit) == (math.inf, 1e-7, "client")
     assert torch.equal(flat(whole.parameters()), flat(again.parameters()))
     assert math.isinf(label.worst.epsilon)
@@ -377,12 +377,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
         federate_generator(replace(SMALL, noise_multiplier=0.0), folder)
     assert not folder.exists()
     folder.mkdir()
-    (folder / "recipe.json").write_text("{}")
+    runs.Run(folder).write(kind="training", family="training")
     with pytest.raises(runs.RunError, match="not an empty folder"):
         federate_generator(SMALL, folder)
     with pytest.raises(runs.RunError, match="not the run of a federated generator"):
         resume_generator(folder)
-    (folder / "recipe.json").write_text('{"kind": "fedgp", "engine": "local", "recipe": {"colour": 1}}')
+    runs.Run(folder).write(kind="federated-generator", engine="local", recipe={"colour": 1})
     with pytest.raises(runs.RunError, match="damaged"):
         resume_generator(folder)
 
@@ -468,8 +468,7 @@ def test_flower_gives_the_generator_and_the_label_of_the_local_engine(recipe, gr
     assert float(far.norm()) < 1e-2 * float(moved.norm())  # sums in another order, and Adam magnifies
     assert label.worst.epsilon == other.worst.epsilon
     assert label.worst.unit == other.worst.unit == "client"
-    again = label_of_federation if recipe.private else label_of_run
-    assert again(tmp_path / "flower") == label
+    assert fedgp.label_of_run(tmp_path / "flower") == label
     assert not (tmp_path / "flower" / "clients").exists()  # the server's folder; clients have their own state
 
 

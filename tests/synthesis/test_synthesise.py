@@ -85,7 +85,7 @@ def test_the_released_set_reads_back_by_its_own_schema(embedding_run):
 def test_public_label_and_released_files_are_there_and_the_folder_is_the_owners(embedding_run):
     folder, label = embedding_run
     assert Label.from_dict(json.loads((folder / "guarantee.json").read_text())) == label
-    for name in ("label.html", "label-owner.html", "inspect.html", "recipe.json"):
+    for name in ("label.html", "label-owner.html", "inspect.html", "run.json"):
         assert (folder / name).is_file()
     assert folder.stat().st_mode & 0o077 == 0
     assert "1437" not in (folder / "label.html").read_text()
@@ -464,7 +464,7 @@ def test_a_ledger_put_in_the_place_of_another_is_refused(tmp_path):
 def test_a_label_does_not_forget_the_annotator(tmp_path, monkeypatch):
     monkeypatch.setattr("tacita.synthesis.makers.ANNOTATOR", {"steps": 2, "batch_size": 100, "learning_rate": 0.1})
     run(tmp_path / "run", **GAN, annotator=True)
-    edit(tmp_path / "run", "recipe.json", recipe__annotator=False)
+    edit(tmp_path / "run", "run.json", recipe__annotator=False)
     with pytest.raises(ValueError, match="annotator"):
         label_of_run(tmp_path / "run")
     document = runs.read_json(tmp_path / "run", "run.json")
@@ -479,7 +479,7 @@ def test_a_papers_label_is_that_of_what_was_run(tmp_path):
     edit(tmp_path / "run", "run.json", plan__noise=20.0)
     with pytest.raises(ValueError, match="not the one"):
         label_of_run(tmp_path / "run")
-    edit(tmp_path / "run", "recipe.json", recipe__noise=20.0)
+    edit(tmp_path / "run", "run.json", recipe__noise=20.0)
     with pytest.raises(ValueError, match="not the one"):
         restart(tmp_path / "run")
 

@@ -956,7 +956,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path):
     assert "KeyboardInterrupt" in errors
     numbers = [int(n) for n in re.findall(r"released (\d+)", rest)]
     last = max(numbers, default=10)
-    status = json.loads((tmp_path / "run" / "run.json").read_text())["status"]
+    status = json.loads((tmp_path / "run" / "run.json").read_text())["facts"]["status"]
     assert status == "interrupted"
     process = launch(tmp_path / "run", "resume")
     first = released(process, 1)

@@ -152,7 +152,7 @@ def test_a_model_of_ones_own_and_a_resumed_command(folder):
     assert process.returncode == 130
     where = re.search(r"tacita train --resume (\S+)", errors).group(1)
     saved = json.loads((folder / where / "run.json").read_text())
-    assert saved["status"] == "interrupted"
+    assert saved["facts"]["status"] == "interrupted"
     taken = int(re.search(r"step (\d+) of", errors).group(1))
     process = subprocess.Popen(
         [*command[:-2], "--resume", where], cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -285,7 +285,7 @@ def test_records_are_held_out_by_secret_coins(folder):
 
     recipe = Recipe.read(folder / "run.toml")
     held = [set(start(recipe, folder / name).held[0][:, 0].tolist()) for name in ("one", "two")]
-    coins = [json.loads((folder / name / "recipe.json").read_text())["coins"] for name in ("one", "two")]
+    coins = [json.loads((folder / name / "run.json").read_text())["coins"] for name in ("one", "two")]
     assert coins[0] != coins[1]
     assert held[0] != held[1]
     assert (folder / "one").stat().st_mode & 0o077 == 0

@@ -1,6 +1,6 @@
 """The table of kinds of runs: who labels them, who ends them, who attacks them, and how they are resumed.
 
-A new kind of run is one entry here. Modules are loaded when they are needed, so that a command loads its own kind alone.
+A new kind of run is one entry here. Modules are loaded when they are needed: a command loads its own kind alone.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ KINDS = {
     ),
     "final-samples": Kind(
         words="a release of posterior draws",
-        label="tacita.inference.replays:label_of_run",
+        label="tacita.inference.labels:label_of_run",
         resume="tacita.inference.resume in Python",
         unattacked="there is no private training in it",
     ),

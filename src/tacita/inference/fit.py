@@ -275,7 +275,7 @@ def resume(
             ledger=ledger,
         )
         if any(getattr(chosen, name) != getattr(private.plan, name) for name in ("sample_rate", "steps", "clip_norm")):
-            raise PrivacyError("The settings in inference.json are not those that the run was begun with.")
+            raise PrivacyError("The settings in run.json are not those that the run was begun with.")
         return _finished(private, separated, chosen, progress, None)
 
 

@@ -99,7 +99,11 @@ def _read(readings: Readings, settings: Mapping[str, Any], owner: Mapping[str, A
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a fit's run directory; neither data nor model are needed."""
-    run = Run.open(folder, "training")
+    run = Run.open(folder)
+    if run.kind == "final-samples":
+        from tacita.inference.replays import label_of_run as label_of_final_samples
+
+        return label_of_final_samples(folder, delta=delta)
     owner = read_json(run.folder, OWNER) if (run.folder / OWNER).is_file() else {}
     label = label_of_training(folder, delta=delta)
     with run.reading():

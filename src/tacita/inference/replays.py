@@ -1,7 +1,6 @@
 """Final samples: a fit without noise of which only draws leave, and its replays without one record at a time.
 
     run.json         the run's identity, the seed of its training, where it is charged
-    inference.json   what was declared
     fitted.json      the fitted posterior, for the owner, and the draws of it that were released; written once
     pairs/           the posterior without one record, a file for each
     posterior.npz    the released draws, by site

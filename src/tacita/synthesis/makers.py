@@ -1,7 +1,6 @@
 """How each generator is made in a run directory: what is charged, what is kept, and how it goes on after a stop.
 
-run.json         which generator, its plan, the status
-recipe.json      what was asked for
+run.json         what was asked for, its plan, the status
 ledger.sqlite    the run's own ledger, unless it shares one
 checkpoints/     the noisy embedding, or a generator without a guarantee
 critic/          the private training of a critic, with its generator
