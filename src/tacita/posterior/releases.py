@@ -42,7 +42,7 @@ class Release:
         plan: How they were drawn, and what is proved about it.
         model: The prior.
         n: The public number of records; None inside a part, whose size is private.
-        labels: The names of the categories, if they have any.
+        labels: The categories, if they are known: texts, or True and False.
     """
 
     posterior: Mixture | Shares
@@ -50,7 +50,7 @@ class Release:
     plan: ReleasePlan
     model: Dirichlet | Normal
     n: int | None
-    labels: tuple[str, ...] = ()
+    labels: tuple[object, ...] = ()
 
     @cached_property
     def guarantee(self) -> Guarantee:
@@ -87,7 +87,7 @@ class Release:
         intervals = np.atleast_2d(np.array(self.posterior.interval(0.95)))
         return {
             "model": str(self.model),
-            "labels": list(self.labels),
+            "labels": list(map(str, self.labels)),
             "mean": np.atleast_1d(self.posterior.mean).tolist(),
             "sd": np.atleast_1d(self.posterior.sd).tolist(),
             "interval_95": intervals.tolist(),

@@ -251,8 +251,7 @@ class PosteriorOfShares(Histogram):
         from tacita.posterior.releases import Release
 
         posterior = cells_posterior(plan, self.prior, output, query.public_size, query.program.n)
-        labels = tuple(map(str, query.labels))
-        return Release(posterior, output, plan, self.prior, query.public_size, labels)
+        return Release(posterior, output, plan, self.prior, query.public_size, query.labels)
 
 
 @dataclass(frozen=True)

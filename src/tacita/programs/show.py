@@ -79,8 +79,8 @@ def _numbers(name: str, value: Any) -> list[ReleasedNumber]:
     if isinstance(posterior, Shares):
         known = value.labels or [str(i) for i in range(len(posterior.marginals))]
         return [_row(f"{name}: {label}", one) for label, one in zip(known, posterior.marginals, strict=True)]
-    first = value.labels[0] if value.labels else "True"
-    return [_row(name if first == "True" else f"{name}: {first}", posterior)]
+    first = value.labels[0] if value.labels else True
+    return [_row(name if first is True else f"{name}: {first}", posterior)]
 
 
 def _number(x: float, width: float) -> str:
