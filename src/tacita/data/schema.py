@@ -40,6 +40,16 @@ class Field:
             raise TypeError(f"column {self.name!r} has no bounds: it is {self.domain}")
         return self.domain.bounds
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry of a schema's table that describes it."""
+        if isinstance(self.domain, Category):
+            return {"type": "category", "values": list(self.domain.labels)}
+        if isinstance(self.domain, Bool):
+            return {"type": "bool"}
+        entry: dict[str, Any] = {"type": "real", "low": self.bounds[0], "high": self.bounds[1]}
+        entry |= {"scale": self.domain.scale} if self.domain.scale != "linear" else {}
+        return entry | ({"whole": True} if self.domain.whole else {})
+
     @property
     def features(self) -> tuple[str, ...]:
         """The names of the features it becomes."""
@@ -110,6 +120,22 @@ class Schema:
         if mistakes:
             raise ValueError("\n".join(mistakes))
         return cls(**parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table that `from_dict` reads, without what it takes by default."""
+        common = {"file": self.file, "test": self.test, "nominal_size": self.nominal_size}
+        table: dict[str, Any] = {key: value for key, value in common.items() if value is not None}
+        if self.missing != "zero":
+            table["missing"] = self.missing
+        if self.inputs is not None:
+            table["inputs"] = {"low": self.inputs.low, "high": self.inputs.high, "shape": list(self.inputs.shape)}
+            bounds = self.target_range
+            table["targets"] = (
+                {"classes": list(self.target.labels or ())} if bounds is None else {"low": bounds[0], "high": bounds[1]}
+            )
+            return table
+        columns = {field.name: field.to_dict() for field in (*self.columns, self.target)}
+        return table | {"target": self.target.name, "groups": list(self.groups), "columns": columns}
 
     @property
     def feature_names(self) -> tuple[str, ...]:
