@@ -27,3 +27,8 @@ def test_mixtures_agree_with_scipy():
 def test_posteriors_are_short_at_the_prompt():
     made = release(dirichlet(1, 1, 1), counts=(10, 20, 30), epsilon=5)
     assert max(len(repr(made)), len(repr(made.posterior)), len(repr(made.posterior.marginals[0]))) < 200
+
+
+def test_a_seed_is_not_a_generator():
+    with pytest.raises(TypeError, match=r"rng must be a generator, got 3; pass rng=numpy.random.default_rng"):
+        BetaMixture(np.array([1.0]), np.array([1.0]), np.array([1.0])).sample(2, rng=3)

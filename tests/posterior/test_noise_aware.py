@@ -83,7 +83,7 @@ def test_noise_aware_shares_equal_enumeration(alphas, output, public):
     assert made.sd**2 == pytest.approx(
         weights @ (means * (1 - means) / (sum(alphas) + sizes + 1) + means**2) - (weights @ means) ** 2, abs=1e-3
     )
-    draws = made.sample(4000, rng=0)
+    draws = made.sample(4000, rng=np.random.default_rng(0))
     assert draws.sum(axis=1) == pytest.approx(1.0)
     assert draws.mean(axis=0) == pytest.approx(made.mean, abs=5 * made.sd.max() / math.sqrt(4000))
     assert made.interval(0.5).shape == (3, 2)
@@ -169,7 +169,7 @@ def test_normal_posterior_is_bayes_rule(request_):
     assert made.pdf(points) == pytest.approx(density, rel=0.01, abs=2e-3)
     assert made.mean == pytest.approx((points * density).sum() * 0.01, abs=0.01)
     assert made.cdf(made.quantile(0.3)) == pytest.approx(0.3, abs=1e-6)
-    assert made.sample(4000, rng=1).mean() == pytest.approx(made.mean, abs=5 * made.sd / 60)
+    assert made.sample(4000, rng=np.random.default_rng(1)).mean() == pytest.approx(made.mean, abs=5 * made.sd / 60)
 
 
 @pytest.mark.stat
@@ -246,7 +246,7 @@ def test_extreme_priors_do_not_underflow(weight):
     made = release(dirichlet(weight, weight, weight), counts=(100, 200, 300), mechanism=geometric(epsilon=0.1))
     assert made.posterior.mean.sum() == pytest.approx(1.0, abs=1e-6)
     assert made.posterior.interval(0.9).shape == (3, 2)
-    assert np.isfinite(made.posterior.sample(5, rng=0)).all()
+    assert np.isfinite(made.posterior.sample(5, rng=np.random.default_rng(0))).all()
 
 
 def test_many_categories():

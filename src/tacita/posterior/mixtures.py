@@ -67,9 +67,9 @@ class Mixture(ABC):
         outside = 1.0 - _check.probability("level", level)
         return self.quantile(0.5 * outside), self.quantile(1.0 - 0.5 * outside)
 
-    def sample(self, size: int, *, rng: Generator | int | None = None) -> Floats:
-        """Return draws. They are computed from what was released, so the generator may be seeded."""
-        generator = np.random.default_rng(rng)
+    def sample(self, size: int, *, rng: Generator | None = None) -> Floats:
+        """Return draws. They are computed from released numbers alone, so a seeded `rng` is harmless."""
+        generator = _generator(rng)
         chosen = generator.choice(len(self.weights), size=_check.count("size", size), p=self.weights)
         return self._draw(generator, self.first[chosen], self.second[chosen])
 
@@ -185,13 +185,19 @@ class Shares:
         """Return the density of one category's share at x."""
         return self.marginals[category].pdf(x)
 
-    def sample(self, size: int, *, rng: Generator | int | None = None) -> Floats:
+    def sample(self, size: int, *, rng: Generator | None = None) -> Floats:
         """Return joint draws, one row each; every row adds up to 1."""
-        generator = np.random.default_rng(rng)
+        generator = _generator(rng)
         counts = self._draw_counts(_check.count("size", size), generator)
         gammas = generator.standard_gamma(self._alphas + counts)
         gammas = np.maximum(gammas, np.finfo(float).tiny)
         return np.asarray(gammas / gammas.sum(axis=1, keepdims=True))
+
+
+def _generator(rng: object) -> Generator:
+    if rng is not None and not isinstance(rng, np.random.Generator):
+        raise TypeError(f"rng must be a generator, got {rng!r}; pass rng=numpy.random.default_rng(seed).")
+    return np.random.default_rng(rng)
 
 
 def enumerated_shares(prior: Dirichlet, counts: Counts, weights: Floats) -> Shares:
