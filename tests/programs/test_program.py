@@ -1,5 +1,6 @@
 """Well-typed programs: what they release, what it is called, what it costs; and how the command shows it."""
 
+import importlib
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from tacita.programs import (
     Bool,
     Category,
     Program,
+    ProgramError,
     Real,
     best,
     beta,
@@ -88,3 +90,20 @@ def test_importing_everything_a_program_needs_is_light():
     code = "import sys\nfrom tacita.programs import *\n"
     code += "assert not {'numpy', 'scipy', 'opendp'} & set(sys.modules)\nprint(Program)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
+
+
+@pytest.mark.parametrize("name", ["Bool", "Category", "Program", "ProgramError", "Real"])
+def test_names_that_moved_are_refused_with_their_new_place(name):
+    with pytest.raises(ImportError, match=f"from tacita.programs import {name}"):
+        getattr(importlib.import_module("tacita.posterior"), name)
+
+
+def test_the_guarantee_is_known_before_the_data_are():
+    p = Program(schema={"smoker": Bool()}, n=2, epsilon=1)
+    with pytest.raises(ProgramError, match="T025"):
+        p.guarantee()
+    p.release(p.column("smoker").count(), geometric(epsilon=0.1))
+    p.release(p.column("smoker").posterior(beta(1, 1)), geometric(epsilon=0.2))
+    promised = p.guarantee()
+    assert (promised.epsilon, promised.delta, promised.neighbours) == (0.3, 0.0, "replace_one")
+    assert p.run({"smoker": [True, False]}).guarantee == promised
