@@ -22,8 +22,7 @@ from pyro.infer.autoguide import AutoDiagonalNormal
 from torch import Tensor
 from turns import median_seconds
 
-from tacita.inference.fit import Settings, _own_loss, _parts
-from tacita.inference.inputs import with_dummy
+from tacita.inference.fit import Settings, _parts
 from tacita.inference.separation import separate
 from tacita.training import PrivateTraining
 
@@ -73,8 +72,8 @@ def ours(folder: Path, panel: int) -> Callable[[], object]:
     evidence, optimizer = _parts(separate(logistic, tensors), chosen, 0)
     private = PrivateTraining(
         evidence,
-        _own_loss,
-        with_dummy(tensors),
+        None,
+        tensors,
         optimizer=optimizer,
         sample_rate=RATE,
         steps=chosen.steps,

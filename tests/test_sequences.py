@@ -21,7 +21,8 @@ from tacita.accounting.filters import token_budget  # noqa: E402
 from tacita.federated import Federation, federation_plan, server  # noqa: E402
 from tacita.federated.local import restore_federation  # noqa: E402
 from tacita.ledger import Ledger  # noqa: E402
-from tacita.training import PrivateTraining, loop  # noqa: E402
+from tacita.runs import Run  # noqa: E402
+from tacita.training import PrivateTraining, mechanism  # noqa: E402
 from tacita.training.labels import standing_of_run  # noqa: E402
 
 LOSS = nn.functional.cross_entropy
@@ -194,7 +195,7 @@ class Training(World):
         return PrivateTraining.resume(where, model, LOSS, (X, Y), optimizer=optimizer)
 
     def owner(self, one):
-        return one._owner
+        return one._keeper.owner if isinstance(one, PrivateTraining) else one._owner
 
     def label(self):
         one, before = self.someone, self.released()
@@ -245,7 +246,7 @@ class Rounds(World):
 
     def claimed(self):
         try:
-            return restore_federation(self.run, {})[0].taken
+            return restore_federation(Run(self.run), {})[0].taken
         except ValueError as error:
             if "not in the ledger" in str(error):
                 return 0
@@ -256,7 +257,7 @@ def counted(monkeypatch, folder):
     """Count releases of both kinds, and those of them into which any record may have gone."""
     folder.mkdir()
     released, spent = Counted(folder / "released"), Counted(folder / "spent")
-    for module in (loop, server):
+    for module in (mechanism, server):
         noisy_mean = module.noisy_mean
 
         def noisy(*args, noisy_mean=noisy_mean, **kwargs):
@@ -264,14 +265,14 @@ def counted(monkeypatch, folder):
             return noisy_mean(*args, **kwargs)
 
         monkeypatch.setattr(module, "noisy_mean", noisy)
-    clipped_sum = loop.clipped_sum
+    clipped_sum = mechanism.clipped_sum
 
     def clipped(loss, parameters, records, limits, **kwargs):
         if bool((limits > 0).any()):
             spent.one_more()
         return clipped_sum(loss, parameters, records, limits, **kwargs)
 
-    monkeypatch.setattr(loop, "clipped_sum", clipped)
+    monkeypatch.setattr(mechanism, "clipped_sum", clipped)
     return released, spent
 
 

@@ -20,7 +20,6 @@ from bugs import BUGS, SAMPLING, STEPS, planted
 
 from tacita.audit import Replay, canaries
 from tacita.training import Plan
-from tacita.training.plan import make_plan
 
 DELTA = 1e-5
 SHAPES = [(16, 1, 3, 3), (16,), (10, 256), (10,)]  # the digits network
@@ -33,7 +32,7 @@ SETTINGS = {
 
 def plan_for(epsilon: float, rate: float, steps: int) -> Plan:
     """Return the plan whose worst case is epsilon."""
-    return make_plan(
+    return Plan.declare(
         stops=(),
         nominal_size=None,
         sample_rate=rate,
@@ -59,7 +58,7 @@ def audits(plan: Plan, seeds: range, count: int | None, bug: str | None = None) 
     for seed in seeds:
         start = time.process_time()
         with planted(bug) if bug else nullcontext():
-            replay = Replay(plan, SHAPES, rng=2 * seed, count=count)
+            replay = Replay(plan, SHAPES, seed=2 * seed, count=count)
             found = canaries(
                 replay,
                 sample_rate=plan.sample_rate,
@@ -69,7 +68,7 @@ def audits(plan: Plan, seeds: range, count: int | None, bug: str | None = None) 
                 epsilon=claim,
                 count=replay.count,
                 parts=replay.parts,
-                rng=seed,
+                seed=seed,
             )
         seconds.append(time.process_time() - start)
         broken += found.broken

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tacita.audit.inversion import inversion, recogniser
+from tacita.audit import inversion, recogniser
 from tacita.data import load
 from tacita.training import PrivateTraining
 

@@ -6,7 +6,9 @@ Every check is written so that NaN fails it.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Counts = NDArray[np.int64]
     Complexes = NDArray[np.complex128]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class PrivacyError(ValueError):
@@ -119,6 +125,26 @@ def norms(name: str, value: Any, *, dimensions: tuple[int, ...] = (1,)) -> Float
             "after clipping, and pass numpy.minimum(norms, 1) if it is float32 round-off."
         )
     return array
+
+
+def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function refuse arguments under their old names, with a message that gives the new ones.
+
+    Args:
+        **names: The new name of each argument, by its old one.
+    """
+
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for old, new in names.items():
+                if old in kwargs:
+                    raise TypeError(f"{function.__qualname__}: {old} is called {new} now; pass {new}=….")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return wrap
 
 
 def _hint(hint: str) -> str:

@@ -88,3 +88,25 @@ def _number(cell: Any) -> float:
         return text == "true"
     whole = attempt(int, text)
     return float(text) if whole is None else whole
+
+
+class Interrupts:
+    """Let a step finish when Ctrl-C comes; a second one interrupts at once."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.seen:
+            raise KeyboardInterrupt
+        self.seen = True

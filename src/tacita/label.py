@@ -92,7 +92,7 @@ class Finding:
     """One attack's result.
 
     Attributes:
-        key: Which attack: canaries, typical, membership, inversion, leak.
+        key: Which attack; a label shows one finding of a key.
         heading: Its name, for people.
         state: `not-refuted` if the attack could have broken a claim, or shown a leak, and did not: that proves neither.
             `warning` if it did, `open` if it cannot be judged.
@@ -104,6 +104,8 @@ class Finding:
         picture: A PNG as a `data:` address.
         picture_text: What the picture shows, for those who cannot see it. A picture needs one.
         notes: What the figures rest on, in sentences.
+        tests_claim: Whether the attack tests a claim of the label, so that a warning breaks it. False if it looks for
+            a leak that no claim excludes.
     """
 
     key: str
@@ -117,6 +119,7 @@ class Finding:
     picture: str = ""
     picture_text: str = ""
     notes: tuple[str, ...] = ()
+    tests_claim: bool = True
 
     def __post_init__(self) -> None:
         _codec.check(self)

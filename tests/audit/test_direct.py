@@ -9,8 +9,9 @@ import pytest
 from scipy.stats import binom
 
 from tacita.audit import CanaryAudit, canaries
-from tacita.audit.canaries import CERTAIN, finding
-from tacita.audit.direct import ERROR, KINDS, SAID, SHARE, Direct
+from tacita.audit.canary_result import canary_finding
+from tacita.audit.direct import ERROR, FAULT_TEXTS, KINDS, SHARE, Direct
+from tacita.audit.tally import CERTAIN
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 SIGMA, RATE = 2.0, 0.1
@@ -248,11 +249,11 @@ def test_a7_no_kind_of_test_exceeds_its_level(count, steps, tell):
 def test_all_tests_together_keep_half_of_the_level():
     assert pytest.approx(ERROR) == SHARE * len(KINDS)
     assert pytest.approx(1e-6) == ERROR + 1.0 - (CERTAIN + ERROR)
-    assert set(SAID) == set(KINDS)
+    assert set(FAULT_TEXTS) == set(KINDS)
 
 
 def audit(step, **others):
-    settings = {"sample_rate": RATE, "noise_multiplier": SIGMA, "steps": 16, "delta": 1e-5, "rng": 9, **others}
+    settings = {"sample_rate": RATE, "noise_multiplier": SIGMA, "steps": 16, "delta": 1e-5, "seed": 9, **others}
     return canaries(step, **settings)
 
 
@@ -262,10 +263,10 @@ def test_a7_noise_a_tenth_too_small_breaks_a_claim_of_about_one():
     assert found.broken
     assert not found.guessed  # the guesses alone do not show it
     assert found.noise == pytest.approx(0.9, abs=0.01)
-    told = finding([found])
+    told = canary_finding([found], steps=16)
     assert told.state == "warning"
     assert told.sentence.startswith("Claim broken.")
-    assert SAID["noise"] in told.sentence
+    assert FAULT_TEXTS["noise"] in told.sentence
     assert "more than chance explains" not in told.sentence
     again = CanaryAudit.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False)))
     assert again == found
@@ -281,13 +282,13 @@ def test_a7_faults_break_the_claim(fault):
 def test_where_nothing_was_shown_it_says_so_and_no_more():
     found = audit(Step(12))
     assert (found.state, found.verdict) == ("not-refuted", "not refuted")
-    told = finding([found])
+    told = canary_finding([found], steps=16)
     assert told.state == "not-refuted"
     assert told.sentence.startswith("Not refuted.")
     assert found.to_dict()["state"] == "not-refuted"
     doubtful = CanaryAudit.from_dict({**found.to_dict(), "doubtful": True})
     assert (doubtful.state, doubtful.verdict) == ("open", "no verdict")
-    told = finding([doubtful])
+    told = canary_finding([doubtful], steps=16)
     assert told.state == "open"
     assert told.sentence.startswith("No verdict.")
     for text in (str(found), str(doubtful), told.sentence, json.dumps(doubtful.to_dict())):

@@ -138,6 +138,7 @@ def of_run(folder):
 def _one_thread(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
+    torch.manual_seed(0)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -17,8 +17,7 @@ from scipy.stats import norm, poisson
 from torch.distributions import biject_to, constraints
 
 from tacita._check import PrivacyError
-from tacita.inference.fit import Evidence, _own_loss
-from tacita.inference.inputs import with_dummy
+from tacita.inference.fit import Evidence
 from tacita.inference.separation import separate, start_of
 from tacita.training.records import record_loss
 from tacita.training.step import private_gradient
@@ -293,7 +292,7 @@ def test_per_record_gradients_equal_a_loop_over_pyros_traces(case):
             (gradient,) = torch.autograd.grad(-case.record(at, tuple(t[i : i + 1] for t in tensors)), at)
             loop.append(gradient)
         evidence = Evidence(made, flat)
-        loss, records = record_loss(evidence, _own_loss), with_dummy(tensors)
+        loss, records = record_loss(evidence, None), tensors
         for i, gradient in enumerate(loop):
             only = torch.zeros(len(loop)).index_fill(0, torch.tensor([i]), 1e11)  # others are clipped to nothing
             sums, clipped = _batch_gradient(loss, flat, records, bounds=only)
@@ -389,9 +388,9 @@ def test_every_record_and_every_draw_is_fresh(prior, double):
 
     y = torch.ones(50)
     made = separate(model, (y,), draws=3)
-    loss, flat = record_loss(Evidence(made, torch.zeros(1)), _own_loss), torch.zeros(1)
-    _, clipped = _batch_gradient(loss, flat, with_dummy((y,)))
-    _, again = _batch_gradient(loss, flat, with_dummy((y,)), seed=1)
+    loss, flat = record_loss(Evidence(made, torch.zeros(1)), None), torch.zeros(1)
+    _, clipped = _batch_gradient(loss, flat, (y,))
+    _, again = _batch_gradient(loss, flat, (y,), seed=1)
     assert len(set(clipped.norms.tolist())) == 50
     assert not set(clipped.norms.tolist()) & set(again.norms.tolist())
 

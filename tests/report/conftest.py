@@ -156,12 +156,14 @@ def findings(text="", scale=1.0):
             picture=png(112, 56, rings),
             picture_text=say("Above, four records; below, what the attack made of their steps: noise."),
             notes=(say("The attacker knows the model and which class each record has."),),
+            tests_claim=False,
         ),
         Finding(
             key=say("leak"),
             heading=say("Does the published figure itself give people away?"),
             state="open",
             sentence=say("With and without one person the figure differs by less than can be told apart (p = 0.41)."),
+            tests_claim=False,
             chart=Chart(
                 heading=say("The figure with a person, and without"),
                 caption=say("Two bells that cover each other cannot be told apart."),

@@ -50,6 +50,7 @@ def test_findings_survive_json(make_findings):
         ({"picture": 'data:image/png;base64,AA" onerror="alert(1)'}, "finding picture must be empty or"),
         ({"picture": "data:image/png;base64,AAAA\n"}, "finding picture must be empty or"),
         ({"picture": "data:image/png;base64,AAAA"}, "needs a picture_text"),
+        ({"tests_claim": SECRET}, "finding tests_claim must be true or false"),
     ],
 )
 def test_what_is_no_finding_is_refused_without_being_quoted(change, message):
@@ -120,7 +121,7 @@ def test_without_an_audit_the_owner_is_told_how_to_run_one(make_label):
 
 def test_the_verdict_tells_a_broken_claim_from_a_leak():
     broken = replace(BARE, state="warning", heading="Who was in the data?")
-    leak = replace(BARE, key="leak", state="warning", heading="The figure itself")
+    leak = replace(BARE, tests_claim=False, state="warning", heading="The figure itself")
     undecided = replace(BARE, state="open")
     assert attacks.verdict((BARE, undecided)) == attacks.Verdict(state="not-refuted", text="No attack broke a claim.")
     assert attacks.verdict((undecided,)) == attacks.Verdict(state="open", text="No attack broke a claim.")
@@ -132,7 +133,7 @@ def test_the_verdict_tells_a_broken_claim_from_a_leak():
 
 def test_a_bound_above_its_claim_is_a_warning_whatever_the_finding_says(make_label):
     above = Bound(who="w", lower=3.00041, upper=3.0, state="not-refuted")
-    finding = replace(BARE, key="leak", bounds=(above,))
+    finding = replace(BARE, tests_claim=False, bounds=(above,))
     assert attacks.state(finding) == "warning"
     assert attacks.verdict((finding,)).text.startswith("An attack broke a claim")
     page = label_html(with_audit(make_label("x"), BARE, finding))
@@ -154,11 +155,19 @@ def test_the_text_has_one_entry_for_each_finding(make_label):
 
 
 def test_what_did_not_succeed_is_not_said_to_hold(make_label):
-    looked = replace(BARE, key="inversion", heading="Pictures")
+    looked = replace(BARE, tests_claim=False, heading="Pictures")
     assert [attack.told for attack in attacks.attacks((BARE, looked))] == ["Not refuted", "Nothing found"]
     for shown in (label_text(with_audit(make_label("x"), BARE)), label_html(with_audit(make_label("x"), BARE))):
         assert "Not refuted" in shown
         assert "The claim stood" not in shown
+
+
+def test_a_finding_that_does_not_say_whether_it_tests_a_claim_is_refused():
+    """Older files decided it by the key."""
+    before = replace(BARE, key="leak", state="warning", tests_claim=False).to_dict()
+    del before["tests_claim"]
+    with pytest.raises(ValueError, match="lacks the field 'tests_claim'"):
+        Finding.from_dict(before)
 
 
 @given(st.floats(0.0, 50.0), st.floats(0.0, 50.0))

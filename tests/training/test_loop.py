@@ -116,8 +116,8 @@ def test_the_loop_uses_that_sampler(blobs):
     """Bounds seen by the step are those of independent coins: batch sizes vary as they should."""
     private = train(blobs, steps=200, panel=0, rng=3)
     sizes = []
-    original = private._records.marked
-    private._records.marked = lambda indices: (sizes.append(len(indices)), original(indices))[1]
+    original = private._mechanism.records.marked
+    private._mechanism.records.marked = lambda indices: (sizes.append(len(indices)), original(indices))[1]
     private.run()
     assert chisquare([sum(sizes), 200 * 300 - sum(sizes)], [200 * 30, 200 * 270]).pvalue > 1e-4
     assert 15 < np.var(sizes) < 45
@@ -133,7 +133,7 @@ def test_f11_empty_batches_are_noised_and_charged():
         last = model.w.detach().clone()
         assert math.isfinite(step.loss) or math.isnan(step.loss)
     assert moved == 150
-    assert private._book.charged(private._identity) == 150
+    assert private._keeper.book.charged(private._keeper.identity) == 150
     assert private.accountants["training"].taken == 150
 
 
@@ -216,7 +216,7 @@ def test_a_step_is_on_disk_before_the_parameters_change(blobs, tmp_path):
     observed = []
     original = private._update
     private._update = lambda clipped: (
-        observed.append(Ledger.open(tmp_path / "b.sqlite").charged(private._identity)),
+        observed.append(Ledger.open(tmp_path / "b.sqlite").charged(private._keeper.identity)),
         original(clipped),
     )
     private.run()
@@ -314,8 +314,8 @@ def test_f19_records_never_pass_their_budget(blobs, budget):
     assert label.worst.method == ("token filter" if budget == "tokens" else "moments filter")
     assert label.worst.publishable
     assert any("held to a budget" in line for line in label.declared)
-    spent = private._book.spent(1e-5)
-    unfiltered = train(blobs, lr=0.02, steps=20, panel=0).run()._book.spent(1e-5)
+    spent = private._keeper.book.spent(1e-5)
+    unfiltered = train(blobs, lr=0.02, steps=20, panel=0).run()._keeper.book.spent(1e-5)
     assert spent.epsilon < unfiltered.epsilon
 
 
@@ -633,7 +633,7 @@ def test_an_interrupted_run_goes_on_with_the_same_guarantee(blobs, tmp_path):
     assert resumed.taken == 17
     resumed.run()
     assert resumed.taken == 40
-    assert resumed._book.charged(resumed._identity) == 40
+    assert resumed._keeper.book.charged(resumed._keeper.identity) == 40
     label = resumed.label()
     assert label.worst.epsilon == tacita.worst_case(sample_rate=0.1, noise_multiplier=1.0, steps=40, delta=1e-5).epsilon
     assert label_of_run(tmp_path / "run").worst == label.worst
@@ -654,7 +654,7 @@ def test_l7_a_resumed_run_never_repeats_its_noise(blobs, tmp_path):
     assert len(np.unique(np.concatenate(draws))) == 408
     assert any("not secure" in c.text for c in parts[2].label().checks)
     with pytest.raises(PrivacyError, match="seed"):
-        parts[2]._book.open_run(
+        parts[2]._keeper.book.open_run(
             "another", mechanism={"steps": 1}, seed_fingerprint=parts[2]._random.fingerprint, seeded=False
         )
 
@@ -705,7 +705,7 @@ def test_a_forked_process_cannot_go_on(blobs):
     private = train(blobs, steps=500, panel=0)
     steps = iter(private)
     next(steps)
-    private._process += 1  # as os.fork would leave it
+    private._at.process += 1  # as os.fork would leave it
     with pytest.raises(PrivacyError, match="forked"):
         next(steps)
 
@@ -845,7 +845,7 @@ def test_l5_a_damaged_checkpoint_is_refused_in_one_line(blobs, tmp_path, fault):
     for step in private:
         if step.number == 20:
             break
-    private._book.close()
+    private._keeper.book.close()
     newest = max((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
     document = newest.with_suffix(".json")
     if fault == "flip":
@@ -862,7 +862,7 @@ def test_l5_a_damaged_checkpoint_is_refused_in_one_line(blobs, tmp_path, fault):
         document.write_text("{" * 100_000)
     elif fault == "rolled back":
         fresh = tmp_path / "other"
-        start(fresh, blobs)[0]._book.close()
+        start(fresh, blobs)[0]._keeper.book.close()
         (fresh / "ledger.sqlite").replace(tmp_path / "run" / "ledger.sqlite")
     else:
         plain = json.loads(document.read_text())

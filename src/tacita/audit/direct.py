@@ -1,9 +1,9 @@
-"""Direct tests of a private step: is the noise that canaries show, and what they contribute, as declared?
+"""Direct tests of a private step: are its noise, the canaries' contributions and the sampling as declared?
 
 Where no canary was drawn a step shows its noise and nothing else; where one was drawn, its contribution as well. If the
 step is as declared, every statistic here has a known law: chi-square, binomial or normal, or a tail that is bounded by
 its moments (Chernoff, Hoeffding). Several statistics of one kind are combined by the union bound, and so are the kinds.
-Too much noise, or records drawn too seldom, are no fault: nothing here is raised by them alone.
+Too much noise and too low a sampling rate are no faults of privacy: neither raises an alarm.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ERROR = 5e-7  # the chance that any of the tests raises an alarm on a step that is as declared
 SHARE = ERROR / len(KINDS)
-SAID: dict[Kind, str] = {
+FAULT_TEXTS: dict[Kind, str] = {
     "noise": "there is less noise than declared",
     "steps": "a step has less noise than declared",
     "parts": "a part of the gradient has less noise than declared",
@@ -56,7 +56,7 @@ _TILTS = 120  # points of a search for the best Chernoff bound
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """One kind of fault that was looked for, and the chance of what was seen if the step is as declared."""
+    """A test for one kind of fault, and its p-value: the chance of such data if the step is as declared."""
 
     __test__ = False  # not one of pytest's
 
@@ -65,12 +65,12 @@ class Test:
 
     @property
     def failed(self) -> bool:
-        """Whether chance does not explain it."""
+        """Whether chance alone does not explain the data, at the level of one kind of test."""
         return self.p <= SHARE
 
 
 class Direct:
-    """All direct tests, fed step by step.
+    """All direct tests; steps are added one by one.
 
     Args:
         present: Which canaries are in the data.
@@ -97,14 +97,14 @@ class Direct:
             self._draws.add(drawn[self.present])
 
     def tests(self) -> tuple[Test, ...]:
-        """Return every kind of test that could be made."""
+        """Return the result of every kind of test that there are data for."""
         made = self.scale.tests(), self._signs.tests(), self._given.tests(self.scale.used), self._draws.tests()
         chances = {kind: [p for found in made for p in found.get(kind, ())] for kind in KINDS}
         return tuple(Test(kind=kind, p=min(1.0, len(ps) * float(min(ps)))) for kind, ps in chances.items() if ps)
 
 
 class _Scale:
-    """How large the noise is where nothing was added to it: together, and by step, part, block and value."""
+    """The size of the noise where no canary contributes: overall, and by step, part, block and value."""
 
     def __init__(self, parts: Any, noise_multiplier: float) -> None:
         self.parts, self.sigma = parts, noise_multiplier
@@ -117,7 +117,7 @@ class _Scale:
         self.used = noise_multiplier
 
     def add(self, seen: Floats, quiet: Any) -> float:
-        """Add one step, and return the scale to judge contributions by: the declared one, or plainly more."""
+        """Add one step; return the scale to judge contributions by: the declared one, or one that is clearly larger."""
         each = np.where(quiet, np.square(seen / self.sigma), 0.0)
         self.squares += each
         self.looks += quiet
@@ -150,7 +150,7 @@ class _Scale:
         }
 
     def _blocks(self) -> Iterable[float]:
-        """Yield the chances of blocks of neighbours, and of how many single coordinates are rather quiet."""
+        """Yield the p-values of blocks of neighbours, and of the number of coordinates with little noise."""
         for size in _BLOCKS:
             starts = np.arange(0, len(self.squares), size)
             found = _low(np.add.reduceat(self.squares, starts), np.add.reduceat(self.looks, starts))
@@ -160,13 +160,13 @@ class _Scale:
 
 
 def _low(squares: Any, looks: Any) -> Any:
-    """Return the chances of sums of squares as small as these."""
+    """Return the p-values of sums of squares; small if there is too little noise."""
     some = looks > 0
     return chi2.cdf(squares[some], looks[some])
 
 
 class _Signs:
-    """Whether noise depends on other noise, by its signs where no canary is: fair coins, whatever the scale is.
+    """Whether noise depends on other noise, tested by its signs where no canary is: fair coins at any scale.
 
     Products of signs along the edges of a forest are independent fair coins, and pairs a fixed distance apart are one.
     """
@@ -202,7 +202,7 @@ class _Signs:
         return {"correlated": self._correlated(), "repeated": self._repeated(), "shared": self._shared()}
 
     def _correlated(self) -> list[float]:
-        """Return the chances of the signs' agreement at short distances, and of the steps' sums."""
+        """Return the p-values of the signs' agreement at short lags, and of the sums over the steps."""
         pairs = [self.count * max(0, self.steps - lag) for lag in range(1, _LAGS + 1)]
         found = [_fair(int(k), n) for k, n in zip(self._agreed, pairs, strict=True) if n]
         if self.steps > 1:
@@ -213,7 +213,7 @@ class _Signs:
         return found
 
     def _repeated(self) -> list[float]:
-        """Return the chance that two of the steps have equal or opposite signs, if two have."""
+        """Return a bound on the chance that two steps have equal or opposite signs, 1 if no two have."""
         bits = min(_WORD, self.count)
         first = [word if word[0] >> 7 else _opposite(word, bits) for word in self._words]
         pairs = self.steps * (self.steps - 1) // 2
@@ -234,12 +234,12 @@ def _opposite(word: bytes, bits: int) -> bytes:
 
 
 def _fair(heads: int, tosses: int) -> float:
-    """Return the chance of as uneven a number of heads, on either side."""
+    """Return the two-sided p-value of a number of heads, for a fair coin."""
     return min(1.0, 2.0 * float(min(binom.cdf(heads, tosses, 0.5), binom.sf(heads - 1, tosses, 0.5))))
 
 
 class _Contributions:
-    """Whether canaries add more than the bound: on average, and the largest."""
+    """Whether canaries contribute more than the bound: on average, and at most."""
 
     def __init__(self, present: Any, parts: Any, sample_rate: float) -> None:
         self.present, self.parts, self.rate = present, parts, sample_rate
@@ -277,7 +277,7 @@ class _Contributions:
         }
 
     def _total(self) -> float:
-        """Return a bound on the chance of as large a sum over all canaries that are present (Chernoff)."""
+        """Return a bound on the chance of so large a sum over all canaries that are present (Chernoff)."""
         count, total = len(self._sums), float(self._sums.sum())
         excess = total - count * self.rate * sum(level * n for level, n in self._levels.items())
         if excess <= 0.0:
@@ -290,9 +290,9 @@ class _Contributions:
         return float(np.exp(min(0.0, logs.min())))
 
     def _spread(self, scale: float) -> list[float]:
-        """Return a bound on the chance that canaries' sums over the steps differ as much (Chernoff).
+        """Return a bound on the chance that canaries' sums over the steps vary this much (Chernoff).
 
-        Around their own mean they differ no more than around the one that is declared.
+        They vary no more around their own mean than around the declared one.
         """
         if len(self._levels) != 1:
             return []
@@ -311,7 +311,7 @@ class _Contributions:
 
 @lru_cache(maxsize=256)
 def _edge(rate: float, level: float, sample_rate: float) -> float:
-    """Return what a mixture of N(level, 1) and N(0, 1) exceeds with chance `rate`."""
+    """Return the upper `rate` quantile of a mixture of N(level, 1) and N(0, 1)."""
 
     def above(x: float) -> float:
         return float(sample_rate * norm.sf(x - level) + (1.0 - sample_rate) * norm.sf(x)) - rate
@@ -321,7 +321,7 @@ def _edge(rate: float, level: float, sample_rate: float) -> float:
 
 
 class _Draws:
-    """Who was drawn: independent coins, for every canary and step."""
+    """Whether canaries are drawn by independent coins, one for every canary and step."""
 
     def __init__(self, count: int, sample_rate: float) -> None:
         self.count, self.rate = count, sample_rate
@@ -347,7 +347,7 @@ class _Draws:
         return {"rate": [total, *binom.sf(sizes - 1, self.count, self.rate)], "coins": list(self._coins(steps, sizes))}
 
     def _coins(self, steps: int, sizes: Any) -> Iterable[float]:
-        """Yield chances: of canaries drawn often, of those drawn at two steps, and of batch sizes that are too even."""
+        """Yield p-values of canaries drawn often, of those drawn at two steps, and of batch sizes that are too even."""
         yield self.count * float(binom.sf(self._times.max() - 1, steps, self.rate))
         for rate in _RATES:
             often = int(binom.isf(rate, steps, self.rate)) + 1

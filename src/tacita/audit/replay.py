@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tacita import _check
 from tacita.training.gradients import Clipped
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
 
 _NOWHERE = -1  # a record without a gradient, so that no dataset is empty
-_LOUD = 10.0  # a canary's gradient before clipping, over the clip norm
+_LENGTH = 10.0  # of a canary's gradient before clipping, over the clip norm
 _ENOUGH = 1_000  # numbers in the tensors of a rank: fewer canaries would not show a bug that only biases have
 _MATRIX = 2
-_OWN = 50_000  # parameters of the model's own that are replayed
-_DENSE = 4e6  # numbers in the gradients of a step's canaries, counted before their coins
-_MOST, _MANY, _FEWEST = 200_000, 50_000, 2_000  # canaries: of few steps, of some, of very many
-_LITTLE, _WORK = 4e6, 4e7  # canaries times steps, where there are more than many canaries and where there are fewer
+_MOST_PARAMETERS = 50_000  # of the model that are replayed
+_DENSE = 4e6  # numbers in the gradients of a step's canaries, before canaries are drawn
+_MOST, _MANY, _FEWEST = 200_000, 50_000, 2_000  # canaries: for few steps, for some, for very many
+_LITTLE, _WORK = 4e6, 4e7  # canaries times steps: with more than many canaries, and with fewer
 _DRAWS = 1e6  # canaries times steps times the sample rate: what takes the time
 
 
@@ -29,19 +30,19 @@ class Replay:
     """A step function for `tacita.audit.canaries`: `PrivateTraining` itself, with canaries for data.
 
     A canary's gradient is ten times the clip norm along one coordinate: of the model's own parameters, or of a linear
-    layer that is replayed beside them, since a small model has room for a few canaries only. No learning takes place:
-    canaries look alike wherever the model is. Small tensors are replayed several times over.
+    layer that is replayed beside them, since a small model has coordinates for few canaries only. No learning takes
+    place: canaries look alike whatever the parameters are. Small tensors are replayed several times.
 
     Args:
         plan: What the run declared; the replay declares the same.
         shapes: The shapes of the model's trainable parameters. Of a large model the smaller tensors are replayed.
         steps: How many steps to replay.
         count: How many canaries. By default as many as take some seconds. `parts` gives the rank of the tensor each
-            is in: vectors, matrices and the like are also tested by themselves.
-        dtype: Of the parameters.
-        rng: A seed for coins and noise, as of `PrivateTraining`.
+            is in: vectors, matrices and higher ranks are also tested by themselves.
+        seed: Seeds coins and noise, as in `PrivateTraining`.
     """
 
+    @_check.renamed(rng="seed")
     def __init__(
         self,
         plan: Plan,
@@ -49,56 +50,49 @@ class Replay:
         *,
         steps: int | None = None,
         count: int | None = None,
-        dtype: torch.dtype = torch.float32,
-        rng: int | None = None,
+        seed: int | None = None,
     ) -> None:
-        self.plan, self.steps, self._rng = plan, plan.steps if steps is None else steps, rng
+        self.plan, self.steps, self._seed = plan, plan.steps if steps is None else steps, seed
         self.count = most_canaries(self.steps, plan.sample_rate) if count is None else count
-        kept = _small_enough(shapes)
-        self.left_out = len(shapes) - len(kept)
-        own = _Own(_repeated(kept, self.steps), dtype)
+        self.left_out = left_out(shapes)
+        own = _Parameters(_repeated(_small_enough(shapes), self.steps))
         drawn = plan.sample_rate if plan.individual_every is None else 1.0  # or all of them are measured
-        room = min(self.count, own.size, int(_DENSE / (drawn * max(1, own.size))))
-        wide = CanaryModel(self.count - room, dtype)
-        self._rooms: list[tuple[_Room, Any]] = [
-            (own, np.linspace(0, own.size - 1, room).astype(np.int64)),
-            (wide, np.arange(self.count - room)),
+        inside = min(self.count, own.size, int(_DENSE / (drawn * max(1, own.size))))
+        models: list[tuple[_Coordinates, Any]] = [
+            (own, np.linspace(0, own.size - 1, inside).astype(np.int64)),
+            (CanaryModel(self.count - inside), np.arange(self.count - inside)),
         ]
-        self.parts = np.concatenate([room.ranks[places] for room, places in self._rooms])
-        self._rooms = [(room, places) for room, places in self._rooms if len(places)]
+        self.parts = np.concatenate([model.ranks[places] for model, places in models])
+        self._models = [(model, places) for model, places in models if len(places)]
         self._runs: list[Watched] = []
 
     def __call__(self, present: Any) -> Any:
         """Take one step on the canaries that are present; return what is seen of each, their bound, who was drawn."""
-        here = np.split(present, np.cumsum([len(places) for _, places in self._rooms])[:-1])
+        here = np.split(present, np.cumsum([len(places) for _, places in self._models])[:-1])
         if not self._runs:
-            self._runs = [
-                self._start(i, places[own]) for i, ((_, places), own) in enumerate(zip(self._rooms, here, strict=True))
-            ]
+            self._runs = [self._start(part, some) for part, some in enumerate(here)]
         for run in self._runs:
             run.advance()
-        seen = [room.gradient()[places] for room, places in self._rooms]
-        drawn = [_among(own, run.drawn) for own, run in zip(here, self._runs, strict=True)]
-        scale = self.plan.batch_size / self.plan.clip_norm
-        return np.concatenate(seen) * scale, self._level(), np.concatenate(drawn)
+        seen = [model.gradient()[places] for model, places in self._models]
+        drawn = [_among(some, run.drawn) for some, run in zip(here, self._runs, strict=True)]
+        bounds = [1.0 if self.plan.individual_every is None else float(run.bounds.max()) for run in self._runs]
+        return np.concatenate(seen) * (self.plan.batch_size / self.plan.clip_norm), max(bounds), np.concatenate(drawn)
 
-    def _start(self, part: int, places: Any) -> Watched:
-        loud = _LOUD * self.plan.clip_norm
-        where = torch.from_numpy(np.append(places, _NOWHERE))
-        records = (where, torch.zeros(len(where)))
-        rng = None if self._rng is None else self._rng + part
-        room = self._rooms[part][0]
-        return still(self.plan, room, lambda value, _: loud * value, records, steps=self.steps, rng=rng)
-
-    def _level(self) -> float:
-        """Return what the last step held every canary to, over the clip norm: they all measure the same."""
-        if self.plan.individual_every is None:
-            return 1.0
-        return max(float(run.bounds.max()) for run in self._runs)
+    def _start(self, part: int, present: Any) -> Watched:
+        model, places = self._models[part]
+        where = torch.from_numpy(np.append(places[present], _NOWHERE))
+        return frozen_training(
+            self.plan,
+            model,
+            lambda value, _: _LENGTH * self.plan.clip_norm * value,
+            (where, torch.zeros(len(where))),
+            steps=self.steps,
+            seed=None if self._seed is None else self._seed + part,
+        )
 
 
 class Watched(PrivateTraining):
-    """The shipped training, with a look at which records the last step drew."""
+    """The shipped training, which also remembers which records the last step drew."""
 
     drawn: Any = ()
 
@@ -108,16 +102,28 @@ class Watched(PrivateTraining):
 
 
 def _among(present: Any, drawn: Any) -> Any:
-    """Return which canaries were drawn. The records are those present, in their order, and one that is none."""
+    """Return which canaries were drawn. The records are the canaries present, in their order, and one that is none."""
     found, there = np.zeros(len(present), dtype=bool), np.flatnonzero(present)
     found[there[drawn[drawn < len(there)]]] = True
     return found
 
 
-def still(
-    plan: Plan, model: nn.Module, loss_fn: Any, records: tuple[Tensor, ...], *, steps: int, rng: int | None
+def frozen_training(
+    plan: Plan, model: nn.Module, loss_fn: Any, records: tuple[Tensor, ...], *, steps: int, seed: int | None
 ) -> Watched:
-    """Return a training with the plan's mechanism, in memory, that does not move its model."""
+    """Return a training with a plan's mechanism, in memory, whose learning rate is 0.
+
+    Args:
+        plan: What the run declared.
+        model: Holds a coordinate for each canary.
+        loss_fn: Takes an output and a target.
+        records: The canaries.
+        steps: How many steps it may take.
+        seed: Seeds coins and noise.
+
+    Returns:
+        A training that leaves its noisy gradients on the parameters.
+    """
     return Watched(
         model,
         loss_fn,
@@ -132,54 +138,53 @@ def still(
         record_budget=plan.record_budget,
         panel=0,
         delta=plan.delta,
-        rng=rng,
+        rng=seed,
     )
 
 
-class _Room(nn.Module):
-    """A module with one coordinate for every canary: its parameters, laid end to end. `ranks` are their dimensions."""
+class _Coordinates(nn.Module):
+    """A module with one coordinate for every canary: its parameters, concatenated. `ranks` are their dimensions."""
 
     ranks: Any
 
     def gradient(self) -> Any:
-        """Return the gradient that the last step left, laid end to end."""
+        """Return the gradient that the last step left, concatenated."""
         return torch.cat([p.grad.flatten() for p in self.parameters() if p.grad is not None]).double().numpy()
 
 
-class _Own(_Room):
+class _Parameters(_Coordinates):
     """The model's own parameter tensors."""
 
-    def __init__(self, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> None:
+    def __init__(self, shapes: Sequence[Sequence[int]]) -> None:
         super().__init__()
-        self.tensors = nn.ParameterList(nn.Parameter(torch.zeros(tuple(shape), dtype=dtype)) for shape in shapes)
-        self.size, self.dtype = sum(p.numel() for p in self.tensors), dtype
+        self.tensors = nn.ParameterList(nn.Parameter(torch.zeros(tuple(shape))) for shape in shapes)
+        self.size = sum(p.numel() for p in self.tensors)
         self.ranks = np.repeat([len(shape) for shape in shapes], [math.prod(shape) for shape in shapes]).astype(int)
 
     def forward(self, where: Tensor) -> Tensor:
         flat = torch.cat([p.flatten() for p in self.tensors])
-        chosen = (torch.arange(self.size) == where[..., None]).to(self.dtype)
-        return chosen @ flat
+        return (torch.arange(self.size) == where[..., None]).float() @ flat
 
 
-class CanaryModel(_Room):
-    """A square linear layer with room for canaries: canary i has one input and one output, so one weight, to itself.
+class CanaryModel(_Coordinates):
+    """A square linear layer for canaries: canary i has one input and one output, so one weight, to itself.
 
     `model(where)` returns the weights of the canaries at `where`; a loss of ten times the clip norm times their sum
     gives each a gradient along its own coordinate, for the mechanism to clip. `gradient()[:count]` is then what an
     attacker sees. Any library that knows linear layers can be audited with it.
     """
 
-    def __init__(self, count: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
-        self.side, self.dtype = math.isqrt(max(1, count) - 1) + 1, dtype
-        self.layer = nn.Linear(self.side, self.side, bias=False, dtype=dtype)
+        self.side = math.isqrt(max(1, count) - 1) + 1
+        self.layer = nn.Linear(self.side, self.side, bias=False)
         self.ranks = np.full(self.side**2, _MATRIX)
 
     def forward(self, where: Tensor) -> Tensor:
         """Return the weight at each canary's coordinate."""
         row = torch.div(where, self.side, rounding_mode="floor")
         column = where - row * self.side
-        output = self.layer((torch.arange(self.side) == column[..., None]).to(self.dtype))
+        output = self.layer((torch.arange(self.side) == column[..., None]).float())
         chosen: Tensor = output * (torch.arange(self.side) == row[..., None])
         return chosen.sum(-1)
 
@@ -190,15 +195,15 @@ def most_canaries(steps: int, sample_rate: float) -> int:
     return int(min(_MOST, max(_FEWEST, min(seen, _DRAWS / (steps * sample_rate)))))
 
 
-def shapes_of(parameters: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
-    """Return the shapes of named parameters."""
-    return [tuple(p.shape) for p in parameters.values()]
+def left_out(shapes: Sequence[Sequence[int]]) -> int:
+    """Return how many of a model's tensors are too large to be replayed."""
+    return len(shapes) - len(_small_enough(shapes))
 
 
 def _repeated(shapes: Sequence[Sequence[int]], steps: int) -> list[Sequence[int]]:
-    """Return the shapes, those of a rank several times over until they hold a thousand numbers, or of many steps less.
+    """Return the shapes, those of each rank repeated until they hold a thousand numbers, fewer if there are many steps.
 
-    Every tensor takes its time at every step, and more steps show more of its noise.
+    Every tensor takes time at every step, and more steps show more of its noise.
     """
     enough = min(_ENOUGH, max(_ENOUGH / 10, 20.0 * _ENOUGH / steps))
     totals: dict[int, int] = {}
@@ -212,6 +217,6 @@ def _small_enough(shapes: Sequence[Sequence[int]]) -> list[Sequence[int]]:
     kept, total = set(), 0
     for i in sorted(range(len(shapes)), key=lambda i: math.prod(shapes[i])):
         total += math.prod(shapes[i])
-        if total <= _OWN:
+        if total <= _MOST_PARAMETERS:
             kept.add(i)
     return [shapes[i] for i in sorted(kept)]

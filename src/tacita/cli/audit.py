@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,20 +11,12 @@ import typer
 
 from tacita.cli.app import JSON, app, print_json
 
-_NAMES = {
-    "canaries": "canaries in a replay",
-    "leak": "leak test of the reading",
-    "typical": "held-out canaries beside a second training",
-    "membership": "reference models for membership inference",
-    "inversion": "a model without privacy, to compare with",
-}
-
 
 @app.command(epilog="Example: tacita audit runs/demo-digits-1 --minutes 2")
 def audit(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     only: Annotated[
-        list[str] | None, typer.Option(help="canaries, leak, typical, membership or inversion; may be repeated.")
+        list[str] | None, typer.Option(help="An attack, such as canaries; may be repeated. See docs/audit.md for all.")
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="About how long it may take; the rest is left out.")] = None,
     references: Annotated[
@@ -38,15 +31,17 @@ def audit(
     if a claim was broken.
     """
     from tacita import _check
-    from tacita.audit.attacks import ATTACKS
+    from tacita.audit import ATTACKS
     from tacita.cli.kinds import attack_of, label_of
     from tacita.runs import Run
 
+    chosen = [_check.one_of("--only", name, tuple(ATTACKS)) for name in only or ATTACKS]
+    if minutes is not None:
+        _check.in_range("--minutes", minutes, 0.0, 1e5)
     attack = attack_of(run)
-    chosen = [_check.one_of("--only", name, tuple(_NAMES)) for name in only or ATTACKS]
     try:
-        with _Progress(quiet=as_json) as progress:
-            made = attack(run, attacks=chosen, minutes=minutes, references=references, rng=seed, progress=progress)
+        with _Progress({name: a.activity for name, a in ATTACKS.items()}, quiet=as_json) as progress:
+            made = attack(run, attacks=chosen, minutes=minutes, references=references, seed=seed, progress=progress)
     except KeyboardInterrupt:
         print(f"tacita: interrupted; attacks that had ended are kept in {run / 'audit.json'}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -61,8 +56,8 @@ def audit(
 class _Progress:
     """A bar for each attack on a terminal; elsewhere a line when it begins. On standard error."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self.quiet = quiet
+    def __init__(self, activities: Mapping[str, str], *, quiet: bool) -> None:
+        self.activities, self.quiet = activities, quiet
         self.bar: Any = None
         self.tasks: dict[str, Any] = {}
 
@@ -84,8 +79,8 @@ class _Progress:
         first = attack not in self.tasks
         if self.bar is not None:
             if first:
-                self.tasks[attack] = self.bar.add_task(_NAMES[attack], total=of)
+                self.tasks[attack] = self.bar.add_task(self.activities[attack], total=of)
             self.bar.update(self.tasks[attack], completed=done, total=of)
         elif first and not self.quiet:
             self.tasks[attack] = None
-            print(f"{attack}: {_NAMES[attack]}", file=sys.stderr)
+            print(f"{attack}: {self.activities[attack]}", file=sys.stderr)

@@ -43,14 +43,14 @@ KINDS = {
         words="a training",
         label="tacita.training.labels:label_of_run",
         end="tacita.training.labels:declare_end",
-        attack="tacita.audit.attacks:run",
+        attack="tacita.audit:run",
         resume="tacita train --resume {run}",
     ),
     "inference": Kind(
         words="a fit of a Pyro model",
         label="tacita.inference.labels:label_of_run",
         end="tacita.training.labels:declare_end",
-        attack="tacita.audit.attacks:run",
+        attack="tacita.audit:run",
         resume="tacita.inference.resume in Python",
     ),
     "final-samples": Kind(

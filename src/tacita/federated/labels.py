@@ -32,7 +32,7 @@ from tacita.training.plan import of_one_end, within_promise
 
 if TYPE_CHECKING:
     from tacita._check import Floats
-    from tacita.training.followed import Panel
+    from tacita.training.panel import Panel
 
 _POINTS = 10  # of the curve over rounds
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita._guard import Stopped, held
+from tacita._guard import Interrupts, Stopped, held
 from tacita.facts import RunFacts, Status
 from tacita.federated.client import Client, Local, Memory, Part, Task, Training
 from tacita.federated.labels import federation_label
@@ -26,7 +26,6 @@ from tacita.owner import Owner
 from tacita.report.page import page_template
 from tacita.runs import Run, RunError
 from tacita.training.gradients import Parameters
-from tacita.training.loop import Interrupts
 from tacita.training.records import Records, trainable
 
 KIND = "federation"

@@ -29,8 +29,8 @@ from tacita.federated.plan import FederationPlan
 from tacita.ledger import Ledger
 from tacita.owner import Owner
 from tacita.training.charges import Charges, ledger_at
-from tacita.training.followed import Panel
 from tacita.training.gradients import Parameters
+from tacita.training.panel import Panel
 from tacita.training.plan import Pair
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.step import noisy_mean

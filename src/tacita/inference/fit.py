@@ -21,7 +21,7 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.inference.errors import errors_of
 from tacita.inference.guides import GUIDES, Guide, Langevin, Variational, guide_of
-from tacita.inference.inputs import records_like, tensors_of, with_dummy
+from tacita.inference.inputs import records_like, tensors_of
 from tacita.inference.labels import (
     KIND,
     METHOD_TEXTS,
@@ -202,8 +202,8 @@ def fit(
     with own_draws(rng):
         private = PrivateTraining(
             evidence,
-            _own_loss,
-            with_dummy(tensors),
+            None,
+            tensors,
             optimizer=optimizer,
             **_given_rate(chosen),
             steps=chosen.steps,
@@ -212,7 +212,7 @@ def fit(
             target=target,
             batch_size=1.0,
             delta=delta,
-            holdout=None if holdout is None else with_dummy(records_like(separated, holdout, "holdout")),
+            holdout=None if holdout is None else records_like(separated, holdout, "holdout"),
             panel=panel,
             ledger=ledger,
             run_dir=run_dir,
@@ -268,10 +268,10 @@ def resume(
         private = PrivateTraining.resume(
             run_dir,
             evidence,
-            _own_loss,
-            with_dummy(tensors),
+            None,
+            tensors,
             optimizer=optimizer,
-            holdout=None if holdout is None else with_dummy(records_like(separated, holdout, "holdout")),
+            holdout=None if holdout is None else records_like(separated, holdout, "holdout"),
             ledger=ledger,
         )
         if any(getattr(chosen, name) != getattr(private.plan, name) for name in ("sample_rate", "steps", "clip_norm")):
@@ -351,10 +351,6 @@ def shown(progress: Progress | None, what: str) -> Progress:
 def title_of(model: Model) -> str:
     """Return what a fit is called if nobody named it."""
     return str(getattr(model, "__name__", "Inference"))
-
-
-def _own_loss(loss: Tensor, target: Tensor) -> Tensor:
-    return loss
 
 
 def _parts(separated: Separated, chosen: Settings, seed: int | None) -> tuple[Evidence, Variational | Langevin]:

@@ -89,8 +89,3 @@ def records_like(separated: Separated, data: Any, what: str) -> tuple[Tensor, ..
     if kinds[0] != kinds[1]:
         raise ValueError(f"{what} must hold records like the data's, of {kinds[0]}, got {kinds[1]}.")
     return tensors
-
-
-def with_dummy(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the records with an empty target, since the likelihood needs none."""
-    return (*tensors, torch.zeros(len(tensors[0])))

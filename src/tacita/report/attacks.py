@@ -18,9 +18,6 @@ STATES = {"not-refuted": "Not refuted", "open": "No verdict", "warning": "Warnin
 NOTHING_FOUND = "Nothing found"  # of an attack that tests no claim
 
 
-_LEAKS = ("inversion", "leak")  # attacks that look for a leak and test no claim of the label
-
-
 @dataclass(frozen=True, kw_only=True)
 class Bar:
     """A bound as a bar: filled up to what an attack proved, a marker at the claim (if there is one), in percent."""
@@ -116,11 +113,11 @@ def _bar(bound: Bound, top: float) -> Bar:
 
 
 def _looked_in_vain(finding: Finding) -> bool:
-    return finding.key in _LEAKS and state(finding) == "not-refuted"
+    return not finding.tests_claim and state(finding) == "not-refuted"
 
 
 def _breaks_a_claim(finding: Finding) -> bool:
-    return finding.key not in _LEAKS or any(bound.broken for bound in finding.bounds)
+    return finding.tests_claim or any(bound.broken for bound in finding.bounds)
 
 
 def _named(findings: Sequence[Finding]) -> str:

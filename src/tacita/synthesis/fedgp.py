@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check
+from tacita._guard import Interrupts
 from tacita.accounting import calibrate
 from tacita.assumptions import assume
 from tacita.data import Dataset, load
@@ -39,7 +40,6 @@ from tacita.runs import Run, RunError
 from tacita.synthesis.gan import Game, Wgan, WganTraining, adam
 from tacita.synthesis.networks import Critic, Generator, make_critic, make_generator
 from tacita.training.gradients import Parameters
-from tacita.training.loop import Interrupts
 from tacita.training.records import Records
 
 Progress = Callable[[int, Generator], None]

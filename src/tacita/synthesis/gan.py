@@ -131,14 +131,9 @@ class Companion:
             kept.copy_(saved)
 
 
-def game_records(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return records as `PrivateTraining` feeds them to a game; the last, its target, is not used."""
-    return inputs, labels, tags_of(inputs), labels
-
-
-def game_loss(losses: Tensor, _: Tensor) -> Tensor:
-    """Return the losses as they are: a game computes them itself."""
-    return losses
+def game_records(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return records as a game takes them."""
+    return inputs, labels, tags_of(inputs)
 
 
 def quickest_chunk(game: Game, count: int, *, tries: int = 2) -> int:
@@ -150,8 +145,8 @@ def quickest_chunk(game: Game, count: int, *, tries: int = 2) -> int:
     made = game._made.flatten(0, 1)
     rows = torch.arange(count) % len(made)
     labels = (rows // game._pool).to(torch.int64)
-    records = (made[rows], labels, rows, labels)
-    loss, parameters = record_loss(game, game_loss), {n: p.detach() for n, p in game.named_parameters()}
+    records = (made[rows], labels, rows)
+    loss, parameters = record_loss(game, None), {n: p.detach() for n, p in game.named_parameters()}
     parameters = {name: p for name, p in parameters.items() if name.startswith("critic.")}
     bounds = torch.ones(count, dtype=torch.float64)
     seconds: dict[int, float] = {}

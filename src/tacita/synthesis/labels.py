@@ -28,8 +28,8 @@ from tacita.label import (
 from tacita.ledger import Ledger
 from tacita.runs import Run, RunError, read_json
 from tacita.synthesis.recipes import KIND
-from tacita.training.followed import Panel
 from tacita.training.labels import Standing, standing_of_run
+from tacita.training.panel import Panel
 from tacita.training.plan import Plan
 
 _CHOSEN = ("record-is-person", "generator-chosen-blindly", "nothing-else")

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita._check import PrivacyError
+from tacita._guard import Interrupts
 from tacita.accounting import BayesianAccountant, calibrate_composed, calibrate_gaussian, most_spent
 from tacita.facts import RunFacts
 from tacita.guarantee import round_up_text
@@ -30,12 +31,12 @@ from tacita.ledger.rows import State
 from tacita.owner import Owner
 from tacita.runs import Run, RunError
 from tacita.synthesis import embedding as embeddings
-from tacita.synthesis.gan import Game, Wgan, WganTraining, adam, game_loss, game_records, quickest_chunk
+from tacita.synthesis.gan import Game, Wgan, WganTraining, adam, game_records, quickest_chunk
 from tacita.synthesis.networks import Generator, make_critic, make_generator
 from tacita.synthesis.recipes import Recipe, Task, fix_weights, fresh_generator
 from tacita.training.charges import Charges, ledger_at
-from tacita.training.followed import Panel
-from tacita.training.loop import Interrupts, PrivateTraining
+from tacita.training.loop import PrivateTraining
+from tacita.training.panel import Panel
 from tacita.training.plan import Plan
 from tacita.training.randomness import randomness
 from tacita.training.recipes import default_model
@@ -381,11 +382,11 @@ class GanMaker:
         }
         if self.resume and where.exists():
             ledger = Ledger.open(ledger_path(task.recipe, self.folder))
-            return PrivateTraining.resume(where, self.game, game_loss, records, ledger=ledger, **common)
+            return PrivateTraining.resume(where, self.game, None, records, ledger=ledger, **common)
         _, noise, steps = self.parts[0]
         return PrivateTraining(
             self.game,
-            game_loss,
+            None,
             records,
             nominal_size=max(task.size, self.chosen["batch_size"]),
             noise_multiplier=noise,

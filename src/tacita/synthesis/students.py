@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacita import _check
+from tacita.audit.models import minimise, outputs
 
 Labelled = tuple[Tensor, Tensor]  # inputs and labels
 Kind = Literal["network", "logistic"]
@@ -24,7 +25,7 @@ Values = tuple[float | None, ...]  # None where there is none
 
 LEARNING_RATES = (0.001, 0.003, 0.01, 0.03, 0.1)  # of the students whose validation losses are compared
 
-_BATCH, _ANSWERED = 128, 1024  # records of a step, and records answered at once
+_BATCH = 128  # records of a step
 _LARGE = 20  # an image with longer sides is trained on for longer
 _JUDGED = 2000  # records at most of a validation set
 _FOLLOWED, _CHECKPOINTS = 240, 15  # steps of a student whose losses are followed, and how often they are taken
@@ -128,7 +129,7 @@ def train_student(
 
 def predict(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return the class that a classifier finds likeliest for each record. `partial(predict, model)` is an annotator."""
-    return _answers(model, inputs).argmax(1)
+    return outputs(model, inputs).argmax(1)
 
 
 def accuracy(model: nn.Module, test: Labelled) -> float:
@@ -303,28 +304,16 @@ def _training(
 ) -> Iterator[int]:
     """Take step after step, and yield how many were taken."""
     inputs, labels = data
-    for step in range(1, steps + 1):
+
+    def loss() -> Tensor:
         rows = torch.from_numpy(rng.integers(len(labels), size=_BATCH))
-        optimizer.zero_grad()
-        torch.autograd.backward(functional.cross_entropy(model(inputs[rows]), labels[rows]))
-        optimizer.step()
-        yield step
+        return functional.cross_entropy(model(inputs[rows]), labels[rows])
 
-
-def _answers(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return a model's outputs in use, and leave it in the mode it was in."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            return torch.cat([model(part) for part in torch.split(inputs, _ANSWERED)])
-    finally:
-        for part, mode in modes:
-            part.training = mode
+    return minimise(optimizer, loss, steps)
 
 
 def _loss(model: nn.Module, data: Labelled) -> float:
-    loss = functional.cross_entropy(_answers(model, data[0]), data[1]).nan_to_num(_LARGEST_LOSS, _LARGEST_LOSS)
+    loss = functional.cross_entropy(outputs(model, data[0]), data[1]).nan_to_num(_LARGEST_LOSS, _LARGEST_LOSS)
     return min(float(loss), _LARGEST_LOSS)
 
 

@@ -34,7 +34,7 @@ from tacita.label import (
 from tacita.ledger import Ledger
 from tacita.owner import Owner
 from tacita.runs import Run, RunError, read_json
-from tacita.training.followed import Panel
+from tacita.training.panel import Panel
 from tacita.training.plan import Pair, Plan, filter_epsilon
 
 if TYPE_CHECKING:

@@ -57,6 +57,86 @@ class Plan:
     tolerated: int = 0
     unit: str = "record"
 
+    @classmethod
+    def declare(
+        cls,
+        *,
+        steps: int,
+        batch_size: float | None = None,
+        nominal_size: float | None = None,
+        sample_rate: float | None = None,
+        stops: Sequence[int] | Mapping[int, float] = (),
+        clip_norm: float = 1.0,
+        noise_multiplier: float | None = None,
+        target: Pair | None = None,
+        budget: Pair | None = None,
+        delta: float = 1e-5,
+        individual_every: int | None = None,
+        record_budget: Budget | None = None,
+        certificate: Budget | None = None,
+        tolerated: int = 0,
+    ) -> Plan:
+        """Check and complete what a run declares: calibrate the noise, cut the steps to the budget.
+
+        Args:
+            steps: How many steps to take at most. The label speaks of all of them, even if the run is ended earlier.
+            batch_size: The planned batch: how many records a step looks at on average if there are `nominal_size`. The
+                noisy sum is divided by it, whatever the realised number.
+            nominal_size: The public size of the data, declared and never counted from them. Each record enters a step
+                on its own coin, with chance batch_size / nominal_size. The guarantee holds whatever the true size is.
+            sample_rate: That chance as a number, instead of `nominal_size`. Whether it was computed from the data
+                nobody can tell, so it becomes an open assumption on the label.
+            stops: Further ends, declared now, such as (100, 200, 400): a run that ends by one of them is labelled with
+                it. Each takes an equal share of delta, or the share given as {step: share}.
+            clip_norm: The largest norm of one record's gradient.
+            noise_multiplier: Noise standard deviation over the clip norm. Or give `target`.
+            target: (epsilon, delta): find the least noise that keeps the worst case within it.
+            budget: (epsilon, delta): cut the steps so that the worst case stays within it.
+            delta: At which delta running figures are given.
+            individual_every: Measure every record once in so many steps and hold it to its own bound in between:
+                every record's own account, enforced.
+            record_budget: From `token_profile`, `token_budget` or `moments_budget`: what a record may spend before
+                it is held back, in silence. Needs `individual_every`.
+            certificate: A budget, declared now, for a conformal certificate.
+            tolerated: How many followed records may pass the certificate's budget.
+
+        Raises:
+            PrivacyError: If the budget does not pay for a single step.
+            ValueError: If an argument is missing, contradicts another or is out of range.
+        """
+        divisor, rate = declared_rate(sample_rate, batch_size, nominal_size)
+        planned = _check.count("steps", steps)
+        ends = declared_stops(stops, planned)
+        last = ends[-1][1] if ends else 1.0
+        clip = check_clip_norm(clip_norm)
+        _check.probability("delta", delta)
+        _check_budgets(individual_every, record_budget, certificate, tolerated)
+        if (noise_multiplier is None) == (target is None):
+            raise ValueError("Give either noise_multiplier or target=(epsilon, delta), and not both.")
+        if target is not None:
+            epsilon, total = _pair("target", target)
+            noise = _calibrated((epsilon, total * last), rate, planned, record_budget)
+        else:
+            _, noise, _ = check_mechanism(rate, noise_multiplier, planned)
+        if budget is not None:
+            if ends:
+                raise ValueError("budget=… finds the number of steps, and stops=… declares it: give one of them.")
+            planned = _within(_pair("budget", budget), rate, noise, planned)
+        return cls(
+            clip_norm=clip,
+            noise_multiplier=noise,
+            sample_rate=rate,
+            steps=planned,
+            batch_size=divisor,
+            bare_rate=nominal_size is None and rate < 1.0,
+            stops=ends,
+            delta=delta,
+            individual_every=individual_every,
+            record_budget=record_budget,
+            certificate=certificate,
+            tolerated=tolerated,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data. A plan for records does not name its unit, as before there were others."""
         plain = {name: value for name, value in asdict(self).items() if (name, value) != ("unit", "record")}
@@ -158,58 +238,6 @@ def within_promise(found: Guarantee, promise: Pair | None) -> Guarantee:
     if promise is None or promise[1] > found.delta or promise[0] >= found.epsilon:
         return found
     return replace(found, epsilon=promise[0], method="the ledger's budget", mechanism=(), delta_split=())
-
-
-def make_plan(
-    *,
-    sample_rate: float | None,
-    steps: int,
-    stops: Sequence[int] | Mapping[int, float],
-    clip_norm: float,
-    noise_multiplier: float | None,
-    target: Pair | None,
-    budget: Pair | None,
-    batch_size: float | None,
-    nominal_size: float | None,
-    delta: float,
-    individual_every: int | None,
-    record_budget: Budget | None,
-    certificate: Budget | None,
-    tolerated: int,
-) -> Plan:
-    """Check and complete what the user declared: calibrate the noise, cut the steps to the budget."""
-    divisor, rate = declared_rate(sample_rate, batch_size, nominal_size)
-    planned = _check.count("steps", steps)
-    ends = declared_stops(stops, planned)
-    last = ends[-1][1] if ends else 1.0
-    clip = check_clip_norm(clip_norm)
-    _check.probability("delta", delta)
-    _check_budgets(individual_every, record_budget, certificate, tolerated)
-    if (noise_multiplier is None) == (target is None):
-        raise ValueError("Give either noise_multiplier or target=(epsilon, delta), and not both.")
-    if target is not None:
-        epsilon, total = _pair("target", target)
-        noise = _calibrated((epsilon, total * last), rate, planned, record_budget)
-    else:
-        _, noise, _ = check_mechanism(rate, noise_multiplier, planned)
-    if budget is not None:
-        if ends:
-            raise ValueError("budget=… finds the number of steps, and stops=… declares it: give one of them.")
-        planned = _within(_pair("budget", budget), rate, noise, planned)
-    return Plan(
-        clip_norm=clip,
-        noise_multiplier=noise,
-        sample_rate=rate,
-        steps=planned,
-        batch_size=divisor,
-        bare_rate=nominal_size is None and rate < 1.0,
-        stops=ends,
-        delta=delta,
-        individual_every=individual_every,
-        record_budget=record_budget,
-        certificate=certificate,
-        tolerated=tolerated,
-    )
 
 
 def filter_epsilon(budget: Budget, rate: float, noise: float, delta: float) -> float:

@@ -119,18 +119,32 @@ class Records:
         return tree_map(lambda t: t.to(self._device), batch)
 
 
-def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor]) -> Loss:
-    """Return the loss of one record: `loss_fn(model(inputs), target)` on a batch of one.
+def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor] | None) -> Loss:
+    """Return the loss of one record as a function of the parameters.
 
-    A record (x, y) is fed as model(x), (x1, x2, y) as model(x1, x2), and a dict by its names, all but its target
-    (the first of labels, label, targets, target, y). The loss may reduce by mean or sum, or not at all. That of a
-    broken record is not a number, and its gradient is zero.
+    Args:
+        model: The module.
+        loss_fn: As in PyTorch: `loss_fn(model(inputs), target)` on a batch of one. A record (x, y) is fed as model(x),
+            (x1, x2, y) as model(x1, x2), and a dict by its names, all but its target (the first of labels, label,
+            targets, target, y). The loss may reduce by mean or sum, or not at all. None if the model returns the loss
+            itself; the record is then passed whole.
+
+    Returns:
+        A function of parameters and one record. The loss of a broken record is NaN, and its gradient is zero.
     """
 
     def loss(parameters: Parameters, record: Any) -> Tensor:
         if isinstance(record, Marked):
             return torch.where(record.readable, loss(parameters, record.record), torch.nan)
         batch = tree_map(lambda t: t.unsqueeze(0), record)
+        if loss_fn is None:
+            whole = (
+                ((), batch)
+                if isinstance(batch, Mapping)
+                else (batch if isinstance(batch, tuple | list) else (batch,), {})
+            )
+            losses: Tensor = functional_call(model, parameters, *whole)
+            return losses.sum()
         args, kwargs, target = split_batch(batch)
         return loss_fn(functional_call(model, parameters, args, kwargs), target).sum()
 

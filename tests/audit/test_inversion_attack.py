@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-from importlib import import_module
 from io import BytesIO
 
 import numpy as np
@@ -17,11 +16,10 @@ from PIL import Image  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from tacita.audit.inversion import inversion, invert, recogniser  # noqa: E402
+from tacita.audit import inversion, inversion_attack, inversion_result, invert, recogniser  # noqa: E402
 from tacita.data import load  # noqa: E402
 from tacita.training import PrivateTraining  # noqa: E402
 
-module = import_module("tacita.audit.inversion")  # the package's `inversion` is the function
 DIGITS = tuple("0123456789")
 
 
@@ -78,7 +76,7 @@ def test_plain_model_gives_its_classes_away_and_an_untrained_one_does_not(digits
     assert found.plain.above_chance
     assert not found.private.above_chance
     assert found.state == "not-refuted"
-    assert "Not by this attack" in module._sentence(found)
+    assert "Not by this attack" in inversion_result._sentence(found)
 
 
 @pytest.mark.parametrize(("epsilon", "state"), [(0.1, "not-refuted"), (8.0, "warning")])
@@ -91,7 +89,7 @@ def test_private_model_is_judged_by_what_is_recognised(digits, epsilon, state):
 def test_attack_that_fails_without_privacy_too_proves_nothing(digits):
     found = attack(network(), network(), digits)
     assert found.state == "open"
-    assert "cannot be judged" in module._sentence(found)
+    assert "cannot be judged" in inversion_result._sentence(found)
 
 
 def test_recogniser_knows_records_it_has_not_seen_at_any_contrast(digits):
@@ -162,11 +160,11 @@ def test_best_picture_is_found_and_kept():
 def test_costs_are_minus_log_odds_and_do_not_saturate():
     images = torch.rand(3, 1, 4, 4, dtype=torch.float64)
     weights = torch.randn(16, 3, dtype=torch.float64)
-    costs, gradient = module._costs(lambda x: x.flatten(1) @ weights, images)
+    costs, gradient = inversion_attack._costs(lambda x: x.flatten(1) @ weights, images)
     confidence = torch.softmax(images.flatten(1) @ weights, dim=1).diagonal()
     assert costs.numpy() == pytest.approx(-torch.logit(confidence).numpy())
     sure = 1000.0 * torch.eye(3, dtype=torch.float64)
-    _, steep = module._costs(lambda x: x.flatten(1)[:, :3] * 0.1 + sure, images)
+    _, steep = inversion_attack._costs(lambda x: x.flatten(1)[:, :3] * 0.1 + sure, images)
     assert (gradient.abs().amax(dim=(1, 2, 3)) > 0).all()
     assert (steep.abs().amax(dim=(1, 2, 3)) > 0.01).all()
 
@@ -179,7 +177,7 @@ def test_attack_stops_when_nothing_gets_better():
         return images.sum() * 0.0 + torch.zeros(4, 4)
 
     invert(indifferent, (1, 8, 8), 4, steps=1000)
-    assert len(calls) == 1 + module._PATIENCE
+    assert len(calls) == 1 + inversion_attack._PATIENCE
 
 
 def test_attack_leaves_no_trace():
@@ -204,7 +202,7 @@ def test_attack_leaves_no_trace():
 def test_class_counts_if_more_than_half_of_its_pictures_do():
     """Right in 3, 2, 1 and 0 of 3 starts: two classes of four, with the exact interval of two in four."""
     told = torch.tensor([[0, 1, 2, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
-    rate = module._rate(
+    rate = inversion_attack._rate(
         torch.zeros(3, 4, 1, 2, 2), lambda x: functional.one_hot(told.flatten(), 4).double(), accuracy=0.5
     )
     assert (rate.recognised, rate.classes, rate.pictures) == (2, 4, pytest.approx(0.5))
@@ -217,7 +215,9 @@ def test_class_counts_if_more_than_half_of_its_pictures_do():
 def test_ten_classes_need_four_to_be_above_chance(recognised, above):
     """By enumeration: 4 or more of 10 guesses at 1 in 10 have a chance of 1.3%, 3 or more of 7%."""
     guesses = torch.where(torch.arange(10) < recognised, torch.arange(10), (torch.arange(10) + 1) % 10)
-    rate = module._rate(torch.zeros(1, 10, 1, 2, 2), lambda x: functional.one_hot(guesses, 10).double(), accuracy=None)
+    rate = inversion_attack._rate(
+        torch.zeros(1, 10, 1, 2, 2), lambda x: functional.one_hot(guesses, 10).double(), accuracy=None
+    )
     assert rate.above_chance is above
     assert bool(stats.binom.sf(recognised - 1, 10, 0.1) < 0.025) is above
 
@@ -262,7 +262,7 @@ def test_picture_is_a_small_png_of_three_rows(found):
 def test_long_names_get_wide_columns_and_colours_stay():
     red = torch.zeros(12, 3, 40, 40)
     red[:, 0] = 1.0
-    picture = Image.open(BytesIO(module._drawn((red, red, red), [f"person {i}" for i in range(12)])))
+    picture = Image.open(BytesIO(inversion_result._drawn((red, red, red), [f"person {i}" for i in range(12)])))
     pixels = np.asarray(picture)
     reds = (pixels[..., 0] > 200) & (pixels[..., 1] < 50)
     across = reds[reds.sum(axis=1).argmax()]

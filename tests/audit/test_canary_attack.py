@@ -9,16 +9,15 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from scipy.special import logsumexp
 from scipy.stats import binom, chi2, norm
 from torch import nn
 
 from tacita import worst_case
-from tacita.accounting import LEVELS, TokenBudget, token_profile
+from tacita.accounting import TokenBudget, token_profile
 from tacita.audit import CanaryModel, Replay, canaries
-from tacita.audit.canaries import CONFIDENCES, CanaryAudit, Family, Tally, finding, step_evidence
+from tacita.audit.canary_result import CONFIDENCES, CanaryAudit, canary_finding
 from tacita.training import PrivateTraining
-from tacita.training.plan import make_plan
+from tacita.training.plan import Plan
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 DELTA = 1e-5
@@ -26,7 +25,7 @@ SHAPES = [(4, 1, 3, 3), (4,), (5, 16), (5,)]
 
 
 def plan_for(noise, rate=0.1, steps=20, **others):
-    return make_plan(
+    return Plan.declare(
         stops=(),
         nominal_size=None,
         sample_rate=rate,
@@ -45,7 +44,7 @@ def plan_for(noise, rate=0.1, steps=20, **others):
 
 
 def audit(plan, seed, count=20_000, **others):
-    replay = Replay(plan, SHAPES, rng=2 * seed, count=count)
+    replay = Replay(plan, SHAPES, seed=2 * seed, count=count)
     return canaries(
         replay,
         sample_rate=plan.sample_rate,
@@ -55,7 +54,7 @@ def audit(plan, seed, count=20_000, **others):
         epsilon=plan.worst(plan.steps, DELTA).epsilon,
         count=count,
         parts=replay.parts,
-        rng=seed,
+        seed=seed,
         **others,
     )
 
@@ -74,40 +73,18 @@ def gaussian(sigma, rate=1.0, seed=0, factor=1.0):
 # The statistics.
 
 
-def test_evidence_is_the_log_likelihood_ratio(rng):
-    z, q, sigma = rng.normal(size=200) * 3, 0.3, 0.7
-    for level in (1.0, 0.4):
-        parts = [math.log(q) + norm.logpdf(z, level, sigma), math.log(1 - q) + norm.logpdf(z, 0, sigma)]
-        expected = logsumexp(parts, axis=0) - norm.logpdf(z, 0, sigma)
-        np.testing.assert_allclose(step_evidence(z, level, sample_rate=q, noise_multiplier=sigma), expected, atol=1e-12)
-    far = step_evidence(np.array([1e6]), 1.0, sample_rate=q, noise_multiplier=0.1)
-    assert far[0] == pytest.approx((2e6 - 1) / 0.02 + math.log(q))
-    none = step_evidence(z, 0.0, sample_rate=q, noise_multiplier=sigma)
-    np.testing.assert_allclose(none, 0.0, atol=1e-15)
-
-
-@pytest.mark.parametrize(("rate", "sigma"), [(1.0, 2.0), (0.25, 0.8)])
-def test_allowed_share_is_that_of_the_best_guess(rate, sigma):
-    """One step: the distance of the mixture is q (2 Φ(1/2σ) - 1) in closed form."""
-    counts = np.zeros((1, len(LEVELS)), dtype=np.int64)
-    counts[0, -1] = 1
-    distance = Family(counts, [1.0], rate).distance(sigma)
-    exact = rate * (2 * norm.cdf(1 / (2 * sigma)) - 1)
-    assert exact <= distance <= exact + 1e-3
-
-
 @pytest.mark.stat
 def test_guesses_are_right_as_often_as_the_claim_allows():
     """Several steps, 200,000 canaries: within five standard errors of the allowed share, which is tight."""
     found = canaries(
-        gaussian(1.1, 0.2, seed=1), sample_rate=0.2, noise_multiplier=1.1, steps=8, delta=DELTA, count=200_000, rng=3
+        gaussian(1.1, 0.2, seed=1), sample_rate=0.2, noise_multiplier=1.1, steps=8, delta=DELTA, count=200_000, seed=3
     )
     assert abs(found.right / found.canaries - found.allowed) < 5 * 0.5 / math.sqrt(found.canaries)
 
 
 def test_lower_bound_is_the_epsilon_of_just_so_much_noise():
     """At q = 1 everything has a closed form: the limit on the share gives σ, and σ gives epsilon."""
-    found = canaries(gaussian(1.5, seed=4), sample_rate=1.0, noise_multiplier=1.5, steps=1, delta=DELTA, rng=5)
+    found = canaries(gaussian(1.5, seed=4), sample_rate=1.0, noise_multiplier=1.5, steps=1, delta=DELTA, seed=5)
     share = next(p for p in np.linspace(0.5, 1, 20_001) if binom.sf(found.right - 1, found.canaries, p) > 1 - 0.9995)
     sigma = 1 / (2 * norm.ppf(share))
     assert found.lower[0.9995] == pytest.approx(
@@ -117,7 +94,7 @@ def test_lower_bound_is_the_epsilon_of_just_so_much_noise():
 
 
 def test_assumption_free_bound_is_below_the_other():
-    found = canaries(gaussian(0.8, seed=6), sample_rate=1.0, noise_multiplier=0.8, steps=1, delta=DELTA, rng=7)
+    found = canaries(gaussian(0.8, seed=6), sample_rate=1.0, noise_multiplier=0.8, steps=1, delta=DELTA, seed=7)
     for confidence in CONFIDENCES:
         assert 0.2 * found.epsilon < found.free[confidence] < found.lower[confidence]
 
@@ -130,7 +107,7 @@ def test_a_mechanism_that_ignores_the_data_proves_nothing():
         noise_multiplier=1.0,
         steps=3,
         delta=DELTA,
-        rng=9,
+        seed=9,
     )
     assert found.lower[0.9995] < 0.1 * found.epsilon
     assert found.verdict == "not refuted"
@@ -139,25 +116,10 @@ def test_a_mechanism_that_ignores_the_data_proves_nothing():
 def test_a_claim_below_the_truth_is_broken_although_the_mechanism_is_as_declared():
     """An accountant's bug: the steps are right and the epsilon is not."""
     found = canaries(
-        gaussian(1.0, seed=10), sample_rate=1.0, noise_multiplier=1.0, steps=1, delta=DELTA, epsilon=3.0, rng=11
+        gaussian(1.0, seed=10), sample_rate=1.0, noise_multiplier=1.0, steps=1, delta=DELTA, epsilon=3.0, seed=11
     )
     assert found.verdict == "claim broken"
     assert found.lower[0.9995] > 3.0
-
-
-@pytest.mark.stat
-def test_measured_noise_keeps_the_level():
-    """With the noise measured on the first tenth, false alarms at 95% stay at 5%: 400 audits, p < 1e-4."""
-    alarms, distance = 0, None
-    for seed in range(400):
-        coins = np.random.default_rng([12, seed])
-        tally = Tally(coins.random(300) < 0.5, sample_rate=0.5, noise_multiplier=1.0, parts=np.arange(300) % 3)
-        step = gaussian(1.0, 0.5, seed=[13, seed])
-        for _ in range(4):
-            tally.add(step(tally.present))
-        distance = distance or Family(tally.counts, [1.0], 0.5).distance(1.0)
-        alarms += tally._share(0.95)[0] > (1 + distance) / 2
-    assert alarms <= binom.isf(1e-4, 400, 0.05)
 
 
 def test_noise_that_stops_halfway_is_found():
@@ -168,7 +130,7 @@ def test_noise_that_stops_halfway_is_found():
         there = present & (rng.random(len(present)) < 0.1)
         return there + (len(taken) <= 10) * rng.standard_normal(len(present))
 
-    found = canaries(step, sample_rate=0.1, noise_multiplier=1.0, steps=20, delta=DELTA, count=5000, rng=15)
+    found = canaries(step, sample_rate=0.1, noise_multiplier=1.0, steps=20, delta=DELTA, count=5000, seed=15)
     assert found.verdict == "claim broken"
 
 
@@ -283,8 +245,8 @@ def test_f7_finds_planted_shuffling(bugs, bug):
     """Batches of one size are not independent coins: the variance of their sizes says so (F7), at p < 1e-6."""
     with bugs.planted(bug) if bug else nullcontext():
         private, sizes = quiet_training(100), []
-        taken = private._records.marked
-        private._records.marked = lambda places: (sizes.append(len(places)), taken(places))[1]
+        taken = private._mechanism.records.marked
+        private._mechanism.records.marked = lambda places: (sizes.append(len(places)), taken(places))[1]
         while private.advance():
             pass
     spread = np.sum((np.array(sizes) - 50) ** 2) / (500 * 0.1 * 0.9)
@@ -367,7 +329,7 @@ def opacus_step(count, rate, sigma, clip, *, noise=1.0, loose=1.0):
 )
 def test_opacus_can_be_audited(planted, verdict):
     step = opacus_step(10_000, 0.1, 0.9, 0.5, **planted)
-    found = canaries(step, sample_rate=0.1, noise_multiplier=0.9, steps=10, delta=DELTA, count=10_000, rng=61)
+    found = canaries(step, sample_rate=0.1, noise_multiplier=0.9, steps=10, delta=DELTA, count=10_000, seed=61)
     assert found.verdict == verdict
     assert found.lower[0.9995] > 0.75 * found.epsilon
 
@@ -376,7 +338,7 @@ def test_opacus_can_be_audited(planted, verdict):
 
 
 def test_an_audit_survives_json():
-    found = canaries(gaussian(1.0), sample_rate=1.0, noise_multiplier=1.0, steps=1, delta=DELTA, count=1000, rng=1)
+    found = canaries(gaussian(1.0), sample_rate=1.0, noise_multiplier=1.0, steps=1, delta=DELTA, count=1000, seed=1)
     again = CanaryAudit.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False)))
     assert again == found
     text = str(found)
@@ -390,15 +352,15 @@ def test_an_audit_survives_json():
 
 
 def test_finding_says_who_is_covered_by_which_sentence():
-    worst = canaries(gaussian(0.7), sample_rate=1.0, noise_multiplier=0.7, steps=1, delta=DELTA, rng=1)
+    worst = canaries(gaussian(0.7), sample_rate=1.0, noise_multiplier=0.7, steps=1, delta=DELTA, seed=1)
     fields = {**worst.to_dict(), "who": "A record like those trained on", "epsilon": 1.0}
     typical = CanaryAudit.from_dict({**fields, "lower": {"0.95": 0.5, "0.9995": 0.4}})
-    told = finding([worst, typical])
+    told = canary_finding([worst, typical], steps=16)
     assert told.state == "not-refuted"
     assert "only the worst case covers it" in told.sentence
     assert [bound.upper for bound in told.bounds] == [worst.epsilon, 1.0]
-    broken = canaries(gaussian(0.7, factor=0.5), sample_rate=1.0, noise_multiplier=0.7, steps=1, delta=DELTA, rng=1)
-    told = finding([broken])
+    broken = canaries(gaussian(0.7, factor=0.5), sample_rate=1.0, noise_multiplier=0.7, steps=1, delta=DELTA, seed=1)
+    told = canary_finding([broken], steps=16)
     assert told.state == "warning"
     assert told.sentence.startswith("Claim broken")
     assert "do not use this label" in told.sentence

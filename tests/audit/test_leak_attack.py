@@ -1,7 +1,6 @@
 """The leak test is checked against scipy, against exchangeable records, and against models that do leak."""
 
 import json
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -10,12 +9,10 @@ from scipy.spatial.distance import cdist, pdist
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install -e '.[torch]')")
 
-from tacita.audit.leak import leak, leak_test  # noqa: E402
+from tacita.audit import exchange, leak, leak_attack, leak_test  # noqa: E402
 from tacita.data import load  # noqa: E402
 from tacita.training import clipped_sum, record_norms  # noqa: E402
 from tacita.training.records import record_loss  # noqa: E402
-
-module = import_module("tacita.audit.leak")  # the package's `leak` is the function
 
 
 @pytest.fixture(autouse=True)
@@ -40,19 +37,6 @@ def gradients_of(rng, size, *, shift=0.0, width=0.1):
 
 def checks_of(found, quantity):
     return {c.of: c for k in found.comparisons if k.quantity == quantity for c in k.checks}
-
-
-def test_statistics_of_numbers_are_scipys(rng):
-    values = np.round(np.concatenate([norms_of(rng, 83), norms_of(rng, 60, scale=0.3)]), 2)  # some are equal
-    values.sort()
-    labels = rng.permuted(np.tile(np.arange(143) < 83, (4, 1)), axis=1)
-    a, b = module._split(values, labels)
-    gaps = module._largest_gap(values, labels)
-    for row, (t, w) in enumerate(zip(module._welch(a, b), module._levene(a, b), strict=True)):
-        x, y = values[labels[row]], values[~labels[row]]
-        assert t == pytest.approx(abs(stats.ttest_ind(x, y, equal_var=False).statistic), rel=1e-9)
-        assert w == pytest.approx(stats.levene(x, y).statistic, rel=1e-9)
-        assert gaps[row] == pytest.approx(stats.ks_2samp(x, y, method="asymp").statistic, rel=1e-9)
 
 
 @pytest.mark.stat
@@ -83,7 +67,7 @@ def test_distances_are_scipys(rng):
     x, y = gradients_of(rng, 14), gradients_of(rng, 11, shift=0.02)
     everyone = np.concatenate([x, y])
     labels = np.stack([np.arange(25) < 14, rng.permuted(np.arange(25) < 14)])
-    means, variances, energy = module._within(module._distances(everyone), labels)
+    means, variances, energy = exchange._within(exchange._distances(everyone), labels)
     for row, inside in enumerate(labels):
         for side, rows in enumerate((everyone[inside], everyone[~inside])):
             assert means[side][row] == pytest.approx(pdist(rows).mean())
@@ -112,7 +96,7 @@ def test_exchangeable_records_raise_no_more_alarms_than_allowed(law, monkeypatch
 
     A t-test on skewed norms, 20 against 300 of them, and on all pairs of gradients, is wrong far more often.
     """
-    monkeypatch.setattr(module, "_EXCHANGES", 199)
+    monkeypatch.setattr(exchange, "EXCHANGES", 199)
     rng = np.random.default_rng(1)
     alarms, naive = 0, 0
     for _ in range(200):
@@ -166,20 +150,6 @@ def test_own_epsilons_are_compared_too(rng):
     alone = leak(norms[:300], norms[300:], rng=rng).comparisons[0].success
     together = found.comparisons[0].success
     assert together[1] < alone[1] < alone[2] < together[2]  # 95% for both intervals takes wider ones
-
-
-@pytest.mark.stat
-def test_interval_of_the_guess_covers(rng):
-    """At least 95% by proof; below 95% with 400 draws of 40 records would show from 366 down (chance 0.2%)."""
-    covered = 0
-    truth = stats.norm.cdf(0.5 / np.sqrt(2))
-    for _ in range(400):
-        _, low, high = module._success(rng.normal(0, 1, 40), rng.normal(0.5, 1, 40))
-        covered += low <= truth <= high
-    assert covered > 366
-    assert module._success(np.zeros(50), np.ones(50)) == (1.0, pytest.approx((0.05 / 2) ** (1 / 50)), 1.0)
-    assert module._success(np.ones(50), np.zeros(50)) == (0.0, 0.0, pytest.approx(1 - (0.05 / 2) ** (1 / 50)))
-    assert module._success(np.ones(50), np.ones(50))[0] == 0.5
 
 
 def test_no_difference_is_never_called_proof(rng):
@@ -292,7 +262,7 @@ def test_gradients_are_those_of_training():
     x[4, 0] = float("nan")
     loss, parameters = loss_of(network())
     parameters = {name: p.detach() for name, p in parameters.items()}
-    (rows,) = module._clipped_gradients(loss, parameters, (x, y[:13]), 0.5)
+    (rows,) = leak_attack._clipped_gradients(loss, parameters, (x, y[:13]), 0.5)
     for i, row in enumerate(rows):
         bound = torch.full((1,), 0.5, dtype=torch.float64)
         sums = clipped_sum(loss, parameters, (x[[i]], y[[i]]), bound).sums
@@ -305,10 +275,10 @@ def test_gradients_are_those_of_training():
 
 def test_sketch_keeps_distances(rng):
     rows = rng.normal(size=(40, 60_000))
-    sketched = module._sketch(60_000, rng)(rows)
+    sketched = leak_attack._sketch(60_000, rng)(rows)
     assert sketched.shape == (40, 2**14)
     assert pdist(sketched) == pytest.approx(pdist(rows), rel=0.05)
-    assert module._sketch(100, rng)(rows) is rows
+    assert leak_attack._sketch(100, rng)(rows) is rows
 
 
 def test_overfitted_model_betrays_its_records_and_an_untrained_one_does_not(rng):

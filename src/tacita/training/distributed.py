@@ -12,7 +12,7 @@ from tacita._check import PrivacyError
 from tacita.training.gradients import Parameters
 
 
-class Team:
+class Processes:
     """The processes of `torch.distributed`, or this one alone."""
 
     def __init__(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from tacita._check import PrivacyError
 from tacita.accounting import LEVELS, BayesianAccountant, affordable, level_of
 from tacita.accounting.filters import Budget
 from tacita.accounting.state import panel_state
+from tacita.training.plan import Plan
 from tacita.training.records import Records
 
 if TYPE_CHECKING:
@@ -75,6 +78,13 @@ class Panel:
         if steps:
             self.accountant.step(np.ones(len(self.indices)), steps=steps)
 
+    def with_lost(self, steps: int) -> Panel:
+        """Return a copy that has lost so many steps; this one stays as it is."""
+        made = copy.copy(self)
+        made.accountant = copy.deepcopy(self.accountant)
+        made.lose(steps)
+        return made
+
     def counts(self) -> Counts:
         """Return the (records, levels) matrix of steps charged."""
         if self.accountant.taken == 0:
@@ -116,3 +126,37 @@ class Panel:
         panel.mean_norms = tensors["mean_norms"].numpy()
         panel.measured = int(document["measured"])
         return panel
+
+
+def new_panels(plan: Plan, parts: Mapping[str, Records], size: int, *, rng: np.random.Generator) -> dict[str, Panel]:
+    """Return who is followed: everybody where every record has its own bound, else `size` records of each part.
+
+    Args:
+        plan: The mechanism.
+        parts: Training and held-out records.
+        size: How many of each; 0 follows nobody.
+        rng: Who is drawn.
+    """
+    panels = {}
+    for name, records in parts.items():
+        if size == 0 and plan.individual_every is None:
+            continue
+        everyone = np.arange(len(records))
+        if plan.individual_every is None and size < len(records):
+            everyone = np.sort(rng.choice(everyone, size, replace=False))
+        accountant = BayesianAccountant(
+            sample_rate=plan.sample_rate,
+            noise_multiplier=plan.noise_multiplier,
+            steps=plan.steps,
+            budget=plan.certificate,
+            tolerated=plan.tolerated,
+        )
+        panels[name] = Panel(records, everyone, accountant, budget=plan.record_budget)
+    return panels
+
+
+def restored_panel(plan: Plan, parts: Mapping[str, Records], name: str, tensors: Any, document: Any) -> Panel:
+    """Return a panel of a checkpoint, with the records that it follows."""
+    if name not in parts:
+        raise PrivacyError("This run follows held-out records: pass the same holdout=… to resume it.")
+    return Panel.restore(parts[name], tensors, document, budget=plan.record_budget)

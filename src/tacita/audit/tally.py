@@ -1,0 +1,252 @@
+"""Evidence on canaries, added up step by step, and the lower bounds on epsilon that it proves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from tacita.accounting import LEVELS, RecordCurves, level_of, record_curves
+from tacita.audit.canary_result import CONFIDENCES, CanaryAudit
+from tacita.audit.intervals import lower_limit
+
+if TYPE_CHECKING:
+    from tacita._check import Counts, Floats
+
+CERTAIN = 1.0 - 1e-6  # the confidence at which a claim is called broken
+_NOISE = (0.02, 1e4)  # noise multipliers searched for a lower bound
+_TOLERANCE = 1.005  # the curves that lower bounds are read from are this close to dp-accounting's
+_SMALL_DELTA = 1e-7
+_FEWEST_PROBES = 8
+_LARGEST = 600.0  # exponents that do not overflow
+_RARE = 0.005  # the rate of false alarms at which the assumption-free bound is read
+
+
+def paced(steps: int, progress: Callable[[int, int], None] | None, stop: Callable[[], bool] | None) -> Iterator[int]:
+    """Yield 0, 1, … below `steps`, at least one; report progress after each, and end early if `stop` says so."""
+    for step in range(steps):
+        if step and stop is not None and stop():
+            return
+        yield step
+        if progress is not None:
+            progress(step + 1, steps)
+
+
+class Tally:
+    """Evidence on canaries, added up step by step; then the bounds.
+
+    Args:
+        present: Which canaries took part.
+        sample_rate: What is claimed.
+        noise_multiplier: What is claimed.
+        kinds: Which kind each canary is of, 0, 1, …: those of a kind are bounded alike. By default there is one kind.
+        parts: Which part of the gradient each canary is in, 0, 1, …: each part is also tested by itself.
+    """
+
+    def __init__(
+        self, present: Any, *, sample_rate: float, noise_multiplier: float, kinds: Any = None, parts: Any = None
+    ) -> None:
+        self.present = np.asarray(present, dtype=bool)
+        self.sample_rate, self.noise_multiplier = sample_rate, noise_multiplier
+        alike = np.zeros(len(self.present), dtype=np.int64)
+        self.kinds = alike if kinds is None else np.asarray(kinds)
+        self.parts = alike if parts is None else np.asarray(parts)
+        self.scores: Floats = np.zeros(len(self.present))
+        self.steps = 0
+        self.counts: Counts = np.zeros((int(self.kinds.max(initial=0)) + 1, len(LEVELS)), dtype=np.int64)
+        self._early = np.zeros(len(self.present), dtype=bool)
+        for part in range(int(self.parts.max(initial=0)) + 1):
+            own = np.flatnonzero(self.parts == part)
+            self._early[own[: max(len(own) // 10, min(_FEWEST_PROBES, len(own) // 2))]] = True
+        self._probes = np.flatnonzero(self._early & ~self.present)
+        self._squares: Floats = np.zeros(int(self.parts.max(initial=0)) + 1)
+
+    def add(self, seen: Any, levels: Any = 1.0) -> None:
+        """Add one step's evidence: what was seen of each canary, and what each kind was bounded by."""
+        z, c = np.asarray(seen, dtype=np.float64), np.asarray(levels, dtype=np.float64)
+        if z.shape != self.present.shape:
+            raise ValueError(f"step_fn must return one number for each of {len(self.present)} canaries, got {z.shape}.")
+        if not np.isfinite(z).all():
+            raise ValueError("step_fn returned numbers that are not finite.")
+        if c.shape not in ((), (len(self.counts),)) or not (c.min() >= 0.0 and c.max() <= 1.0):
+            raise ValueError("levels must be numbers in [0, 1]: one, or one for each kind of canary.")
+        each = np.broadcast_to(c, len(self.counts))
+        own = each[self.kinds] if len(each) > 1 else c
+        noise = self._noise(z)
+        self.scores += step_evidence(z, own, sample_rate=self.sample_rate, noise_multiplier=noise)
+        self.counts[np.arange(len(each)), level_of(each)] += 1
+        self.steps += 1
+
+    def _noise(self, seen: Floats) -> Any:
+        """Return the noise multiplier to score with: the claimed one, or less where there is clearly less noise.
+
+        It is measured on the first tenth of each part, on canaries that are absent. Those are scored with the claim,
+        so that what a canary is scored with never depends on itself or on later ones: given the canaries before, a
+        guess is right with no more than the claimed probability, and the binomial limit stands.
+        """
+        probes, parts = self.parts[self._probes], len(self._squares)
+        squares = np.bincount(probes, weights=seen[self._probes] ** 2, minlength=parts).astype(np.float64)
+        looks = np.bincount(probes, minlength=parts)
+        self._squares += squares
+        so_far = self._short(self._squares, (self.steps + 1) * looks)
+        factors = np.minimum(so_far, self._short(squares, looks))  # this step by itself: noise may stop halfway
+        if (factors == 1.0).all():
+            return self.noise_multiplier
+        return self.noise_multiplier * np.where(self._early, 1.0, factors[self.parts])
+
+    def _short(self, squares: Floats, looks: Counts) -> Floats:
+        """Return by part the share of the claimed noise that is present: 1, or less where that is significant."""
+        found = np.sqrt(squares / np.maximum(1, looks)) / self.noise_multiplier
+        less = (found < 1.0 - 4.0 / np.sqrt(2.0 * np.maximum(1, looks))) & (looks >= _FEWEST_PROBES)
+        return np.where(less, np.maximum(found, 0.05), 1.0)
+
+    def audit(
+        self,
+        *,
+        who: str,
+        epsilon: float,
+        delta: float,
+        counts: Any = None,
+        limit: float | None = None,
+        certain: float = CERTAIN,
+    ) -> CanaryAudit:
+        """Return the bounds, beside the claim `epsilon`.
+
+        Args:
+            who: What kind of record the canaries were.
+            epsilon: The claim.
+            delta: Its delta.
+            counts: Steps at each level by kind, if an accountant kept its own.
+            limit: What must be exceeded to break the claim, if that is more than the claim.
+            certain: The confidence at which guesses break it.
+
+        Returns:
+            The audit, without direct tests.
+        """
+        shares = np.bincount(self.kinds, minlength=len(self.counts)) / len(self.kinds)
+        family = Family(self.counts if counts is None else counts, shares, self.sample_rate)
+        distance = family.distance(self.noise_multiplier)
+        lower = {confidence: self._epsilon(family, self._share(confidence)[0], delta) for confidence in CONFIDENCES}
+        share, part = self._share(certain)
+        most = max(epsilon, limit or 0.0)
+        if delta < _SMALL_DELTA:  # our curves are looser than dp-accounting's there
+            most = max(most, family.epsilon(self.noise_multiplier, delta))
+        broken = 2.0 * share - 1.0 > distance or self._epsilon(family, share, delta) > _TOLERANCE * most
+        return CanaryAudit(
+            who=who,
+            canaries=len(self.present),
+            right=int(self._right.sum()),
+            allowed=(1.0 + distance) / 2.0,
+            epsilon=epsilon,
+            delta=delta,
+            steps=self.steps,
+            lower=lower if broken else {confidence: min(found, epsilon) for confidence, found in lower.items()},
+            free={confidence: self._free(distance, delta, confidence) for confidence in CONFIDENCES},
+            guessed=broken,
+            doubtful=not broken and lower[CONFIDENCES[-1]] > most,
+            part=part if broken else None,
+        )
+
+    def _epsilon(self, family: Family, share: float, delta: float) -> float:
+        """Return the epsilon of the claimed steps at the noise that explains such a share of right guesses."""
+        return family.epsilon(family.noise(2.0 * share - 1.0, self.noise_multiplier), delta)
+
+    @property
+    def _right(self) -> Any:
+        return (self.scores > 0.0) == self.present
+
+    def _share(self, confidence: float) -> tuple[float, int | None]:
+        """Return a lower confidence limit on the share of right guesses, of all canaries or of one part.
+
+        All of them together get nine tenths of the error, and the parts divide the rest: one limit may be wrong.
+        """
+        error, right = 1.0 - confidence, self._right
+        sizes = np.bincount(self.parts)
+        if np.count_nonzero(sizes) == 1:
+            return lower_limit(int(right.sum()), len(right), confidence), None
+        found = np.bincount(self.parts, weights=right)
+        limits: list[tuple[float, int | None]] = [(lower_limit(int(right.sum()), len(right), 1.0 - 0.9 * error), None)]
+        limits += [
+            (lower_limit(int(f), int(n), 1.0 - 0.1 * error / len(sizes)), part)
+            for part, (f, n) in enumerate(zip(found, sizes, strict=True))
+            if n
+        ]
+        return max(limits, key=lambda limit: limit[0])
+
+    def _free(self, distance: float, delta: float, confidence: float) -> float:
+        """Return log((true positives - δ) / false positives), both at their confidence limits.
+
+        The threshold is where a Gaussian mechanism of the claimed distance has 0.5% false alarms: fixed before the
+        scores are seen, so one test is made and not many.
+        """
+        spread = 2.0 * norm.ppf((1.0 + distance) / 2.0)
+        guess = self.scores > spread * norm.isf(_RARE) - spread**2 / 2.0
+        inside, outside = guess[self.present], guess[~self.present]
+        half = (1.0 + confidence) / 2.0
+        found = lower_limit(int(inside.sum()), len(inside), half) - delta
+        alarms = 1.0 - lower_limit(int((~outside).sum()), len(outside), half)
+        return max(0.0, math.log(found / alarms)) if found > 0.0 else 0.0
+
+
+def step_evidence(seen: Any, levels: Any, *, sample_rate: float, noise_multiplier: Any) -> Any:
+    """Return log P(seen | took part) / P(seen | did not): a mixture of N(level, σ²) and N(0, σ²) against N(0, σ²)."""
+    exponent = (2.0 * seen - levels) * levels / (2.0 * np.square(noise_multiplier))
+    if sample_rate == 1.0:
+        return exponent
+    mixture = (1.0 - sample_rate) + sample_rate * np.exp(np.minimum(exponent, _LARGEST))
+    return np.log(mixture) + np.maximum(exponent - _LARGEST, 0.0)
+
+
+class Family:
+    """The privacy curves of records with given counts of levels, by noise multiplier: one curve each, averaged."""
+
+    def __init__(self, counts: Any, shares: Any, sample_rate: float) -> None:
+        self.counts, self.shares, self.sample_rate = np.asarray(counts), np.asarray(shares), sample_rate
+        self._distances: dict[float, float] = {}
+
+    def distance(self, noise_multiplier: float) -> float:
+        """Return δ(0), the total variation distance: an upper bound."""
+        if noise_multiplier not in self._distances:
+            deltas = self._curves(noise_multiplier).delta(np.zeros(1))
+            self._distances[noise_multiplier] = float((np.minimum(1.0, deltas) @ self.shares)[0])
+        return self._distances[noise_multiplier]
+
+    def noise(self, distance: float, near: float) -> float:
+        """Return the noise multiplier of a distance, at most 0.1% too large; infinity if no noise gives it."""
+        low = high = near
+        while self.distance(low) < distance and low > _NOISE[0]:
+            low /= 2.0
+        while self.distance(high) > distance and high < _NOISE[1]:
+            high *= 2.0
+        if self.distance(high) > distance or distance <= 0.0:
+            return math.inf
+        if self.distance(low) < distance:
+            return low
+
+        def excess(log_noise: float) -> float:
+            return math.log(self.distance(math.exp(log_noise)) / distance)
+
+        return math.exp(brentq(excess, math.log(low), math.log(high), xtol=4e-4) + 4e-4)
+
+    def _curves(self, noise_multiplier: float) -> RecordCurves:
+        return record_curves(self.counts, sample_rate=self.sample_rate, noise_multiplier=noise_multiplier)
+
+    def epsilon(self, noise_multiplier: float, delta: float) -> float:
+        """Return the smallest ε at which the average δ is at most `delta`."""
+        if math.isinf(noise_multiplier):
+            return 0.0
+        curves = self._curves(noise_multiplier)
+        high = float(curves.epsilon(delta).max())
+        if len(self.counts) == 1 or high == 0.0:
+            return high
+
+        def excess(x: float) -> float:
+            return float((curves.delta(np.array([x])) @ self.shares)[0]) - delta
+
+        if excess(0.0) <= 0.0:
+            return 0.0
+        return high if excess(high) >= 0.0 else float(brentq(excess, 0.0, high, xtol=1e-6))

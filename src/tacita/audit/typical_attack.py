@@ -1,0 +1,161 @@
+"""Canaries drawn from held-out data: does a typical record leak more than the typical case claims?
+
+The run is trained once more, privately, on its own records. At every step the gradients of held-out records are
+computed at its parameters, by plain differentiation and not by the code that trains, and canaries of the same norms go
+through the shipped training loop, each along a direction of its own. Gaussian noise is isotropic, so such a
+canary leaks what its record would leak to an attacker who knows everybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita import _check
+from tacita.accounting import LEVELS, level_of
+from tacita.audit.attack import Session
+from tacita.audit.canary_attack import finding_of
+from tacita.audit.canary_result import CanaryAudit
+from tacita.audit.models import record_gradients
+from tacita.audit.replay import CanaryModel, frozen_training, most_canaries
+from tacita.audit.tally import Tally, paced
+from tacita.audit.target import Data, SkippedError, Target
+from tacita.label import Finding
+from tacita.training.loop import PrivateTraining
+from tacita.training.records import record_loss
+
+if TYPE_CHECKING:
+    from tacita._check import Floats
+
+_DISTINCT = 128  # held-out records that canaries are made of
+
+
+@_check.renamed(rng="seed")
+def typical_canaries(
+    make: Callable[[Data], PrivateTraining],
+    holdout: Data,
+    *,
+    epsilon: float | None,
+    delta: float,
+    count: int | None = None,
+    seed: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> CanaryAudit:
+    """Audit the typical case with canaries whose gradient norms are those of held-out records.
+
+    Args:
+        make: Starts a private training like the run's, in memory, that follows all the records it is given as its
+            `holdout`. It is trained here.
+        holdout: Held-out records (inputs …, target), like those trained on; 128 of them are used.
+        epsilon: The claimed typical epsilon after all steps; None takes that of the training made here.
+        delta: At which delta.
+        count: How many canaries.
+        seed: Seeds coins and noise.
+        progress: Called with (steps taken, steps).
+        stop: Asked before every step; True ends the audit early, with the claim of the training made here.
+
+    Returns:
+        The lower bounds on epsilon beside the claim, and a verdict.
+
+    Guarantee:
+        If every record leaks at most what its own account says, the claim is called broken with probability at most
+        1e-6. It speaks of the average over the records used.
+    """
+    coins = np.random.default_rng(seed)
+    chosen = torch.from_numpy(coins.permutation(len(holdout[-1]))[:_DISTINCT])
+    records = tuple(t[chosen] for t in holdout)
+    shadow = make(records)
+    plan = shadow.plan
+    total = most_canaries(plan.steps, plan.sample_rate) if count is None else count
+    kinds, present = np.arange(total) % len(chosen), coins.random(total) < 0.5
+    lookalikes = _Lookalikes(shadow, records, kinds, present, None if seed is None else seed + 1)
+    tally = Tally(present, sample_rate=plan.sample_rate, noise_multiplier=plan.noise_multiplier, kinds=kinds)
+    for step in paced(plan.steps, progress, stop):
+        tally.add(*lookalikes.step(measure=step % (plan.individual_every or 1) == 0))
+        shadow.advance()
+    accountant = shadow.accountants["held-out"]
+    own = accountant.guarantee(delta=delta).epsilon  # another path than the run's: its claim may be larger
+    return tally.audit(
+        who="A record like those trained on",
+        epsilon=own if epsilon is None or tally.steps < plan.steps else epsilon,
+        delta=delta,
+        counts=accountant.counts,
+        limit=own,
+    )
+
+
+class TypicalAttack:
+    """Canaries like held-out records: does a typical record leak more than the typical case claims?"""
+
+    activity = "held-out canaries beside a second training"
+
+    def check(self, target: Target) -> None:
+        """Require followed and held-out records."""
+        if target.label.readings is None or not target.label.readings.typical:
+            raise SkippedError("nobody was followed, so there is no typical case to attack")
+        target.records()
+
+    def run(self, session: Session) -> CanaryAudit:
+        """Train the run once more, with canaries beside it."""
+        target, plan, label = session.target, session.target.plan, session.target.label
+        train, holdout = target.records()
+
+        def make(records: Data) -> PrivateTraining:
+            return target.retrain(
+                train,
+                holdout=records,
+                panel=len(records[-1]),
+                individual_every=plan.individual_every,
+                record_budget=plan.record_budget,
+                rng=session.seed(3),
+            )
+
+        return typical_canaries(
+            make,
+            holdout,
+            epsilon=label.readings.typical[0].epsilon if label.readings else None,
+            delta=label.worst.delta,
+            seed=session.seed(4),
+            progress=session.progress,
+            stop=session.out_of_time,
+        )
+
+    def finding(self, result: CanaryAudit, session: Session) -> Finding:
+        """Return one finding for this attack and the one on the worst case."""
+        return finding_of(session)
+
+
+class _Lookalikes:
+    """Canaries with the gradient norms that held-out records have in the shadow training, in the shipped loop."""
+
+    def __init__(self, shadow: PrivateTraining, records: Data, kinds: Any, present: Any, seed: int | None) -> None:
+        self.shadow, self.records, self.plan = shadow, records, shadow.plan
+        self.loss = record_loss(shadow.model, shadow.loss_fn)
+        self.norms = torch.zeros(len(records[-1]))
+        self.bounds: Floats = np.ones(len(records[-1]))
+        self.room, self.count = CanaryModel(len(present)), len(present)
+        where = np.flatnonzero(present)
+        data = (torch.from_numpy(where), torch.from_numpy(kinds[where]))
+        self.run = frozen_training(
+            self.plan, self.room, lambda value, kind: value * self.norms[kind], data, steps=self.plan.steps, seed=seed
+        )
+
+    def step(self, *, measure: bool) -> tuple[Any, Floats]:
+        """Take one step and return what is seen of each canary, and the norms that clipping leaves."""
+        self.norms = self._norms()
+        self.run.advance()
+        lengths = np.minimum(self.norms.double().numpy() / self.plan.clip_norm, 1.0)
+        if self.plan.individual_every is not None and measure:
+            self.bounds = LEVELS[level_of(lengths)]
+        seen = self.room.gradient()[: self.count] * (self.plan.batch_size / self.plan.clip_norm)
+        return seen, np.minimum(lengths, self.bounds)
+
+    def _norms(self) -> Tensor:
+        gradients = record_gradients(self.loss, self.shadow.parameters, self.records)
+        norms = torch.cat([rows.norm(dim=1) for rows in gradients])
+        return torch.nan_to_num(norms, nan=0.0, posinf=0.0).float()  # such a record contributes zero

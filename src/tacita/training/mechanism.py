@@ -1,0 +1,168 @@
+"""What a private step works on: a model, its per-record loss, the records and an optimiser."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita import _check
+from tacita.training.distributed import Processes
+from tacita.training.gradients import Clipped, clipped_sum, record_norms
+from tacita.training.panel import Panel
+from tacita.training.plan import Plan
+from tacita.training.records import Records, check_model, record_loss, trainable, try_one
+from tacita.training.step import noisy_mean
+
+_SLICE = 4096  # records measured at once
+
+
+class Mechanism:
+    """Clip, sum, add noise, move the parameters. It neither samples nor accounts: see `PrivateTraining`.
+
+    Args:
+        model: Any module of per-record layers.
+        loss_fn: As in PyTorch; None if the model returns the loss itself.
+        dataset: The records.
+        optimizer: Of the model's parameters.
+        holdout: Records that are not trained on.
+        scheduler: A learning-rate scheduler.
+        companions: Further things to checkpoint, by name.
+        chunk: Records differentiated at once.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor] | None,
+        dataset: Any,
+        *,
+        optimizer: Any,
+        holdout: Any = None,
+        scheduler: Any = None,
+        companions: Mapping[str, Any] | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        self.model, self.loss_fn, self.optimizer, self.scheduler = model, loss_fn, optimizer, scheduler
+        self.companions = dict(companions or {})
+        self.processes = Processes()
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.records = Records.of(dataset, device)
+        self.held = None if holdout is None else Records.of(holdout, device)
+        self.chunk = None if chunk is None else _check.count("chunk", chunk)
+        check_model(model)
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                "LBFGS evaluates the loss several times a step, which is not private. Use another optimiser."
+            )
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise ValueError("ReduceLROnPlateau looks at the loss, which is not private. Use another scheduler.")
+        self.loss = record_loss(model, loss_fn)
+        self.parameters = trainable(model, optimizer)
+        for records in (self.records, self.held):
+            if records is not None:
+                try_one(model, self.loss, self.detached(), records)
+        self.processes.check_same(self.parameters)
+
+    @property
+    def parts(self) -> dict[str, Records]:
+        """The records trained on, and those held out if there are any."""
+        return {"training": self.records, **({} if self.held is None else {"held-out": self.held})}
+
+    def detached(self) -> dict[str, Tensor]:
+        """Return the current parameters, which are released."""
+        return {name: p.detach() for name, p in self.parameters.items()}
+
+    def measure(self, panel: Panel, plan: Plan, *, period: int, rng: np.random.Generator) -> None:
+        """Measure a panel's norms at the current parameters, for the next `period` steps."""
+        if panel.records is None:
+            raise ValueError("This panel was restored without its records.")
+        parameters = self.detached()
+        parts = np.array_split(panel.indices, max(1, len(panel.indices) // _SLICE))
+        norms = [
+            record_norms(self.loss, parameters, panel.records.marked(part), chunk=self.chunk, rng=rng).numpy()
+            for part in parts
+        ]
+        panel.measure(np.concatenate(norms) / plan.clip_norm, period=period)
+
+    def clipped(self, sample: Any, bounds: Any, *, rng: np.random.Generator) -> Clipped:
+        """Return the clipped sum of the sampled records, each held to its bound."""
+        limits = torch.from_numpy(np.asarray(bounds, dtype=np.float64))
+        records = self.records.marked(sample)
+        return clipped_sum(self.loss, self.detached(), records, limits, chunk=self.chunk, rng=rng)
+
+    def update(self, clipped: Clipped, plan: Plan, *, number: int, rng: np.random.Generator) -> None:
+        """Add noise to the sum, divide by the declared batch size, and let the optimiser move the parameters.
+
+        Args:
+            clipped: What this process summed.
+            plan: Noise, clip norm and divisor.
+            number: Of the step, for messages.
+            rng: Of the noise; the first process's counts.
+
+        Raises:
+            ValueError: If the parameters are not finite afterwards.
+        """
+        sums = self.processes.total(clipped.sums)
+        if self.processes.leads:
+            sums = noisy_mean(
+                sums,
+                clip_norm=plan.clip_norm,
+                noise_multiplier=plan.noise_multiplier,
+                divisor=plan.batch_size,
+                rng=rng,
+            )
+        gradients = self.processes.spread(sums)
+        self.optimizer.zero_grad(set_to_none=True)  # only the private gradient may move a parameter
+        for name, parameter in self.parameters.items():
+            parameter.grad = gradients[name].to(parameter.dtype)
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        if not all(bool(torch.isfinite(p).all()) for p in self.parameters.values()):
+            raise ValueError(
+                f"The parameters are not finite after step {number}: lower the learning rate, or start from a "
+                "checkpoint of before. What was charged stays charged."
+            )
+
+    def initial(self) -> Callable[[], tuple[nn.Module, Any, Any]]:
+        """Return a function that makes copies of model, optimiser and scheduler as they are now."""
+        parameters = {name: p.detach().clone() for name, p in self.parameters.items()}
+        optimizer_state = copy.deepcopy(self.optimizer.state_dict())
+        scheduler_state = None if self.scheduler is None else copy.deepcopy(self.scheduler.state_dict())
+
+        def remake() -> tuple[nn.Module, Any, Any]:
+            model, optimizer, scheduler = copy.deepcopy((self.model, self.optimizer, self.scheduler))
+            named = dict(model.named_parameters())
+            with torch.no_grad():
+                for name, value in parameters.items():
+                    named[name].copy_(value)
+            optimizer.load_state_dict(copy.deepcopy(optimizer_state))
+            if scheduler is not None:
+                scheduler.load_state_dict(copy.deepcopy(scheduler_state))
+            return model, optimizer, scheduler
+
+        return remake
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of model, optimiser, scheduler and companions."""
+        state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        if self.scheduler is not None:
+            kept = self.scheduler.state_dict().items()
+            state["scheduler"] = {k: v for k, v in kept if isinstance(v, int | float | str | list | None)}
+        if self.companions:
+            state["companions"] = {name: thing.state_dict() for name, thing in self.companions.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state_dict` returned."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None and "scheduler" in state:
+            self.scheduler.load_state_dict(state["scheduler"])
+        for name, thing in self.companions.items():
+            thing.load_state_dict(state["companions"][name])

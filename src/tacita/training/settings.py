@@ -1,0 +1,85 @@
+"""Settings of a training in groups, and how single keywords reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacita.ledger import Ledger
+from tacita.training.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Follow:
+    """Whose norms are measured along the run, for the typical case and for the owner's tables.
+
+    Attributes:
+        panel: How many training records (and as many held-out ones) are followed when not all are measured. Each costs
+            a gradient at every step; 0 follows nobody, and there is no typical case then.
+        holdout: Records like those of the dataset that are not trained on.
+        groups: For the owner's tables: {column: one value per training record}.
+    """
+
+    panel: int = 256
+    holdout: Any = None
+    groups: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Books:
+    """Where a run is kept and charged, and what it is called.
+
+    Attributes:
+        ledger: A path, or a `tacita.ledger.Ledger`, to charge; made if it does not exist. Without one the run
+            directory gets its own.
+        run_dir: Where to write the run. None writes nothing, and the run cannot be resumed.
+        rng: A seed. None, the default, is seeded by the operating system; a chosen seed is marked as not secure.
+            A resumed run goes on with fresh randomness in any case.
+        name: The run's name on its label.
+        purpose: What is made, in a sentence, for its label.
+    """
+
+    ledger: Ledger | str | Path | None = None
+    run_dir: str | Path | None = None
+    rng: int | None = None
+    name: str | None = None
+    purpose: str = ""
+
+
+def grouped(name: str, kind: type[Any], given: Any, settings: dict[str, Any]) -> Any:
+    """Return a group of settings: the one given, or one made of single keywords, which are taken out."""
+    single = {entry.name: settings.pop(entry.name) for entry in fields(kind) if entry.name in settings}
+    if given is None:
+        return kind(**single)
+    if not isinstance(given, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {type(given).__name__}.")
+    if single:
+        raise TypeError(f"Give {name}=… or {', '.join(single)}=…, not both.")
+    return given
+
+
+def declared(plan: Plan | None, settings: dict[str, Any]) -> Plan:
+    """Return the plan given, or the one that single keywords declare."""
+    if plan is None:
+        return Plan.declare(**settings)
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan must be a Plan, got {type(plan).__name__}.")
+    if settings:
+        raise TypeError(f"Give plan=… or {', '.join(settings)}=…, not both.")
+    return plan
+
+
+def group_codes(groups: Mapping[str, Any] | None, size: int) -> dict[str, tuple[Any, list[str]]]:
+    """Return each column as codes and the values they stand for."""
+    coded = {}
+    for name, values in (groups or {}).items():
+        array = np.asarray(values)
+        if array.shape != (size,):
+            raise ValueError(f"groups[{name!r}] must hold one value per training record, got shape {array.shape}.")
+        levels, codes = np.unique(array.astype(str), return_inverse=True)
+        coded[str(name)] = (codes.astype(np.int64), levels.tolist())
+    return coded
