@@ -46,6 +46,7 @@ _LAYERS = (
     "inference",
     "ledger",
     "posterior",
+    "programs",
     "report",
     "synthesis",
     "training",

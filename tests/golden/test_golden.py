@@ -38,7 +38,7 @@ LEFT_OUT = {
 }
 
 SURVEY = """
-from tacita.posterior import Bool, Category, Program, Real, best, beta, dirichlet, gaussian, geometric
+from tacita.programs import Bool, Category, Program, Real, best, beta, dirichlet, gaussian, geometric
 p = Program(schema=dict(smoker=Bool(), job=Category(3), age=Real()), n=40, epsilon=2.5, delta=1e-6)
 smoking = p.release(p.column("smoker").posterior(beta(1, 1)), geometric(epsilon=0.5))
 jobs = p.release(p.column("job").posterior(dirichlet(1, 1, 1)), best(epsilon=0.5))

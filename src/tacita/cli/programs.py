@@ -13,12 +13,12 @@ import typer
 from tacita.cli.app import JSON, app, busy, print_json
 
 if TYPE_CHECKING:
+    from tacita.data.domains import Domain
     from tacita.guarantee import Guarantee
     from tacita.ledger import Ledger
-    from tacita.posterior.composition import Cost
-    from tacita.posterior.domains import Domain
-    from tacita.posterior.handles import PlannedRelease
-    from tacita.posterior.program import Program
+    from tacita.programs.composition import Cost
+    from tacita.programs.handles import PlannedRelease
+    from tacita.programs.program import Program
 
 _LOOK = "the data's owner sees how many with --inspect."
 PROGRAM = Annotated[Path, typer.Argument(help="A Python file that makes one Program.", show_default=False)]
@@ -63,7 +63,7 @@ def run(
     posteriors, posteriors.svg. Cells that do not fit the schema count as their column's fallback. An ill-typed program
     ends with exit code 1 before the data are looked at; so does, afterwards, one of whose calculations failed.
     """
-    from tacita.posterior.evaluate import Failed
+    from tacita.programs.results import Failed
 
     loaded = load_program(program, as_json=as_json)
     if not data.is_file():
@@ -93,8 +93,8 @@ def run(
 
 def load_program(path: Path, *, as_json: bool) -> Program:
     """Return the checked program of a file, or show its error and exit with code 1."""
-    from tacita.posterior.errors import ProgramError
-    from tacita.posterior.loading import load
+    from tacita.programs.errors import ProgramError
+    from tacita.programs.loading import load
 
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
@@ -124,9 +124,7 @@ def summary(program: Program) -> dict[str, Any]:
 
 
 def _release(release: PlannedRelease) -> dict[str, Any]:
-    from tacita.posterior.composition import sensitivity
-
-    query, moved = release.query, sensitivity(release.query)
+    query, moved = release.query, release.query.sensitivity
     return {
         "name": release.name,
         "line": release.span.line,
@@ -135,7 +133,7 @@ def _release(release: PlannedRelease) -> dict[str, Any]:
         "numbers": query.numbers,
         "unit": float(query.unit),
         "sensitivity": {"metric": "l1", "stay": moved.stay, "cross": moved.cross},
-        "mechanism": str(release.request),
+        "mechanism": str(release.mechanism),
         "cost": {"stay": _cost(release.charge.stay), "cross": _cost(release.charge.cross)},
     }
 
@@ -145,15 +143,15 @@ def _cost(cost: Cost) -> dict[str, float]:
 
 
 def _lines(program: Program, path: Path) -> list[str]:
-    from tacita.posterior.composition import exact, sensitivity, text
+    from tacita.programs.composition import exact, text
 
     rows = [("release", "query", "one record moves it by", "mechanism", "costs")]
     for release in program.releases:
         query = release.query
         model = f", {query.model}" if query.model else ""
         unit = f" x {float(query.unit):g}" if query.unit != 1 else ""
-        moved = f"{sensitivity(query)}{unit}"
-        rows.append((release.name, query.label + model, moved, str(release.request), str(release.charge.largest)))
+        moved = f"{query.sensitivity}{unit}"
+        rows.append((release.name, query.label + model, moved, str(release.mechanism), str(release.charge.largest)))
     rows += [(d.name, f"from {', '.join(i.name for i in d.inputs)}", "", "", "nothing") for d in program.derived]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     table = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -176,7 +174,7 @@ def _kept(folder: Path, results: Any, spent: Guarantee, document: dict[str, Any]
     """Write the results to their folder, the data first; return them as text."""
     from tacita import runs
     from tacita.guarantee import round_up_text
-    from tacita.posterior import show
+    from tacita.programs import show
 
     runs.write_json(folder, "results.json", document)
     total = f"epsilon {round_up_text(spent.epsilon)} at delta {spent.delta:g}"
@@ -230,7 +228,7 @@ def _ledger(book: Path, data: Path) -> Ledger:
 
 
 def _inspect(program: Program, data: Path, header: list[str] | None, as_json: bool) -> None:
-    from tacita.posterior.tables import read
+    from tacita.programs.tables import read
 
     unreadable = dict(read(program, data, header=header).unreadable)
     if as_json:
@@ -245,7 +243,7 @@ def _inspect(program: Program, data: Path, header: list[str] | None, as_json: bo
 
 
 def _fallback(domain: Domain) -> str:
-    from tacita.posterior.domains import Bool, Category
+    from tacita.data.domains import Bool, Category
 
     if isinstance(domain, Bool | Category):
         return repr(domain.labels[domain.fallback])
