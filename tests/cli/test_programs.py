@@ -125,7 +125,9 @@ def test_the_command_shows_and_keeps_the_results(folder):
     assert first.exit_code == 0, first.output
     for text in ("smoking", "jobs: a", "jobs: c", "█", "ratio = ", "epsilon 1.5 at delta 0", "Kept in runs/survey-1"):
         assert text in first.stdout
-    assert {f.name for f in (folder / "runs/survey-1").iterdir()} == {"results.json", "results.txt", "posteriors.svg"}
+    names = {"results.json", "results.txt", "posteriors.svg", "run.json"}
+    pages = {"guarantee.json", "label.html", "label-owner.html"}
+    assert {f.name for f in (folder / "runs/survey-1").iterdir()} == names | pages
     second = command("run", "survey.py", "--data", "people.csv", "--json")
     document = json.loads(second.stdout)
     assert document["spent"]["epsilon"] == 3.0

@@ -59,11 +59,14 @@ def run(
 ) -> None:
     """Run a private program: check it, read the data, charge the ledger, release, and show the results.
 
-    The results are kept in a folder, because what was charged is charged: results.json, results.txt and, if there are
-    posteriors, posteriors.svg. Cells that do not fit the schema count as their column's fallback. An ill-typed program
-    ends with exit code 1 before the data are looked at; so does, afterwards, one of whose calculations failed.
+    The results are kept in a folder, because what was charged is charged: results.json, results.txt, the privacy label
+    and, if there are posteriors, posteriors.svg. Cells that do not fit the schema count as their column's fallback. An
+    ill-typed program ends with exit code 1 before the data are looked at; so does, afterwards, one of whose
+    calculations failed.
     """
+    from tacita.programs.labels import label_of_run, write_run
     from tacita.programs.results import Failed
+    from tacita.runs import Run
 
     loaded = load_program(program, as_json=as_json)
     if not data.is_file():
@@ -84,6 +87,10 @@ def run(
     document = {"program": program.name, "data": data.name, "ledger": book.name, **results.to_dict()}
     document["spent"] = spent.to_dict()
     text = _kept(folder, results, spent, document)
+    with _ledger(book, data) as opened:
+        write_run(Run(folder), loaded, title=program.stem, ledger=opened)
+    if find_spec("jinja2") is not None:
+        Run(folder).write_label(label_of_run(folder))
     if as_json:
         print_json(document)
     else:
