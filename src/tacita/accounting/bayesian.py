@@ -464,6 +464,7 @@ class BayesianAccountant:
             mechanism=worst.mechanism,
             assumptions=tuple(assumptions),
             publishable=certificate,
+            is_bound=not comparison,
         )
 
     def _require_steps(self) -> None:

@@ -252,6 +252,7 @@ def one_step_figure(
         delta_split=(("estimator", uses * gamma), ("tail", spare)),
         mechanism=(("sample_rate", float(sample_rate)), ("steps", float(len(steps)))),
         assumptions=(assume("one-step"), assume("gaussian-draws")),
+        is_bound=False,
     )
 
 
