@@ -76,8 +76,6 @@ class Guarantee:
 
     def __post_init__(self) -> None:
         _check.one_of("kind", self.kind, tuple(_WHO))
-        if not isinstance(self.is_bound, bool):
-            raise TypeError(f"is_bound must be true or false, got {self.is_bound!r}.")
         if self.is_bound and self.composition == "independent":
             raise PrivacyError("Steps taken as independent give no bound: is_bound must be False.")
         if self.publishable and not self.is_bound:

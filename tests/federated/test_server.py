@@ -417,7 +417,7 @@ def one_round(level="joint", **settings):
 
 def cost_of(server):
     """What the round was charged, at the clip bound or by what was told: the mean moment of order 1."""
-    ((_, histogram),) = server.norms._histograms
+    ((_, histogram),) = server.norms.history.histograms
     table = cost_table(server.norms.sample_rate, server.norms.noise_multiplier, ORDERS)
     return float(histogram @ np.exp(table[0])) / histogram.sum(), float(np.exp(table[0, TOP]))
 
@@ -472,7 +472,7 @@ def test_b14_those_who_do_not_tell_are_counted_at_the_clip_bound():
         return {n: sides[n].sum_message(counts_at(0.25), public) for n in public}
 
     server.hear_norms(now, Exchange(keys, costs))
-    ((_, histogram),) = server.norms._histograms
+    ((_, histogram),) = server.norms.history.histograms
     assert histogram[-1] == 2
     assert histogram.sum() == 5
 

@@ -154,11 +154,11 @@ def test_laplace_diverges_where_it_should():
         (lambda: exponential_family_renyi(2.0, family="dirichlet", first=[1, 1], second=[1, 1, 1]), "one length"),
         (
             lambda: diagonal_gaussian_renyi(2.0, mean1=[0], stddev1=[1], mean2=[0, 0], stddev2=[1, 1]),
-            "vectors of one length",
+            "row by row",
         ),
         (
             lambda: diagonal_gaussian_renyi(2.0, mean1=[math.nan], stddev1=[1], mean2=[0], stddev2=[1]),
-            "mean1 and mean2 must be finite",
+            "must be finite",
         ),
         (
             lambda: diagonal_gaussian_renyi(2.0, mean1=[0], stddev1=[0], mean2=[0], stddev2=[1]),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacita.mechanisms import sampled_gaussian_cost, sampled_gaussian_cost_papers
+from tacita.mechanisms import sampled_gaussian_cost
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -37,17 +37,15 @@ def level_of(norms: Floats) -> Counts:
 
 
 @lru_cache(maxsize=32)
-def cost_table(sample_rate: float, noise_multiplier: float, orders: tuple[int, ...], papers: bool = False) -> Floats:
+def cost_table(sample_rate: float, noise_multiplier: float, orders: tuple[int, ...]) -> Floats:
     """Return the cost of one step at every level, shape (orders, levels).
 
     Args:
         sample_rate: q.
         noise_multiplier: σ.
         orders: Values of λ.
-        papers: Take max{left, right} of Theorem 3, as printed, instead of the exact left side.
     """
-    cost = sampled_gaussian_cost_papers if papers else sampled_gaussian_cost
     ratios = LEVELS / noise_multiplier
-    table = np.stack([cost(order, sample_rate=sample_rate, ratio=ratios) for order in orders])
+    table = np.stack([sampled_gaussian_cost(order, sample_rate=sample_rate, ratio=ratios) for order in orders])
     table.setflags(write=False)
     return table

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,19 @@ from tacita.accounting.levels import LEVELS
 
 if TYPE_CHECKING:
     from tacita._check import Counts
+
+
+@contextmanager
+def reading_state() -> Iterator[None]:
+    """Turn every error of reading a state into a PrivacyError that says so."""
+    try:
+        yield
+    except PrivacyError:
+        raise
+    except KeyError as error:
+        raise PrivacyError(f"state is damaged: {error} is missing.") from error
+    except (TypeError, IndexError, ValueError) as error:
+        raise PrivacyError(f"state is damaged: {error}") from error
 
 
 def budget_state(budget: Budget | None) -> dict[str, Any] | None:
