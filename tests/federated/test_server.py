@@ -607,7 +607,7 @@ def test_a_used_up_budget_of_either_unit_ends_the_run_and_charges_nothing_twice(
     again = Server(plan, LIKE, ledger=server.ledgers[0], record_ledger=record, identity=server.identity, rng=None)
     again.restore(tensors, document, resume=True)
     assert (again.taken, again.lost) == (1, 0)  # the round that one ledger alone knows was not begun
-    record.set_budget(1e3, 1e-5, raise_it=True)
+    record.set_budget(1e3, 1e-5, allow_increase=True)
     assert again.begin("abc").number == 2
     again.finish({})
     assert [ledger.charged(again.identity) for ledger in again.ledgers] == [2, 2]

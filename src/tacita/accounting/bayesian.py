@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
@@ -41,11 +41,18 @@ _SETTINGS = ("sample_rate", "noise_multiplier", "composition", "steps", "levels"
 _BAND_SHARE = 1 / 20  # of delta, for an estimator that averages deltas
 
 _MOVED = {
-    "independent": "composition='independent' is no bound: use composition='hoelder', and for the papers' figure "
-    "tacita.papers.product_figure(accountant, delta=...).",
-    "formula": "BayesianAccountant takes no formula: costs are always exact. For the maximum that the papers print, "
-    "use tacita.papers.printed_figure(accountant, delta=...).",
+    "formula": "BayesianAccountant takes no formula: costs are always exact. The maximum that the papers print is "
+    "tacita.papers.printed_figure(accountant, delta=...)."
 }
+_NO_BOUND = {
+    "independent": "composition='independent' is no bound: use composition='hoelder', and for the papers' figure "
+    "tacita.papers.product_figure(accountant, delta=...)."
+}
+
+
+class _Mechanism(TypedDict):
+    sample_rate: float
+    noise_multiplier: float
 
 
 class BayesianAccountant:
@@ -89,13 +96,14 @@ class BayesianAccountant:
         for name in moved:
             raise TypeError(_MOVED.get(name, f"BayesianAccountant takes no argument {name!r}."))
         self.sample_rate, self.noise_multiplier, _ = check_mechanism(sample_rate, noise_multiplier, 1)
-        if composition in _MOVED:
-            raise ValueError(_MOVED[composition])
+        if composition in _NO_BOUND:
+            raise ValueError(_NO_BOUND[composition])
         self.levels = _check.one_of("levels", levels, ("observed", "static"))
         if budget is not None and not isinstance(budget, MomentsBudget | TokenBudget):
             raise TypeError(f"budget must be a MomentsBudget or a TokenBudget, got {type(budget).__name__}.")
         self.budget = budget
         self.tolerated = _check.count("tolerated", tolerated, low=0)
+        self._mechanism = _Mechanism(sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
         self.history = History(composition, steps, static=levels == "static")
         self._curves: RecordCurves | None = None
 
@@ -247,9 +255,7 @@ class BayesianAccountant:
     def worst_case(self, *, delta: float) -> Guarantee:
         """Return the worst-case guarantee of the steps taken so far."""
         self._require_steps()
-        return worst_case(
-            sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier, steps=self.taken, delta=delta
-        )
+        return worst_case(**self._mechanism, steps=self.taken, delta=delta)
 
     def floor(self, *, delta: float, gamma: float | None = None) -> tuple[float, float]:
         """Return the unseen mass at this panel size, and the epsilon below which no `band` figure can go.
@@ -266,9 +272,7 @@ class BayesianAccountant:
 
     def subset(self, records: ArrayLike) -> BayesianAccountant:
         """Return an accountant of some of the followed records, by their positions."""
-        made = BayesianAccountant(
-            sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier, steps=self.planned
-        )
+        made = BayesianAccountant(**self._mechanism, steps=self.planned)
         made.history.counts, made.history.taken = self.counts[np.asarray(records)], self.taken
         return made
 
@@ -296,13 +300,11 @@ class BayesianAccountant:
 
     def _panel_curves(self) -> RecordCurves:
         if self._curves is None:
-            self._curves = record_curves(
-                self.counts, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier
-            )
+            self._curves = record_curves(self.counts, **self._mechanism)
         return self._curves
 
     def _worst_curve(self) -> RecordCurves:
-        return worst_curve(self.taken, sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
+        return worst_curve(self.taken, **self._mechanism)
 
     def _table(self, orders: tuple[int, ...]) -> Floats:
         return cost_table(self.sample_rate, self.noise_multiplier, orders)
@@ -336,8 +338,7 @@ class BayesianAccountant:
             tolerated=self.tolerated,
             delta=delta,
             notion=notion,
-            sample_rate=self.sample_rate,
-            noise_multiplier=self.noise_multiplier,
+            **self._mechanism,
         )
         terms = assume("certificate", followed=len(self.counts), tolerated=self.tolerated)
         rests_on = (assume("exchangeable"), terms, assume("joint-delta"))
