@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tacita.accounting import LEVELS, ORDERS, BayesianAccountant, calibrate, epsilon_from_costs
+from tacita.accounting import NORM_LEVELS, ORDERS, BayesianAccountant, calibrate, epsilon_from_costs
 from tacita.accounting.levels import TOP
 from tacita.data import load
 from tacita.estimators import student
@@ -204,7 +204,7 @@ def protect_clients(setting: Setting) -> Row:
     )
     curve = []
     for now in made:
-        fresh_each_round.step(LEVELS[made.server.panels["training"].levels])
+        fresh_each_round.step(NORM_LEVELS[made.server.panels["training"].levels])
         if now.number % max(1, plan.rounds // 10) == 0 or now.number == plan.rounds:
             curve.append((now.number, data.accuracy(made.model)))
     row = {**about(setting, plan), "accuracy": data.accuracy(made.model), "curve": curve}

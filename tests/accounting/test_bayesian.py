@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from scipy.stats import norm
 
 from tacita import BayesianAccountant, PrivacyError, moments_budget, token_budget, worst_case
-from tacita.accounting import LEVELS, ORDERS, epsilon_from_costs, record_curves
+from tacita.accounting import NORM_LEVELS, ORDERS, epsilon_from_costs, record_curves
 from tacita.accounting.history import fresh_samples
 from tacita.accounting.levels import TOP, cost_table, level_of
 from tacita.accounting.population import population_costs
@@ -160,7 +160,7 @@ def true_epsilon(delta, steps):
     m = 20_000
     lower = np.minimum(np.exp(np.log(0.2) + 0.5 * norm.ppf(np.arange(m) / m)), 1.0)
     index = np.maximum(level_of(lower) - 1, 0)
-    counts = np.zeros((m, len(LEVELS)), dtype=np.int64)
+    counts = np.zeros((m, len(NORM_LEVELS)), dtype=np.int64)
     counts[np.arange(m), index] = steps
     curves = record_curves(counts, **MECHANISM)
     grid = np.linspace(0.1, 2.5, 241)

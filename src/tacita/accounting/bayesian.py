@@ -17,7 +17,7 @@ from tacita.accounting.levels import TOP, cost_table, level_of
 from tacita.accounting.population import (
     FIRST_ORDERS,
     Deltas,
-    Figure,
+    PopulationFigure,
     bayesian_guarantee,
     conformal_figure,
     deltas_by_moments,
@@ -312,7 +312,9 @@ class BayesianAccountant:
     def _deltas_by_curves(self, epsilons: Floats) -> tuple[Floats, Floats]:
         return self._panel_curves().delta(epsilons), self._worst_curve().delta(epsilons)[:, 0]
 
-    def _mean_delta(self, estimator: str, worst: Guarantee, gamma: float | None, notion: str, method: str) -> Figure:
+    def _mean_delta(
+        self, estimator: str, worst: Guarantee, gamma: float | None, notion: str, method: str
+    ) -> PopulationFigure:
         if method == "pld" and notion == "strong":
             raise PrivacyError("Curves by PLD bound the weak notion; for the strong one pass method='moments'.")
         delta = worst.delta
@@ -325,7 +327,7 @@ class BayesianAccountant:
             deltas, largest = deltas_by_moments(own, most, target=target, notion=notion)
         epsilon = mean_delta_epsilon(ESTIMATORS[estimator], deltas, target=target, gamma=failure, largest=largest)
         split = ((estimator, failure), ("expected", target))
-        return Figure(epsilon=epsilon, estimator=estimator, notion=notion, method=method, delta_split=split)
+        return PopulationFigure(epsilon=epsilon, estimator=estimator, notion=notion, method=method, delta_split=split)
 
     def _certificate(self, delta: float, notion: str | None) -> Guarantee:
         if self.budget is None:
@@ -344,7 +346,7 @@ class BayesianAccountant:
         rests_on = (assume("exchangeable"), terms, assume("joint-delta"))
         return self._statement(figure, self.worst_case(delta=delta), rests_on)
 
-    def _statement(self, figure: Figure, worst: Guarantee, assumptions: tuple[Assumption, ...]) -> Guarantee:
+    def _statement(self, figure: PopulationFigure, worst: Guarantee, assumptions: tuple[Assumption, ...]) -> Guarantee:
         static = self.levels == "static"
         return bayesian_guarantee(figure, worst, composition=self.composition, static=static, assumptions=assumptions)
 

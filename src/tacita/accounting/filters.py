@@ -17,7 +17,7 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting.conversion import epsilon_from_costs
 from tacita.accounting.curves import RecordCurves, record_curves
-from tacita.accounting.levels import LEVELS, ORDERS, TOP, cost_table, level_of
+from tacita.accounting.levels import NORM_LEVELS, ORDERS, TOP, cost_table, level_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,12 +65,14 @@ class TokenBudget:
     at that level or above. The claim is the curve of all tokens spent, whatever the order.
     """
 
-    tokens: tuple[int, ...]  # one for each of LEVELS
+    tokens: tuple[int, ...]  # one for each of NORM_LEVELS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", tuple(self.tokens))
-        if len(self.tokens) != len(LEVELS):
-            raise ValueError(f"tokens must have one entry for each of {len(LEVELS)} levels, got {len(self.tokens)}.")
+        if len(self.tokens) != len(NORM_LEVELS):
+            raise ValueError(
+                f"tokens must have one entry for each of {len(NORM_LEVELS)} levels, got {len(self.tokens)}."
+            )
         for number in self.tokens:
             _check.count("tokens", number, low=0)
 
@@ -116,7 +118,7 @@ def token_budget(tokens: Mapping[float, int]) -> TokenBudget:
     """
     if not isinstance(tokens, Mapping):
         raise TypeError(f"tokens must map fractions of the clip norm to steps, got {type(tokens).__name__}.")
-    counts = np.zeros(len(LEVELS), dtype=np.int64)
+    counts = np.zeros(len(NORM_LEVELS), dtype=np.int64)
     for fraction, steps in tokens.items():
         index = int(level_of(_check.norms("a token's level", np.array([fraction])))[0])
         counts[index] += _check.count("a token's steps", steps, low=0)
@@ -183,7 +185,7 @@ def most_spent(
 def admits(
     budget: Budget, counts: Counts, next_levels: Counts, *, sample_rate: float, noise_multiplier: float
 ) -> NDArray[np.bool_]:
-    """Return which records may take one more step at `next_levels` (indices into LEVELS)."""
+    """Return which records may take one more step at `next_levels` (indices into NORM_LEVELS)."""
     ahead = np.array(counts, dtype=np.int64)
     ahead[np.arange(len(ahead)), next_levels] += 1
     return budget.within(ahead, sample_rate=sample_rate, noise_multiplier=noise_multiplier)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.accounting.levels import LEVELS
+from tacita.accounting.levels import NORM_LEVELS
 from tacita.accounting.state import panel_from, panel_state, whole_numbers
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ class History:
                 f"would be understated. Plan with steps={self.taken + repeat} before the first step."
             )
         if self.composition != "panel":
-            self.histograms.append((repeat, np.bincount(index, minlength=len(LEVELS))))
+            self.histograms.append((repeat, np.bincount(index, minlength=len(NORM_LEVELS))))
             self.taken += repeat
             return
         if self.counts is None:
-            self.counts = np.zeros((len(index), len(LEVELS)), dtype=np.int64)
+            self.counts = np.zeros((len(index), len(NORM_LEVELS)), dtype=np.int64)
         elif self.static and not np.array_equal(index, self.counts.argmax(axis=1)):
             raise PrivacyError(
                 "The norms changed although levels='static' was declared. Use levels='observed' for a reading."
@@ -123,7 +123,7 @@ class History:
         self.taken = _check.count("taken", state["taken"], low=0)
         self.counts = panel_from(state.get("panel"), self.taken)
         self.histograms = [
-            (_check.count("steps", repeat), whole_numbers(histogram, (len(LEVELS),)))
+            (_check.count("steps", repeat), whole_numbers(histogram, (len(NORM_LEVELS),)))
             for repeat, histogram in state["histograms"]
         ]
         if self.planned is not None and self.taken > self.planned:

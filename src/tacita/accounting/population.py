@@ -27,7 +27,7 @@ Deltas = Callable[["Floats"], tuple["Floats", "Floats"]]  # ε -> each record's 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class PopulationFigure:
     """An epsilon for the population, before it is capped by the worst case.
 
     Attributes:
@@ -141,7 +141,7 @@ def moments_figure(
     delta: float,
     gamma: float | None,
     notion: str,
-) -> Figure:
+) -> PopulationFigure:
     """Return the figure of an estimator that averages moments.
 
     Args:
@@ -166,7 +166,7 @@ def moments_figure(
         if by_order[-1] > epsilon:
             break
     split = (("estimator", uses * failure), ("tail", spare))
-    return Figure(epsilon=epsilon, estimator=estimator, notion=notion, method="moments", delta_split=split)
+    return PopulationFigure(epsilon=epsilon, estimator=estimator, notion=notion, method="moments", delta_split=split)
 
 
 def conformal_figure(
@@ -178,7 +178,7 @@ def conformal_figure(
     notion: str | None,
     sample_rate: float,
     noise_multiplier: float,
-) -> Figure:
+) -> PopulationFigure:
     """Return the figure of a declared budget, if few enough followed records passed it.
 
     Args:
@@ -204,7 +204,7 @@ def conformal_figure(
         raise PrivacyError("No certificate: more followed records passed the declared budget than were tolerated.")
     by_tokens, spare = isinstance(budget, TokenBudget), delta - miss
     chosen = notion or ("weak" if by_tokens else "strong")
-    return Figure(
+    return PopulationFigure(
         epsilon=budget.epsilon(spare, **mechanism, notion=chosen),
         estimator="conformal",
         notion=chosen,
@@ -214,7 +214,7 @@ def conformal_figure(
 
 
 def bayesian_guarantee(
-    figure: Figure,
+    figure: PopulationFigure,
     worst: Guarantee,
     *,
     composition: str,

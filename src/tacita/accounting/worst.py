@@ -23,7 +23,7 @@ from tacita.accounting.losses import largest_loss, loss_spread
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 
-Part = tuple[float, float, int]  # sample rate, noise multiplier, steps
+SampledSteps = tuple[float, float, int]  # sample rate, noise multiplier, steps
 
 _ASSUMPTIONS = tuple(map(assume, ("sampling", "clipping", "public-constants", "gaussian-noise")))
 _PLD_LIMIT = 500.0  # beyond this epsilon a loss grid says nothing that moments do not
@@ -122,7 +122,7 @@ def calibrate(
         noise *= 1.0 + 5e-5
 
 
-def composed(parts: Sequence[Part], *, delta: float) -> Guarantee:
+def composed(parts: Sequence[SampledSteps], *, delta: float) -> Guarantee:
     """Return the worst case of several mechanisms on the same records, one after the other.
 
     Args:
@@ -159,7 +159,7 @@ def composed(parts: Sequence[Part], *, delta: float) -> Guarantee:
     )
 
 
-def calibrate_composed(parts: Sequence[Part], *, epsilon: float, delta: float) -> tuple[Part, ...]:
+def calibrate_composed(parts: Sequence[SampledSteps], *, epsilon: float, delta: float) -> tuple[SampledSteps, ...]:
     """Return the mechanisms with all noise scaled by one factor, the least that keeps them within (epsilon, delta).
 
     Examples:
@@ -169,7 +169,7 @@ def calibrate_composed(parts: Sequence[Part], *, epsilon: float, delta: float) -
     """
     target = _check.in_range("epsilon", epsilon, 1e-4, _PLD_LIMIT)
 
-    def scaled(log_factor: float) -> tuple[Part, ...]:
+    def scaled(log_factor: float) -> tuple[SampledSteps, ...]:
         factor = math.exp(log_factor)
         return tuple((q, float(f"{sigma * factor:.6g}"), steps) for q, sigma, steps in parts)
 
@@ -234,7 +234,7 @@ def _epsilon(q: float, sigma: float, steps: int, delta: float, method: Literal["
 
 
 @lru_cache(maxsize=64)
-def _rdp_of_parts(parts: tuple[Part, ...], delta: float) -> float:
+def _rdp_of_parts(parts: tuple[SampledSteps, ...], delta: float) -> float:
     accountant = dp_accounting.rdp.RdpAccountant()
     with _quiet():
         for q, sigma, steps in parts:
@@ -243,7 +243,7 @@ def _rdp_of_parts(parts: tuple[Part, ...], delta: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _composed(parts: tuple[Part, ...], delta: float) -> float:
+def _composed(parts: tuple[SampledSteps, ...], delta: float) -> float:
     steps = sum(part[2] for part in parts)
     epsilon, resolved = _rdp_of_parts(parts, delta), delta - steps * _UNIT
     if epsilon > _PLD_LIMIT or steps > _PLD_STEPS or resolved <= 0.0:
@@ -251,7 +251,7 @@ def _composed(parts: tuple[Part, ...], delta: float) -> float:
     return max(min(epsilon, float(_pld_of_parts(parts, epsilon).get_epsilon(resolved))), SMALLEST_EPSILON)
 
 
-def _pld_of_parts(parts: tuple[Part, ...], reach: float) -> Any:
+def _pld_of_parts(parts: tuple[SampledSteps, ...], reach: float) -> Any:
     widest = max(largest_loss(q, 1.0 / sigma) for q, sigma, _ in parts)
     interval = max(min(1e-4, 1e-3 * reach), reach / 1e5, widest / 1e5)
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=interval)

@@ -32,9 +32,9 @@ from tacita.ledger.rows import (
     RELATIONS,
     RESERVED,
     SCHEMA,
+    LedgerRun,
+    LedgerState,
     Plain,
-    Run,
-    State,
     budget_body,
     decoded,
     mechanism_body,
@@ -342,7 +342,7 @@ class Ledger(LedgerReader):
         return start
 
     @contextmanager
-    def _writing(self) -> Iterator[State]:
+    def _writing(self) -> Iterator[LedgerState]:
         with self._chain.transaction():
             yield self._fresh()
         self._fresh()
@@ -351,7 +351,7 @@ class Ledger(LedgerReader):
         return self._chain.append(kind, run, body, last=self._state.last, head=self._state.head)
 
 
-def _require_open(run_id: str, run: Run) -> None:
+def _require_open(run_id: str, run: LedgerRun) -> None:
     if run.ended:
         raise PrivacyError(f"Run {run_id!r} was ended by its owner ({run.ended}); start a new run.")
 
@@ -378,7 +378,7 @@ def _price(ledger: LedgerReader, costs: Costs, delta: float, neighbours: str, un
     return {"costs": [_stored(cost) for cost in cost_units(costs)], "delta": delta_units(delta)}
 
 
-def _require_budget(state: State, what: str, body: Mapping[str, Any]) -> None:
+def _require_budget(state: LedgerState, what: str, body: Mapping[str, Any]) -> None:
     if state.budget is None:
         return
     epsilon, delta = state.budget

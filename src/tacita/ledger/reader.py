@@ -15,9 +15,9 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.assumptions import assume
 from tacita.guarantee import Guarantee
-from tacita.ledger.chain import Chain, Row
+from tacita.ledger.chain import Chain, LedgerRow
 from tacita.ledger.costs import SHARES, total_epsilon
-from tacita.ledger.rows import Run, State
+from tacita.ledger.rows import LedgerRun, LedgerState
 
 Head = str  # the hash of a row, in hexadecimal: it names everything up to that row
 
@@ -29,7 +29,7 @@ class LedgerReader:
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
-        self._state = State()
+        self._state = LedgerState()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -103,7 +103,7 @@ class LedgerReader:
             for name, run in state.runs.items()
         }
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[LedgerRow]:
         """Return every row, read and checked again."""
         return self._chain.read()
 
@@ -112,7 +112,7 @@ class LedgerReader:
         rows = (row for row in self.rows() if row.kind == "release")
         return [{"name": row.run, "description": row.body["description"]} for row in rows]
 
-    def events(self, run_id: str) -> list[Row]:
+    def events(self, run_id: str) -> list[LedgerRow]:
         """Return a run's zero-cost rows: `resume`, `close` and what else `event` wrote."""
         return [row for row in self.rows() if row.kind == "event" and row.run == run_id]
 
@@ -193,7 +193,7 @@ class LedgerReader:
         spent = total_epsilon(state.totals, state.deltas, delta=delta, pure=state.pure) if state.releases else 0.0
         return {"epsilon": epsilon, "delta": delta, "spent": spent, "left": max(0.0, epsilon - spent)}
 
-    def _known(self, run_id: str) -> Run | None:
+    def _known(self, run_id: str) -> LedgerRun | None:
         """Return what the file says of a run, also after its user has closed it."""
         if self._chain.close.alive:
             return self._fresh().runs.get(run_id)
@@ -211,7 +211,7 @@ class LedgerReader:
             raise
         return self
 
-    def _fresh(self) -> State:
+    def _fresh(self) -> LedgerState:
         state = self._state
         with self._chain.lock:
             for row in self._chain.read(last=state.last, head=state.head):
@@ -223,13 +223,13 @@ class LedgerReader:
                     ) from error
         return state
 
-    def _run(self, run_id: str) -> Run:
+    def _run(self, run_id: str) -> LedgerRun:
         run = self._state.runs.get(run_id)
         if run is None:
             raise PrivacyError(f"Run {run_id!r} is not in the ledger; call open_run before its first step.")
         return run
 
-    def _owned(self, run_id: str, owner: str) -> Run:
+    def _owned(self, run_id: str, owner: str) -> LedgerRun:
         run = self._run(run_id)
         if run.owner != owner:
             raise PrivacyError(resumed_elsewhere(run_id))

@@ -16,14 +16,14 @@ import numpy as np
 from scipy.special import gammaln
 
 from tacita import _check
-from tacita.mechanisms._arguments import renyi_order
+from tacita.mechanisms._order import renyi_order
 
 if TYPE_CHECKING:
     from tacita._check import Floats
 
 
 @dataclass(frozen=True)
-class Family:
+class ExponentialFamily:
     """An exponential family p(x) = h(x) exp(θ·T(x) - F(θ)).
 
     Attributes:
@@ -74,7 +74,7 @@ def exponential_family_renyi(order: float, *, family: str, first: Sequence[float
     return max(0.0, total / (alpha - 1.0))
 
 
-def _natural(family: Family, name: str, values: Sequence[float]) -> Floats:
+def _natural(family: ExponentialFamily, name: str, values: Sequence[float]) -> Floats:
     numbers = [_check.number(f"a parameter of {name}", v) for v in values]
     wrong_count = len(numbers) != len(family.parameters) and family.parameters[-1] != "..."
     theta = None if wrong_count or not numbers else family.natural(*numbers)
@@ -83,9 +83,9 @@ def _natural(family: Family, name: str, values: Sequence[float]) -> Floats:
     return theta
 
 
-def _one(name: str, to_theta: Callable[[float], float], log_partition: Callable[[float], float]) -> Family:
+def _one(name: str, to_theta: Callable[[float], float], log_partition: Callable[[float], float]) -> ExponentialFamily:
     """Build a family with one positive parameter."""
-    return Family(
+    return ExponentialFamily(
         (name,),
         lambda v: np.array([to_theta(v)]) if v > 0.0 else None,
         lambda theta: log_partition(float(theta[0])),
@@ -132,28 +132,28 @@ _normal_theta = lambda m, s: _positive_or_none(m / s**2, -0.5 / s**2, valid=True
 _dirichlet_theta = lambda *a: np.array(a) - 1.0 if min(a) > 0.0 else None  # noqa: E731
 _gamma_theta = lambda shape, rate: _positive_or_none(shape - 1.0, -rate, valid=shape > 0.0 and rate > 0.0)  # noqa: E731
 
-families: dict[str, Family] = {
-    "bernoulli": Family(
+families: dict[str, ExponentialFamily] = {
+    "bernoulli": ExponentialFamily(
         ("p",),
         lambda p: np.array([math.log(p / (1.0 - p))]) if 0.0 < p < 1.0 else None,
         lambda theta: float(np.logaddexp(0.0, theta[0])),
     ),
-    "beta": Family(("a", "b"), _dirichlet_theta, _dirichlet_partition),
-    "dirichlet": Family(("a1", "a2", "..."), _dirichlet_theta, _dirichlet_partition),
+    "beta": ExponentialFamily(("a", "b"), _dirichlet_theta, _dirichlet_partition),
+    "dirichlet": ExponentialFamily(("a1", "a2", "..."), _dirichlet_theta, _dirichlet_partition),
     "exponential": _one("rate", lambda rate: -rate, _log_rate),
-    "gamma": Family(("shape", "rate"), _gamma_theta, _gamma_partition),
-    "inverse_gamma": Family(("shape", "scale"), _gamma_theta, _gamma_partition),
+    "gamma": ExponentialFamily(("shape", "rate"), _gamma_theta, _gamma_partition),
+    "inverse_gamma": ExponentialFamily(("shape", "scale"), _gamma_theta, _gamma_partition),
     "chi_square": _one(
         "degrees", lambda k: k / 2.0, lambda h: float(gammaln(h) + h * math.log(2.0)) if h > 0.0 else math.inf
     ),
     "half_normal": _one("stddev", lambda s: -0.5 / s**2, _half_log_rate),
-    "inverse_gaussian": Family(
+    "inverse_gaussian": ExponentialFamily(
         ("mean", "shape"),
         lambda m, k: _positive_or_none(-k / (2.0 * m**2), -k / 2.0, valid=k > 0.0) if m > 0.0 else None,
         _inverse_gaussian_partition,
     ),
-    "log_normal": Family(("mean_log", "stddev_log"), _normal_theta, _gaussian_partition),
-    "normal": Family(("mean", "stddev"), _normal_theta, _gaussian_partition),
+    "log_normal": ExponentialFamily(("mean_log", "stddev_log"), _normal_theta, _gaussian_partition),
+    "normal": ExponentialFamily(("mean", "stddev"), _normal_theta, _gaussian_partition),
     "pareto": _one("index", lambda a: -a, _log_rate),
     "poisson": _one("mean", math.log, lambda theta: math.exp(theta)),
     "rayleigh": _one("scale", lambda s: -0.5 / s**2, _log_rate),

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from tacita import _check
-from tacita.mechanisms._arguments import renyi_order
+from tacita.mechanisms._order import renyi_order
 
 if TYPE_CHECKING:
     from tacita._check import Floats

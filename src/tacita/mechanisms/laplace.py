@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tacita import _check
-from tacita.mechanisms._arguments import positive, renyi_order
+from tacita.mechanisms._order import renyi_order
 
 
 def laplace_renyi(order: float, *, distance: float, scale1: float, scale2: float | None = None) -> float:
@@ -31,8 +31,8 @@ def laplace_renyi(order: float, *, distance: float, scale1: float, scale2: float
     """
     alpha = renyi_order(order)
     d = _check.in_range("distance", distance, 0.0, math.inf)
-    b1 = positive("scale1", scale1)
-    b2 = b1 if scale2 is None else positive("scale2", scale2)
+    b1 = _scale("scale1", scale1)
+    b2 = b1 if scale2 is None else _scale("scale2", scale2)
     first, second = alpha / b1, (alpha - 1.0) / b2  # ∫ exp(-first |x| + second |x - d|) dx
     if first <= second or math.isinf(d):
         return math.inf
@@ -41,3 +41,10 @@ def laplace_renyi(order: float, *, distance: float, scale1: float, scale2: float
     log_integral = second * d + math.log(outer * (1.0 + tail) + inner * (1.0 - tail))
     log_constant = -alpha * math.log(2.0 * b1) + (alpha - 1.0) * math.log(2.0 * b2)
     return max(0.0, (log_integral + log_constant) / (alpha - 1.0))
+
+
+def _scale(name: str, value: float) -> float:
+    x = _check.number(name, value)
+    if not 0.0 < x < math.inf:
+        raise ValueError(f"{name} must be positive and finite, got {x:g}.")
+    return x

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacita import _check
-from tacita.accounting.levels import LEVELS
+from tacita.accounting.levels import NORM_LEVELS
 from tacita.mechanisms.subsampled import (
     gaussian_mixture_cost,
     log_binomial,
@@ -67,7 +67,7 @@ def printed_cost_table(sample_rate: float, noise_multiplier: float, orders: tupl
         noise_multiplier: σ.
         orders: Values of λ.
     """
-    ratios = LEVELS / noise_multiplier
+    ratios = NORM_LEVELS / noise_multiplier
     costs = [sampled_gaussian_cost_as_printed(order, sample_rate=sample_rate, ratio=ratios) for order in orders]
     table = np.stack(costs)
     table.setflags(write=False)

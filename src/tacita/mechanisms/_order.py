@@ -1,4 +1,4 @@
-"""Checks of arguments that several divergences share."""
+"""The order of a Rényi divergence, checked."""
 
 from __future__ import annotations
 
@@ -13,11 +13,3 @@ def renyi_order(order: float) -> float:
     if not 1.0 < alpha < math.inf:
         raise ValueError(f"order must be a finite number above 1, got {alpha:g}.")
     return alpha
-
-
-def positive(name: str, value: float) -> float:
-    """Return `value` if it is positive and finite."""
-    x = _check.number(name, value)
-    if not 0.0 < x < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {x:g}.")
-    return x
