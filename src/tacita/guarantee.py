@@ -38,7 +38,7 @@ class Guarantee:
         kind: Whom it covers: `worst_case`, `bayesian`, `individual`, or `empirical_lower` (an attack).
         epsilon: The bound; may be infinite. Rounded to the safe side wherever it is printed.
         delta: The total failure probability the user asked for, estimator failures included.
-        method: How it was computed, such as `pld`, `rdp` or `moments`.
+        method: How it was computed, such as `pld`, `rdp` or `moments`; for people, and decided on by no code.
         neighbours: `add_remove` or `replace_one`. Mixing the two refuses.
         unit: What one neighbour step adds or removes; a record unless said otherwise.
         sampling: How records enter a step; `poisson` means each on its own, with a fixed probability.

@@ -106,7 +106,16 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
 
 @lru_cache(maxsize=8)
 def worst_curve(steps: int, *, sample_rate: float, noise_multiplier: float) -> RecordCurves:
-    """Return the curve of one record that is at the clip bound in every step."""
+    """Return the curve of one record that is at the clip bound in every step.
+
+    Args:
+        steps: How many steps.
+        sample_rate: q, the chance in (0, 1] with which each record enters a step.
+        noise_multiplier: σ; noise standard deviation over the clip norm.
+
+    Returns:
+        The curve of one record.
+    """
     counts = np.zeros((1, len(NORM_LEVELS)), dtype=np.int64)
     counts[0, TOP] = steps
     return record_curves(counts, sample_rate=sample_rate, noise_multiplier=noise_multiplier)

@@ -25,6 +25,9 @@ def gaussian_release(*, noise_multiplier: float, delta: float) -> Guarantee:
         noise_multiplier: Noise standard deviation over the most that one record moves the sum.
         delta: δ in (0, 1).
 
+    Guarantee:
+        Exact: for every dataset and every change of one record that moves the sum by at most its sensitivity.
+
     Examples:
         >>> round(gaussian_release(noise_multiplier=3.7307, delta=1e-5).epsilon, 3)
         1.0
@@ -44,6 +47,9 @@ def gaussian_release(*, noise_multiplier: float, delta: float) -> Guarantee:
 
 def calibrate_gaussian(*, epsilon: float, delta: float) -> Guarantee:
     """Return the guarantee of the least noise with which one Gaussian release stays within (epsilon, delta).
+
+    Guarantee:
+        As of `gaussian_release`; the noise is rounded up, and epsilon never exceeds the target.
 
     Examples:
         >>> calibrate_gaussian(epsilon=1.0, delta=1e-5).noise_multiplier
@@ -82,6 +88,12 @@ def participation_bound(*, sample_rate: float, noise_multiplier: float, steps: i
         noise_multiplier: Noise standard deviation over the most that one record moves a step.
         steps: Number of steps.
         delta: δ in (0, 1).
+
+    Returns:
+        The guarantee.
+
+    Guarantee:
+        For every dataset and every one record added or removed.
 
     Examples:
         >>> bound = participation_bound(sample_rate=64 / 60000, noise_multiplier=0.005, steps=375_000, delta=1e-5)

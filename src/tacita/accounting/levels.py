@@ -44,6 +44,9 @@ def cost_table(sample_rate: float, noise_multiplier: float, orders: tuple[int, .
         sample_rate: q.
         noise_multiplier: σ.
         orders: Values of λ.
+
+    Returns:
+        The table, read-only.
     """
     ratios = NORM_LEVELS / noise_multiplier
     table = np.stack([sampled_gaussian_cost(order, sample_rate=sample_rate, ratio=ratios) for order in orders])

@@ -54,6 +54,9 @@ def failure_of_each(delta: float, gamma: float | None, *, uses: int, share: floa
         uses: How many estimates are taken; each may fail.
         share: The part of delta that all estimates together get where gamma is None.
 
+    Returns:
+        γ.
+
     Raises:
         PrivacyError: If all estimates together reach delta.
     """
@@ -103,6 +106,9 @@ def deltas_by_moments(own: Floats, most: Floats, *, target: float, notion: str) 
         most: The worst case's costs at the same orders.
         target: The delta to reach.
         notion: `strong` or `weak`.
+
+    Returns:
+        The deltas as a function of ε, and that epsilon.
     """
 
     def deltas(epsilons: Floats) -> tuple[Floats, Floats]:
@@ -124,6 +130,9 @@ def population_costs(estimator: Estimator, samples: Sequence[Sample], table: Flo
         samples: The records, from `History.samples`.
         table: The cost of one step at every level, shape (orders, levels).
         gamma: The probability with which one estimate may fail.
+
+    Returns:
+        Shape (orders,).
     """
     total = np.zeros(len(table))
     for sample in samples:
@@ -151,6 +160,9 @@ def moments_figure(
         delta: The total failure probability.
         gamma: The failure probability of one estimate; None picks it.
         notion: `strong` or `weak`.
+
+    Returns:
+        The figure, over the best order.
 
     Raises:
         PrivacyError: If the estimates' failures reach delta.
@@ -189,6 +201,9 @@ def conformal_figure(
         notion: `strong` or `weak`; None takes the one that the budget bounds.
         sample_rate: q.
         noise_multiplier: σ.
+
+    Returns:
+        The figure of a record within the budget.
 
     Raises:
         PrivacyError: If too many records passed it, or delta is too small for so few records.
@@ -231,6 +246,9 @@ def bayesian_guarantee(
         static: Whether it holds over every path of the mechanism, and not only for this run.
         assumptions: What it rests on beyond the worst case's assumptions.
         is_bound: False for figures that are for comparison only.
+
+    Returns:
+        The statement.
 
     Guarantee:
         In the weak notion epsilon is at most the worst case's, which implies it; the strong notion is not implied.

@@ -51,6 +51,9 @@ def worst_case(
             epsilon 500, beyond two million steps, or where delta is below its round-off (steps · 2^-53), `pld`
             falls back to `rdp`, and says so in the guarantee's method.
 
+    Returns:
+        The guarantee; its `method` says which of the two was used.
+
     Guarantee:
         For every dataset and every one record added or removed.
 
@@ -81,6 +84,22 @@ def calibrate(
 
     The noise multiplier is in the result's `mechanism`, rounded up to five digits; the result's epsilon is
     recomputed from that and never exceeds the target.
+
+    Args:
+        epsilon: The target, from 1e-4 to 500.
+        delta: δ in (0, 1).
+        sample_rate: q, the chance in (0, 1] with which each record enters a step.
+        steps: Number of steps, fixed beforehand.
+        method: `pld` or `rdp`, as in `worst_case`.
+
+    Returns:
+        The guarantee, with an epsilon of at most the target.
+
+    Raises:
+        PrivacyError: If no noise in the range reaches the target.
+
+    Guarantee:
+        As of `worst_case`.
 
     Examples:
         >>> g = calibrate(epsilon=2.0, delta=1e-5, sample_rate=0.01, steps=2000)
@@ -129,6 +148,9 @@ def composed(parts: Sequence[SampledSteps], *, delta: float) -> Guarantee:
         parts: (sample rate, noise multiplier, steps) of each; any number of them, chosen beforehand.
         delta: δ in (0, 1), for all of them together.
 
+    Guarantee:
+        For every dataset and every one record added or removed.
+
     Examples:
         >>> both = composed([(0.01, 1.0, 1000), (0.02, 2.0, 500)], delta=1e-5)
         >>> alone = [worst_case(sample_rate=q, noise_multiplier=s, steps=t, delta=1e-5).epsilon
@@ -161,6 +183,14 @@ def composed(parts: Sequence[SampledSteps], *, delta: float) -> Guarantee:
 
 def calibrate_composed(parts: Sequence[SampledSteps], *, epsilon: float, delta: float) -> tuple[SampledSteps, ...]:
     """Return the mechanisms with all noise scaled by one factor, the least that keeps them within (epsilon, delta).
+
+    Args:
+        parts: (sample rate, noise multiplier, steps) of each mechanism; only the ratios of the noises matter.
+        epsilon: The target, from 1e-4 to 500.
+        delta: δ in (0, 1), for all of them together.
+
+    Returns:
+        The mechanisms with their noise scaled.
 
     Examples:
         >>> parts = calibrate_composed([(1.0, 1.0, 2), (1.0, 2.0, 1)], epsilon=2.0, delta=1e-5)
@@ -206,6 +236,14 @@ def real_order_cost(order: float, *, sample_rate: float, noise_multiplier: float
     Whole orders have the closed form of `mechanisms.sampled_gaussian_cost`; for the others dp-accounting
     sums the series of Mironov, Talwar & Zhang 2019, its terms in absolute value: an upper bound, about 1%
     above the integral at λ = 1.5, q = 0.05, σ = 1.
+
+    Args:
+        order: λ > 0.
+        sample_rate: q, the chance in (0, 1] with which each record enters a step.
+        noise_multiplier: σ; noise standard deviation over the clip norm.
+
+    Returns:
+        The cost, or slightly more.
     """
     q, sigma, _ = check_mechanism(sample_rate, noise_multiplier, 1)
     lam = _check.in_range("order", order, 1e-3, 1e5)
@@ -215,7 +253,16 @@ def real_order_cost(order: float, *, sample_rate: float, noise_multiplier: float
 
 
 def check_mechanism(sample_rate: object, noise_multiplier: object, steps: object) -> tuple[float, float, int]:
-    """Return the three numbers that describe a run, checked."""
+    """Return the three numbers that describe a run, checked.
+
+    Args:
+        sample_rate: A number in (0, 1].
+        noise_multiplier: A number in [0.01, 1e4].
+        steps: A whole number from 1.
+
+    Returns:
+        The three as float, float and int.
+    """
     return (
         _check.rate("sample_rate", sample_rate),
         _check.in_range("noise_multiplier", noise_multiplier, *_NOISE_RANGE, hint="It is noise stddev / clip_norm."),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tacita.guarantee import Guarantee
 
 _NOISE = Annotated[float, typer.Option(help="Noise standard deviation over the clip norm.")]
+_SHOWN = {"pld": "PLD", "rdp": "RDP"}  # how a method is written
 _RATE = Annotated[float, typer.Option(help="Chance with which each record enters a step.")]
 
 
@@ -291,7 +292,7 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee]) -> Non
 
 
 def _how(statement: Guarantee) -> str:
-    parts = [statement.method.upper() if statement.method in ("pld", "rdp") else statement.method]
+    parts = [_SHOWN.get(statement.method, statement.method)]
     if statement.kind == "bayesian":
         parts = [statement.estimator or "", *parts, statement.scope]
         if statement.notion == "strong":

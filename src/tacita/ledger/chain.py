@@ -138,7 +138,18 @@ class Chain:
         return rows
 
     def append(self, kind: str, run: str, body: Mapping[str, Any], *, last: int, head: str) -> str:
-        """Add a row after number `last` within a transaction; return its hash."""
+        """Add a row after number `last` within a transaction; return its hash.
+
+        Args:
+            kind: The kind of row.
+            run: The run that it is about; empty for the ledger itself.
+            body: Plain JSON data.
+            last: The number of the last row.
+            head: Its hash.
+
+        Returns:
+            The new row's hash.
+        """
         time = datetime.now(UTC).isoformat(timespec="seconds")
         text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
         digest = _digest(head, last + 1, time, kind, run, text)

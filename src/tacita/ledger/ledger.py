@@ -52,7 +52,7 @@ class BudgetRaised(PrivacyError):
 
 
 class Ledger(LedgerReader):
-    """A privacy budget in one file. Make it with `create` or `open`; close it, or use it in a `with` statement.
+    """A privacy budget in one file: `create` or `open` it; close it, or use it in a `with` statement.
 
     Guarantee:
         While a budget (ε, δ) was in force all along, everything released after its charge returned is together
@@ -77,15 +77,18 @@ class Ledger(LedgerReader):
         epsilon: float | None = None,
         delta: float | None = None,
     ) -> Ledger:
-        """Make a new ledger; `:memory:` makes one that lives in the process only.
+        """Create a ledger; `:memory:` creates one that lives in the process only.
 
         Args:
             path: Where; refused if it exists.
             unit: What one neighbour step changes. Fixed for ever, like the relation.
             neighbours: `add_remove` or `replace_one`.
             dataset: A name for people; enters the chain.
-            epsilon: Worst-case budget, together with `delta`, or neither.
-            delta: Worst-case budget.
+            epsilon: Worst-case budget, together with `delta`; neither sets none.
+            delta: Its delta.
+
+        Returns:
+            The ledger, open.
 
         Raises:
             PrivacyError: If the path exists, or the file cannot be written.
@@ -113,12 +116,12 @@ class Ledger(LedgerReader):
         Raises:
             PrivacyError: If the run was ended already, or somebody else owns it.
         """
-        text = name_text("reason", reason)
+        body = {"event": ENDED, "detail": name_text("reason", reason)}
         with self._writing():
             run = self._owned(run_id, owner) if owner else self._run(run_id)
             if run.ended:
                 raise PrivacyError(f"Run {run_id!r} was ended already: {run.ended}.")
-            self._append("event", run_id, {"event": ENDED, "detail": text})
+            self._append("event", run_id, body)
 
     @_check.renamed(raise_it="allow_increase")
     def set_budget(self, epsilon: float, delta: float, *, allow_increase: bool = False) -> Head:
@@ -227,9 +230,8 @@ class Ledger(LedgerReader):
             PrivacyError: If the steps do not continue the run, somebody else owns it, or the row cannot be written.
         """
         start, count = _check.count("first", first, low=0), _check.count("steps", steps)
-        body = {**_price(self, costs, delta, neighbours, unit), "first": start, "steps": count}
-        if owner:
-            body["owner"] = owner
+        price, by = _price(self, costs, delta, neighbours, unit), {"owner": owner} if owner else {}
+        body = {**price, "first": start, "steps": count, **by}
         with self._writing():
             run = self._owned(run_id, owner)
             _require_open(run_id, run)
@@ -279,9 +281,8 @@ class Ledger(LedgerReader):
             if pure is None:
                 raise TypeError("A release needs its costs, or its pure epsilon.")
             costs = pure_costs(pure)
-        body = _price(self, costs, delta, neighbours, unit)
+        body = {**_price(self, costs, delta, neighbours, unit), "description": str(description)}
         body["pure"] = _stored(pure_units(math.inf if pure is None else pure))
-        body["description"] = str(description)
         with self._writing():
             _require_budget(self._state, f"Release {name_text('name', name)!r}", body)
             return self._append("release", name, body)

@@ -150,6 +150,9 @@ class LedgerReader:
             head: The ledger's head kept in the checkpoint.
             clean: Whether the process that wrote the checkpoint released nothing after it.
 
+        Returns:
+            The number of steps.
+
         Raises:
             PrivacyError: If the ledger does not contain `head`, or knows fewer steps than the checkpoint.
         """
@@ -160,6 +163,11 @@ class LedgerReader:
         """Return the worst-case total of all rows at the budget's delta or a given one; None if nothing was charged.
 
         A charge is granted if and only if this stays at or below the budget's epsilon.
+
+        Guarantee:
+            All releases up to now together are (epsilon, delta)-differentially private for the ledger's unit and
+            relation, if their charges were not chosen by what earlier releases showed; else the budget is what
+            holds (see `Ledger` and `promise`).
         """
         state = self._fresh()
         if delta is None and state.budget is None:

@@ -130,7 +130,16 @@ def _divergence(divergence: Callable[[int], float], order: int) -> float:
 
 
 def squared_ratios(order: int, sample_rate: float, ratio: float | Floats) -> tuple[int, float, Floats]:
-    """Return λ, q and r², checked."""
+    """Return λ, q and r², checked.
+
+    Args:
+        order: A whole number from 1.
+        sample_rate: A number in (0, 1].
+        ratio: r ≥ 0, a number or an array.
+
+    Returns:
+        The three.
+    """
     lam = _check.count("order", order, high=100_000)
     q = _check.rate("sample_rate", sample_rate)
     r = np.asarray(ratio, dtype=np.float64)
@@ -140,7 +149,16 @@ def squared_ratios(order: int, sample_rate: float, ratio: float | Floats) -> tup
 
 
 def log_binomial(n: int, k: Floats, q: float) -> Floats:
-    """Return the log pmf of Bin(n, q) at k."""
+    """Return the log pmf of Bin(n, q) at k.
+
+    Args:
+        n: The number of trials.
+        k: Numbers of successes.
+        q: The chance of a success, in (0, 1].
+
+    Returns:
+        The shape of k.
+    """
     if q == 1.0:
         return np.where(k == n, 0.0, -np.inf)
     choose = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)
@@ -164,7 +182,16 @@ def log_mean_exp(log_weights: Floats, exponents: Floats) -> Floats:
 
 
 def gaussian_mixture_cost(log_weights: Floats, slopes: Floats, u: Floats) -> Floats:
-    """Return log(1 + Σ_k w_k expm1(slope_k u)) for every u, in blocks that bound the memory."""
+    """Return log(1 + Σ_k w_k expm1(slope_k u)) for every u, in blocks that bound the memory.
+
+    Args:
+        log_weights: log w_k, shape (K,).
+        slopes: Shape (K,), not negative.
+        u: An array of any shape, not negative.
+
+    Returns:
+        The shape of u.
+    """
     flat = np.atleast_1d(u).ravel()
     out = np.empty_like(flat)
     block = max(1, _BLOCK // len(slopes))

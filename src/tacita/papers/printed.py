@@ -66,6 +66,9 @@ def printed_cost_table(sample_rate: float, noise_multiplier: float, orders: tupl
         sample_rate: q.
         noise_multiplier: σ.
         orders: Values of λ.
+
+    Returns:
+        The table, read-only.
     """
     ratios = NORM_LEVELS / noise_multiplier
     costs = [sampled_gaussian_cost_as_printed(order, sample_rate=sample_rate, ratio=ratios) for order in orders]
