@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
@@ -65,10 +66,25 @@ def calibrate_gaussian(*, epsilon: float, delta: float) -> Guarantee:
     if excess(math.log(1e9)) > 0.0:
         raise PrivacyError(f"No noise reaches epsilon {target:g} at delta {dlt:g}.")
     noise = math.exp(brentq(excess, math.log(1e-3), math.log(1e9), xtol=1e-9))
+    return least_noise(noise, lambda sigma: gaussian_release(noise_multiplier=sigma, delta=dlt), target=target)
+
+
+def least_noise(start: float, release: Callable[[float], Guarantee], *, target: float) -> Guarantee:
+    """Return the guarantee of the first noise multiplier of five digits, from `start` upwards, within a target.
+
+    Args:
+        start: Where to begin: about the answer.
+        release: From a noise multiplier to its guarantee.
+        target: The epsilon to stay within.
+
+    Returns:
+        The guarantee, with an epsilon of at most the target.
+    """
+    noise = start
     while True:
         scale = 10.0 ** (4 - math.floor(math.log10(noise)))
         noise = math.ceil(noise * scale - 1e-6) / scale
-        result = gaussian_release(noise_multiplier=noise, delta=dlt)
+        result = release(noise)
         if result.epsilon <= target:
             return result
         noise *= 1.0 + 5e-5

@@ -19,6 +19,7 @@ from scipy.optimize import brentq
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting.curves import worst_curve
+from tacita.accounting.gaussian import least_noise
 from tacita.accounting.losses import largest_loss, loss_spread
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
@@ -131,14 +132,11 @@ def calibrate(
         if -1e-4 < gap <= 0.0:
             break
         log_noise = max(low, log_noise + min(max(-(gap + 5e-5) / slope, -0.1), 0.1))
-    noise = math.exp(log_noise)
-    while True:
-        scale = 10.0 ** (4 - math.floor(math.log10(noise)))
-        noise = math.ceil(noise * scale - 1e-6) / scale
-        result = worst_case(sample_rate=q, noise_multiplier=noise, steps=count, delta=dlt, method=method)
-        if result.epsilon <= target:
-            return result
-        noise *= 1.0 + 5e-5
+    return least_noise(
+        math.exp(log_noise),
+        lambda noise: worst_case(sample_rate=q, noise_multiplier=noise, steps=count, delta=dlt, method=method),
+        target=target,
+    )
 
 
 def composed(parts: Sequence[SampledSteps], *, delta: float) -> Guarantee:
