@@ -18,6 +18,17 @@ def test_limits_are_those_of_clopper_and_pearson(successes, trials, confidence):
     assert share_at_most(successes, trials, confidence=confidence) == pytest.approx(high, abs=1e-9)
 
 
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (1, 200), (7, 10), (10, 10), (5_100, 10_000)])
+def test_limits_are_where_the_binomial_tail_is_what_is_left(successes, trials):
+    low, high = (f(successes, trials, confidence=1 - 1e-6) for f in (share_at_least, share_at_most))
+    assert binom.sf(successes - 1, trials, low) == pytest.approx(1e-6 if successes else 1.0, rel=1e-6)
+    assert binom.cdf(successes, trials, high) == pytest.approx(1e-6 if successes < trials else 1.0, rel=1e-6)
+
+
+def test_no_trials_say_nothing():
+    assert share_interval(0, 0) == (0.0, 1.0)
+
+
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.97])
 def test_limits_hold_as_often_as_they_say(share):
     """Exactly, by adding up the chances of all outcomes."""
@@ -30,7 +41,7 @@ def test_limits_hold_as_often_as_they_say(share):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [((11, 10), "successes"), ((-1, 10), "successes"), ((0, 0), "trials")]
+    ("arguments", "message"), [((11, 10), "successes"), ((-1, 10), "successes"), ((0, -1), "trials")]
 )
 def test_counts_that_mean_nothing_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):

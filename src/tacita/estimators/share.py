@@ -25,7 +25,7 @@ def share_at_least(successes: int, trials: int, *, confidence: float) -> float:
         >>> round(share_at_least(9, 10, confidence=0.975), 4)
         0.555
     """
-    total = _check.count("trials", trials)
+    total = _check.count("trials", trials, low=0)
     count = _check.count("successes", successes, low=0, high=total)
     tail = 1.0 - _check.probability("confidence", confidence)
     return float(betaincinv(count, total - count + 1.0, tail)) if count else 0.0
@@ -45,7 +45,7 @@ def share_at_most(successes: int, trials: int, *, confidence: float) -> float:
     Guarantee:
         For independent trials of any one share, Pr[share ≤ limit] ≥ confidence.
     """
-    total = _check.count("trials", trials)
+    total = _check.count("trials", trials, low=0)
     count = _check.count("successes", successes, low=0, high=total)
     level = _check.probability("confidence", confidence)
     return float(betaincinv(count + 1.0, total - count, level)) if count < total else 1.0
