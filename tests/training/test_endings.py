@@ -191,7 +191,7 @@ def test_f21_a_budget_that_was_set_or_raised_later_promises_no_more_than_it_held
     raised = take(train(blobs, ledger=tmp_path / "raised.sqlite", steps=300, panel=0), 5)
     assert raised.label().worst.epsilon == 4.0
     with Ledger.open(tmp_path / "raised.sqlite") as ledger:
-        ledger.set_budget(6.0, 1e-5, raise_it=True)
+        ledger.set_budget(6.0, 1e-5, allow_increase=True)
         ledger.set_budget(5.0, 1e-5)
     assert raised.label().worst.epsilon == 4.0  # nothing was released under the raised budget yet
     assert raised.run().label().worst.epsilon == worst(300)

@@ -276,7 +276,7 @@ def test_individual_bounds_are_enforced_for_every_record(blobs):
 
     private._clipped = watched
     private.run()
-    levels = tacita.accounting.LEVELS
+    levels = tacita.accounting.NORM_LEVELS
     for sample, norms, own in seen:
         assert (norms <= private.plan.clip_norm * levels[own[sample]] * (1 + 1e-6)).all()
     counts = private.accountants["training"].counts

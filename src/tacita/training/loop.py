@@ -36,7 +36,6 @@ from tacita.training.panel import new_panels, restored_panel
 from tacita.training.plan import Pair, Plan
 from tacita.training.randomness import randomness
 from tacita.training.settings import Books, Follow, declared, group_codes, grouped
-from tacita.training.step import poisson_sample
 
 
 @dataclass
@@ -462,7 +461,7 @@ class PrivateTraining:
         self._measure()
         drawn = None
         if self._leads:
-            sample = poisson_sample(len(mechanism.records), self.plan.sample_rate, rng=self._random.sampling)
+            sample = mechanism.sample(self.plan.sample_rate, rng=self._random.sampling)
             drawn = (sample, self._bounds(sample))
         sample, bounds = mechanism.processes.agree(None, drawn)
         mine = mechanism.processes.share(sample)
