@@ -22,8 +22,9 @@ from pyro.infer.autoguide import AutoDiagonalNormal
 from torch import Tensor
 from turns import median_seconds
 
-from tacita.inference.fit import Settings, _parts
+from tacita.inference.methods.noisy import Noisy
 from tacita.inference.separation import separate
+from tacita.inference.settings import Settings
 from tacita.training import PrivateTraining
 
 ROUNDS, WARM_UP, RECORDS, FEATURES, RATE = 200, 20, 4000, 20, 0.1
@@ -68,15 +69,15 @@ def svi(*, checked: bool) -> Callable[[], object]:
 def ours(folder: Path, panel: int) -> Callable[[], object]:
     """Return a step of the shipped fit, whose batches vary around 400."""
     tensors = data()
-    chosen = Settings(sample_rate=RATE, steps=10_000)
-    evidence, optimizer = _parts(separate(logistic, tensors), chosen, 0)
+    settings = Settings(sample_rate=RATE, steps=10_000)
+    evidence, optimizer = Noisy().parts(separate(logistic, tensors), settings, 0)
     private = PrivateTraining(
         evidence,
         None,
         tensors,
         optimizer=optimizer,
         sample_rate=RATE,
-        steps=chosen.steps,
+        steps=settings.steps,
         noise_multiplier=10.0,
         batch_size=1.0,
         panel=panel,

@@ -92,7 +92,7 @@ def trial(name: str, method: str, epsilon: float | None, seed: int) -> dict[str,
     private = {} if method == "plain" else {"epsilon": epsilon, **followed}
     started = time.process_time()
     result = tacita.inference.fit(
-        regression(PRIOR[name]), train, method=method, delta=DELTA, rng=seed, **private, **SETTINGS[name, method]
+        regression(PRIOR[name]), train, method=method, delta=DELTA, seed=seed, **private, **SETTINGS[name, method]
     )
     spent = time.process_time() - started
     accuracy, score = scores(result, *test)

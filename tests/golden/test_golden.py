@@ -178,5 +178,5 @@ def test_inference(name, request, tmp_path):
     options = {"noise_multiplier": 4.0, "steps": 8, "panel": 20}
     if name == "infer-final-samples":
         options = {"method": "final-samples", "samples": 3, "steps": 4, "panel": 4}
-    fit(model, data, rng=1, sample_rate=0.2, run_dir=tmp_path / "run", **options)
+    fit(model, data, seed=1, sample_rate=0.2, run_dir=tmp_path / "run", **options)
     compare(request, name, of_run(tmp_path / "run"))

@@ -11,7 +11,8 @@ import torch
 from tacita import runs
 from tacita.inference import coverage, fit
 from tacita.inference.calibration import Coverage, _held, _responses, _simulated
-from tacita.inference.labels import OWNER, label_of_run
+from tacita.inference.fitting import label_of_run
+from tacita.inference.labels import OWNER
 from tacita.inference.separation import separate
 
 
@@ -28,7 +29,7 @@ def records(size=300, seed=0):
     return x, 1.5 * x + 0.5 + torch.randn(size, generator=generator)
 
 
-FIT = {"steps": 60, "sample_rate": 0.5, "learning_rate": 0.2, "clip_norm": 4.0, "rng": 1}
+FIT = {"steps": 60, "sample_rate": 0.5, "learning_rate": 0.2, "clip_norm": 4.0, "seed": 1}
 
 
 def test_responses_are_simulated_at_the_truth_and_covariates_stay(rng):
@@ -49,7 +50,7 @@ def test_responses_are_simulated_at_the_truth_and_covariates_stay(rng):
 def test_a_fit_whose_intervals_are_right_is_found_so_and_narrow_ones_are_told():
     x, y = records()
     result = fit(line, {"x": x, "y": y}, method="plain", **FIT)
-    found = coverage(result, {"x": x, "y": y}, worlds=20, rng=2)
+    found = coverage(result, {"x": x, "y": y}, worlds=20, seed=2)
     assert found.share > 0.85
     assert not found.short
     narrow = Coverage(level=0.95, share=0.7, error=0.02, widen=1.9, sites=(("slope", 0.7),), worlds=40)
@@ -62,7 +63,7 @@ def test_what_was_found_is_on_the_owners_label_and_not_on_the_public_page(tmp_pa
     x, y = records(60)
     result = fit(line, (x, y), noise_multiplier=3.0, panel=0, run_dir=tmp_path / "run", **{**FIT, "steps": 10})
     before = (tmp_path / "run" / "label.html").read_text()
-    found = coverage(result, (x, y), worlds=2, rng=3)
+    found = coverage(result, (x, y), worlds=2, seed=3)
     kept = runs.read_json(tmp_path / "run", OWNER)["coverage"]
     assert kept["share"] == found.share
     label = label_of_run(tmp_path / "run")
@@ -118,4 +119,4 @@ def test_numbers_that_cannot_vary_and_derived_ones_count_for_nothing():
     held, _ = _held(result, far, 0.95)
     assert held.isnan().sum() == 2
     assert held.nansum() == 0
-    assert 0.0 <= coverage(result, x, worlds=2, rng=1).share <= 1.0
+    assert 0.0 <= coverage(result, x, worlds=2, seed=1).share <= 1.0

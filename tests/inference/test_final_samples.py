@@ -12,9 +12,10 @@ from scipy.stats import norm
 
 from tacita import PrivacyError
 from tacita.guarantee import Guarantee
-from tacita.inference.divergences import Box, Gaussians
+from tacita.inference.box import Box
 from tacita.inference.final_samples import ORDERS, box_guarantee, final_samples_cost, pair_costs, pair_deltas
 from tacita.mechanisms import subsampled_gaussian_costs as subsampled_costs
+from tacita.mechanisms.diagonal import Gaussians
 from tacita.papers import ONE_STEP_ORDERS, one_step_figure
 
 DELTA = 1e-5

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from torch import nn
 from torch.distributions import Independent, LowRankMultivariateNormal, Normal
 from torch.func import jacrev
 
-from tacita.inference.errors import HEARD, errors_of
-from tacita.inference.guides import Guide, Langevin, Variational, guide_of
+from tacita.inference.descent import variational
+from tacita.inference.guides import GUIDES, Guide, GuideKind, Langevin, Variational
+from tacita.inference.settings import Settings
+from tacita.inference.widening import MIN_SIGNAL_TO_NOISE, estimate_errors
 
 
 @pytest.fixture(autouse=True)
@@ -52,16 +55,29 @@ def test_a_guide_is_the_gaussian_that_it_says(rank):
     assert torch.allclose(guide.draw(many)[2, 4], guide.draw(many[2, 4]))
 
 
-def test_guides_by_name():
-    start = torch.zeros(17)
-    assert guide_of("diagonal", start, scale=0.1, floor=1e-6).rank == 0
-    low_rank = guide_of("low-rank", start, scale=0.1, floor=1e-6)
-    assert low_rank.rank == 4
-    sizes = torch.linalg.svdvals(low_rank.factor)
-    assert sizes.min() > 0.9 * sizes.max()  # its directions start apart
-    assert low_rank.covariance().diagonal().sqrt().max() < 0.12
+@pytest.mark.parametrize("name", [*GUIDES, "toy"])
+def test_every_guide_of_the_table_can_be_fitted(name, monkeypatch):
+    monkeypatch.setitem(GUIDES, "toy", GuideKind(lambda size: 2, "A toy."))
+    start, settings = torch.zeros(17), Settings(guide=name, steps=3)
+    separated = SimpleNamespace(log_prior=prior)
+    optimizer = variational(nn.Parameter(start.clone()), separated, settings, start, 0)
+    assert optimizer.guide.rank == GUIDES[name].rank(17) == {"diagonal": 0, "low-rank": 4, "toy": 2}[name]
+    assert GUIDES[name].diagonal == (optimizer.guide.rank == 0)
+    assert GUIDES[name].note.endswith(".")
+    take(optimizer, lambda z: -z.square().sum())
+    assert optimizer.fitted().covariance().shape == (17, 17)
+
+
+def test_an_unknown_guide_is_refused():
     with pytest.raises(ValueError, match="guide must be one of"):
-        guide_of("full", start, scale=0.1, floor=1e-6)
+        Settings(guide="full")
+
+
+def test_the_directions_of_a_low_rank_guide_start_apart():
+    low_rank = Guide(torch.zeros(17), scale=0.1, rank=4)
+    sizes = torch.linalg.svdvals(low_rank.factor)
+    assert sizes.min() > 0.9 * sizes.max()
+    assert low_rank.covariance().diagonal().sqrt().max() < 0.12
 
 
 # One step's gradients.
@@ -222,7 +238,7 @@ def noisy_fit(curvature, noise, steps=500, size=200, learning_rate=0.05):
         sampling = math.sqrt(curvature)  # that records are sampled, all of them here, once more than needed
         take(optimizer, lambda z: -0.5 * curvature * (z - exact).square().sum(), math.hypot(noise, sampling), rng)
     optimizer.sample_rate = 1.0
-    return (optimizer.fitted().location - exact).numpy(), optimizer.fitted(), errors_of(optimizer, noise)
+    return (optimizer.fitted().location - exact).numpy(), optimizer.fitted(), estimate_errors(optimizer, noise)
 
 
 def covered(errors, variance, curvature):
@@ -268,24 +284,24 @@ def test_a_posterior_whose_width_the_noise_hides_is_warned_of(noise, learning_ra
         for _ in range(100):
             take(optimizer, lambda z: -0.5 * 20.0 * (z - 1.0).square().sum(), noise, rng)
         optimizer.sample_rate = 1.0
-        assert "do not rely" in errors_of(optimizer, noise).warning(optimizer.fitted())
+        assert "do not rely" in estimate_errors(optimizer, noise).warning(optimizer.fitted())
 
 
 @pytest.mark.stat
 @pytest.mark.parametrize(("learning_rate", "steps"), [(0.3, 100), (0.05, 100), (0.05, 500)])
-def test_noise_alone_is_seldom_heard_as_curvature(learning_rate, steps):
+def test_noise_alone_is_seldom_taken_for_curvature(learning_rate, steps):
     """Although points follow the noise, so that the slope has the law of Dickey & Fuller and not Student's."""
     flat = {"steps": steps, "size": 2000, "learning_rate": learning_rate, "log_prior": lambda z: 0.0 * z.sum()}
     optimizer, rng = fitting(**flat), np.random.default_rng(7)
     for _ in range(steps):
         take(optimizer, lambda z: 0.0 * z.sum(), 2000.0, rng)
-    heard = optimizer.curvature_heard(2000.0).numpy()
-    assert np.mean(heard > HEARD) < 0.006  # 0.003 expected; 0.006 is 2.4 standard errors above, with a fixed seed
-    assert 0.5 < np.median(heard) < 2.0
+    z_score = optimizer.curvature_z_score(2000.0).numpy()
+    assert np.mean(z_score > MIN_SIGNAL_TO_NOISE) < 0.006  # 0.003 expected; 2.4 standard errors, with a fixed seed
+    assert 0.5 < np.median(z_score) < 2.0
     optimizer = fitting(**flat)
     for _ in range(steps):
         take(optimizer, lambda z: -0.5 * 60.0 * (z - 1.0).square().sum(), 6.0, rng)
-    assert float(optimizer.curvature_heard(6.0).min()) > HEARD
+    assert float(optimizer.curvature_z_score(6.0).min()) > MIN_SIGNAL_TO_NOISE
 
 
 @pytest.mark.stat
@@ -301,7 +317,7 @@ def test_a_guide_with_directions_is_widened_by_what_such_fits_err():
         take(optimizer, quadratic(torch.linalg.inv(covariance), CENTRE), 10.0, rng)
     optimizer.sample_rate = 1.0
     guide = optimizer.fitted()
-    found = errors_of(optimizer, 10.0)
+    found = estimate_errors(optimizer, 10.0)
     theory = (100.0 * guide.covariance() @ guide.covariance() + guide.covariance()) / optimizer.averaged
     assert ((found.square.diagonal() / theory.diagonal()).log().abs() < math.log(1.7)).all()
     assert (found.widened(guide).diagonal() > guide.variances()).all()
@@ -319,7 +335,7 @@ def test_langevin_dynamics_has_the_stationary_variance_of_its_step_size():
     curvature, noise, rng = 50.0, 10.0, np.random.default_rng(0)
     point = nn.Parameter(torch.zeros(500))
     chain = Langevin(point, lambda z: 0.0 * z.sum(), sample_rate=0.3, steps=200, keep=5)
-    chain.set_noise(noise)
+    chain.start(200, noise=noise)
     assert chain.step_size == pytest.approx((2 * 0.3 / noise) ** 2)
     for _ in range(200):
         point.grad = 0.3 * curvature * (point.detach() - 1.0) + noise * torch.from_numpy(rng.standard_normal(500))
@@ -332,7 +348,7 @@ def test_langevin_dynamics_has_the_stationary_variance_of_its_step_size():
 def test_langevin_keeps_evenly_spaced_points_of_the_second_half():
     point = nn.Parameter(torch.zeros(1))
     chain = Langevin(point, lambda z: 0.0 * z.sum(), sample_rate=1.0, steps=20, keep=5)
-    chain.set_noise(2.0)  # a step size of one: each step moves by half the gradient
+    chain.start(20, noise=2.0)  # a step size of one: each step moves by half the gradient
     for _ in range(20):
         point.grad = torch.tensor([-2.0])
         chain.step()
@@ -369,7 +385,7 @@ def test_a_resumed_fit_equals_an_uninterrupted_one_with_the_same_noise(rank, sto
 def test_a_resumed_chain_equals_an_uninterrupted_one():
     def chain():
         made = Langevin(nn.Parameter(torch.zeros(3)), prior, sample_rate=0.2, steps=20, keep=4)
-        made.set_noise(3.0)
+        made.start(20, noise=3.0)
         return made
 
     def run(optimizer, first, last):

@@ -30,7 +30,7 @@ def model_of(size):
 
 def fitted(size, **options):
     x = torch.randn(100, size)
-    given = {"noise_multiplier": 8.0, "steps": 10, "panel": 0, "rng": 0} if "method" not in options else {"steps": 10}
+    given = {"noise_multiplier": 8.0, "steps": 10, "panel": 0, "seed": 0} if "method" not in options else {"steps": 10}
     return fit(model_of(size), (x, x.sum(1)), **given, **options)
 
 

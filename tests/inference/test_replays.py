@@ -21,11 +21,13 @@ from typer.main import get_command
 
 from tacita import PrivacyError, runs
 from tacita.cli import app
-from tacita.inference import Box, fit, replays, resume
-from tacita.inference.fit import Settings, descend
-from tacita.inference.labels import label_of_run
+from tacita.inference import Box, fit, release, resume
+from tacita.inference.descent import descend
+from tacita.inference.fitting import label_of_run
+from tacita.inference.methods import final_samples
 from tacita.inference.one_step import OneStep
 from tacita.inference.separation import separate
+from tacita.inference.settings import Settings
 from tacita.inference.workers import spread
 from tacita.ledger import DECLARED, Ledger
 from tacita.ledger.ledger import BudgetExceeded
@@ -33,7 +35,7 @@ from tacita.ledger.ledger import BudgetExceeded
 X = torch.linspace(-1.0, 1.0, 10)
 DELTA, SCALE, DRAWS, STEPS, RATE, CLIP = 0.01, 0.3, 20, 30, 0.02, 3.0
 PINNED = Box(bound=1.0, low=SCALE, high=SCALE, dimension=1)
-SMALL = {"steps": 8, "sample_rate": 0.5, "pairs": 5, "samples": 2, "rng": 11, "workers": 1}
+SMALL = {"steps": 8, "sample_rate": 0.5, "pairs": 5, "samples": 2, "seed": 11, "workers": 1}
 
 
 def mean(x):
@@ -57,7 +59,7 @@ def run(tmp_path_factory):
         pairs=2000,
         one_step=True,
         workers=2,
-        rng=3,
+        seed=3,
         run_dir=folder,
         steps=STEPS,
         sample_rate=0.5,
@@ -130,9 +132,9 @@ def test_leaving_out_a_record_without_a_gradient_changes_nothing_even_where_reco
 
 
 def test_the_kept_seed_repeats_the_training_and_not_the_draws(tmp_path, monkeypatch):
-    monkeypatch.setattr(replays, "secrets", SimpleNamespace(randbits=lambda bits: 7, token_hex=secrets.token_hex))
+    monkeypatch.setattr(final_samples, "secrets", SimpleNamespace(randbits=lambda bits: 7, token_hex=secrets.token_hex))
     for name in ("one", "two"):
-        final(run_dir=tmp_path / name, **{**SMALL, "rng": None, "pairs": 0})
+        final(run_dir=tmp_path / name, **{**SMALL, "seed": None, "pairs": 0})
     one, two = (kept(tmp_path / name) for name in ("one", "two"))
     assert runs.read_json(tmp_path / "one", "run.json")["seed"] == 7
     assert (one["location"], one["scale"]) == (two["location"], two["scale"])
@@ -168,7 +170,7 @@ def test_the_figures_are_above_the_truth_and_the_papers_figure_is_far_below(run)
 
 def test_with_every_record_left_out_the_typical_case_is_exact_and_needs_no_box(tmp_path):
     common = {"steps": STEPS, "sample_rate": 0.5, "learning_rate": RATE, "clip_norm": CLIP, "initial_scale": SCALE}
-    free = final(delta=DELTA, samples=2, pairs="all", workers=1, rng=3, run_dir=tmp_path / "free", **common)
+    free = final(delta=DELTA, samples=2, pairs="all", workers=1, seed=3, run_dir=tmp_path / "free", **common)
     assert math.isinf(free.guarantee.epsilon)
     (typical,) = free.label().readings.typical
     assert typical.estimator == "every record"
@@ -297,7 +299,7 @@ def positive(x):
         pyro.sample("x", dist.Normal(m, 1.0), obs=x)
 
 
-WILD = {"samples": 2, "steps": 60, "learning_rate": 5.0, "rng": 0, "workers": 1}  # diverges, with a record or without
+WILD = {"samples": 2, "steps": 60, "learning_rate": 5.0, "seed": 0, "workers": 1}  # diverges, with a record or without
 
 
 @pytest.mark.parametrize("one_step", [False, True])
@@ -346,7 +348,7 @@ def test_f3_a_computation_that_fails_ends_in_the_box(tmp_path, monkeypatch):
     def failing(*details, **more):
         raise IndexError("31337 is out of bounds")
 
-    monkeypatch.setattr(replays, "descend", failing)
+    monkeypatch.setattr(release, "descend", failing)
     box = Box(bound=1.0, low=SCALE, high=SCALE, dimension=1)
     result = final(run_dir=tmp_path / "run", **{**SMALL, "box": box})
     assert kept(tmp_path / "run")["location"] == [0.0]
@@ -360,7 +362,7 @@ def test_without_a_box_a_replay_that_diverges_costs_infinity_and_the_draws_stay(
             optimizer.average["location"] += math.nan
         return optimizer, elbo
 
-    monkeypatch.setattr(replays, "descend", without_the_third)
+    monkeypatch.setattr(release, "descend", without_the_third)
     result = final(run_dir=tmp_path / "run", **{**SMALL, "pairs": "all"})
     assert kept(tmp_path / "run", 2) == {"location": [None], "scale": [None]}
     assert len(result.posterior.sample()["m"]) == 2
@@ -410,7 +412,7 @@ def test_without_a_box_the_ledger_says_infinite_and_a_budget_refuses(tmp_path):
         with pytest.raises(BudgetExceeded, match="epsilon inf"):
             final(ledger=ledger, run_dir=tmp_path / "refused", **SMALL)
         with pytest.raises(BudgetExceeded):
-            final(ledger=ledger, box=PINNED, **{**SMALL, "rng": None})
+            final(ledger=ledger, box=PINNED, **{**SMALL, "seed": None})
         assert ledger.spent() is None
     assert not (tmp_path / "refused" / "fitted.json").exists()
     with pytest.raises(PrivacyError, match="Nothing was released"):
@@ -494,14 +496,14 @@ def test_a_run_that_was_charged_and_not_drawn_is_drawn_without_a_second_charge(t
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(replays, "descend", killed)
+        patch.setattr(release, "descend", killed)
         with pytest.raises(KeyboardInterrupt):
             final(run_dir=tmp_path / "run", box=PINNED, **SMALL)
     result = resume(tmp_path / "run", mean, X)
     assert len(result.posterior.sample()["m"]) == 2
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
         assert len([row for row in ledger.rows() if row.kind == "charge"]) == 1
-    monkeypatch.delattr(replays, "descend")  # nothing is left to fit
+    monkeypatch.delattr(release, "descend")  # nothing is left to fit
     again = resume(tmp_path / "run", mean, X)
     assert again.posterior.sample()["m"].tolist() == result.posterior.sample()["m"].tolist()
 
@@ -535,12 +537,12 @@ def test_draws_that_a_crash_lost_are_not_made_again(tmp_path, monkeypatch):
 
 def test_of_two_copies_that_are_fitted_at_once_only_one_draws(tmp_path, monkeypatch):
     def while_it_fits(*details, **more):
-        monkeypatch.setattr(replays, "descend", descend)
+        monkeypatch.setattr(release, "descend", descend)
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
         resume(tmp_path / "copy", mean, X)
         return descend(*details, **more)
 
-    monkeypatch.setattr(replays, "descend", while_it_fits)
+    monkeypatch.setattr(release, "descend", while_it_fits)
     with pytest.raises(PrivacyError, match="resumed elsewhere"):
         final(run_dir=tmp_path / "run", ledger=tmp_path / "ledger.sqlite", box=PINNED, **{**SMALL, "pairs": 0})
     assert (tmp_path / "copy" / "fitted.json").exists()
@@ -568,7 +570,7 @@ def test_a_ledger_from_before_the_draws_is_refused(tmp_path, monkeypatch):
             shutil.copy(path, tmp_path / path.name.replace("ledger", "older"))
         return descend(*details, **more)
 
-    monkeypatch.setattr(replays, "descend", keeps_a_copy)
+    monkeypatch.setattr(release, "descend", keeps_a_copy)
     final(run_dir=tmp_path / "run", ledger=tmp_path / "ledger.sqlite", box=PINNED, **{**SMALL, "pairs": 0})
     with pytest.raises(PrivacyError, match="it was rolled back"):
         resume(tmp_path / "run", mean, X, ledger=tmp_path / "older.sqlite")

@@ -48,14 +48,14 @@ KINDS = {
     ),
     "inference": Kind(
         words="a fit of a Pyro model",
-        label="tacita.inference.labels:label_of_run",
+        label="tacita.inference.fitting:label_of_run",
         end="tacita.training.labels:declare_end",
         attack="tacita.audit:run",
         resume="tacita.inference.resume in Python",
     ),
     "final-samples": Kind(
         words="a release of posterior draws",
-        label="tacita.inference.labels:label_of_run",
+        label="tacita.inference.fitting:label_of_run",
         resume="tacita.inference.resume in Python",
         unattacked="there is no private training in it",
     ),

@@ -18,13 +18,16 @@ from pyro import poutine
 from torch import Tensor
 
 from tacita import _check
-from tacita.inference.fit import Progress, fit, shown
+from tacita._check import renamed
+from tacita.inference.fitting import fit, label_of_run
 from tacita.inference.inputs import records_like
-from tacita.inference.labels import OWNER, label_of_run
+from tacita.inference.labels import OWNER, owner_facts
+from tacita.inference.methods import METHODS
 from tacita.inference.results import Result
-from tacita.inference.terms import Separated, called, without_validation
+from tacita.inference.settings import Progress, reporter
+from tacita.inference.terms import Separated, Tensors, called, without_validation
 from tacita.posterior.pyro_model import isolated_pyro_session
-from tacita.runs import Run, read_json, write_json
+from tacita.runs import Run, write_json
 
 
 @dataclass(frozen=True)
@@ -62,72 +65,77 @@ class Coverage:
         )
 
 
+@renamed(rng="seed")
 def coverage(
     result: Result,
     data: Any,
     *,
     worlds: int = 20,
     level: float = 0.95,
-    rng: int | None = None,
+    seed: int | None = None,
     progress: Progress | None = None,
 ) -> Coverage:
     """Return how often intervals of a fit like this one hold the truth.
 
     Args:
-        result: A fit by `noisy`, `sgld` or `plain`. Where it has a run directory, its label says afterwards what was
-            found.
+        result: A fit by `noisy`, `sgld` or `plain`. If it has a run directory, the result is added to its label.
         data: What it was fitted to; covariates are taken from it.
         worlds: How many times responses are simulated and fitted; each takes as long as the fit.
         level: The probability that an interval is to hold.
-        rng: A seed; None is seeded by the operating system.
+        seed: A seed; None, the default, takes one from the operating system.
         progress: Called with (world, worlds) after each.
 
+    Returns:
+        The share of intervals that held the truth, with its standard error, overall and by site.
+
     Guarantee:
-        None. Nothing is charged, so what is found is for the data's owner and must not be published.
+        None. Nothing is charged, so the result is for the data's owner and must not be published.
 
     Raises:
         ValueError: If the model observes something other than one of its arguments, which then cannot be simulated.
     """
-    chance, count = _check.probability("level", level), _check.count("worlds", worlds, low=2)
-    if result.method == "final-samples":
-        raise ValueError("coverage repeats the fit; with method='final-samples' that is not supported.")
-    separated, seeds = result.posterior.separated, np.random.default_rng(rng)
+    _check.probability("level", level)
+    count = _check.count("worlds", worlds, low=2)
+    if not METHODS[result.method].repeatable:
+        raise ValueError(f"coverage repeats the fit; with method={result.method!r} that is not supported.")
+    separated, seeds = result.posterior.separated, np.random.default_rng(seed)
     tensors, names = records_like(separated, data, "data"), separated.names
     responses = _responses(separated, tensors)
     settings = {key: value for key, value in result.settings.items() if key not in ("method", "bare_rate")}
-    if result.method != "plain":
-        settings["noise_multiplier"] = dict(result.guarantee.mechanism)["noise_multiplier"]
-    tell = shown(progress, "Worlds")
+    settings |= {key: value for key, value in result.guarantee.mechanism if key == "noise_multiplier"}
+    report = reporter(progress, "Worlds")
     inside: list[Tensor] = []
     stretch: list[Tensor] = []
-    truths = result.draws(rng=int(seeds.integers(2**62)))
+    truths = result.draws(seed=int(seeds.integers(2**62)))
     for number in range(count):
         drawn = int(seeds.integers(2**62))
         truth = {name: values[drawn % len(values)] for name, values in truths.items()}  # one draw of all sites
-        made = _simulated(separated, tensors, truth, responses, int(seeds.integers(2**62)))
+        simulated = _simulated(separated, tensors, truth, responses, int(seeds.integers(2**62)))
         again = fit(
             separated.model,
-            dict(zip(names, made, strict=True)) if names else made,
+            dict(zip(names, simulated, strict=True)) if names else simulated,
             method=result.method,
             panel=0,
-            rng=int(seeds.integers(2**62)),
+            seed=int(seeds.integers(2**62)),
             progress=lambda step, steps: None,
             **settings,
         )
-        held, needed = _held(again, truth, chance)
+        held, needed = _held(again, truth, level)
         inside.append(held)
         stretch.append(needed)
-        tell(number + 1, count)
-    found = _counted(separated, torch.stack(inside), torch.stack(stretch), chance)
-    _keep(result, found)
+        report(number + 1, count)
+    found = _summarised(separated, torch.stack(inside), torch.stack(stretch), level)
+    if result.run_dir is not None:
+        write_json(result.run_dir, OWNER, {**owner_facts(result.run_dir), "coverage": asdict(found)})
+        Run(result.run_dir).write_label(label_of_run(result.run_dir))
     return found
 
 
-def _responses(separated: Separated, tensors: tuple[Tensor, ...]) -> dict[str, int]:
+def _responses(separated: Separated, tensors: Tensors) -> dict[str, int]:
     """Return which of the model's arguments each observed site observes."""
     few = tuple(t[:2].clone() for t in tensors)
     with isolated_pyro_session(), without_validation():
-        trace = poutine.trace(separated.model).get_trace(*(() if separated.names else few), **_named(separated, few))
+        trace = poutine.trace(lambda: called(separated.model, separated.names, few)).get_trace()
     found = {}
     for name in trace.observation_nodes:
         value = trace.nodes[name]["value"]
@@ -143,17 +151,13 @@ def _responses(separated: Separated, tensors: tuple[Tensor, ...]) -> dict[str, i
     return found
 
 
-def _named(separated: Separated, tensors: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    return dict(zip(separated.names, tensors, strict=True)) if separated.names else {}
-
-
 def _simulated(
     separated: Separated,
-    tensors: tuple[Tensor, ...],
+    tensors: Tensors,
     truth: Mapping[str, Tensor],
     responses: Mapping[str, int],
     seed: int,
-) -> tuple[Tensor, ...]:
+) -> Tensors:
     """Return the data with responses drawn from the model at a truth."""
     model = poutine.condition(poutine.uncondition(separated.model), data=dict(truth))
     with isolated_pyro_session(), without_validation(), torch.no_grad():
@@ -180,7 +184,7 @@ def _held(result: Result, truth: Mapping[str, Tensor], level: float) -> tuple[Te
     return torch.cat(held), torch.cat(needed)
 
 
-def _counted(separated: Separated, inside: Tensor, needed: Tensor, level: float) -> Coverage:
+def _summarised(separated: Separated, inside: Tensor, needed: Tensor, level: float) -> Coverage:
     by_world = inside.nanmean(1)
     share, count = float(by_world.mean()), len(by_world)
     guess = (share * count + 1.0) / (count + 2.0)  # worlds that all agree leave doubt, too
@@ -194,12 +198,3 @@ def _counted(separated: Separated, inside: Tensor, needed: Tensor, level: float)
         sites=tuple((u.name, float(part.nanmean())) for u, part in zip(separated.unknowns, parts, strict=True)),
         worlds=len(inside),
     )
-
-
-def _keep(result: Result, found: Coverage) -> None:
-    """Put what was found on the run's label."""
-    if result.run_dir is None:
-        return
-    kept = read_json(result.run_dir, OWNER) if (result.run_dir / OWNER).is_file() else {}
-    write_json(result.run_dir, OWNER, {**kept, "coverage": asdict(found)})
-    Run(result.run_dir).write_label(label_of_run(result.run_dir))

@@ -32,7 +32,8 @@ from tacita.accounting import delta_from_costs, epsilon_from_costs
 from tacita.assumptions import assume
 from tacita.estimators import band_mean, unseen_mass
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
-from tacita.inference.divergences import Box, Gaussians, renyi_divergences, worst_divergences
+from tacita.inference.box import Box, worst_divergences
+from tacita.mechanisms.diagonal import Gaussians, renyi_divergences
 from tacita.mechanisms.gaussian import smallest_epsilon
 
 if TYPE_CHECKING:

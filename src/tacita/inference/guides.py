@@ -10,16 +10,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacita import _check
-
 LogPrior = Callable[[Tensor], Tensor]
-GUIDES = ("diagonal", "low-rank")
+
+
+@dataclass(frozen=True)
+class GuideKind:
+    """A kind of guide: one entry of `GUIDES`.
+
+    Attributes:
+        rank: The number of directions of dependence, from the number of unknowns.
+        note: What a reader of its intervals should know.
+        diagonal: Whether its unknowns are independent.
+    """
+
+    rank: Callable[[int], int]
+    note: str
+    diagonal: bool = False
+
+
+GUIDES: dict[str, GuideKind] = {
+    "diagonal": GuideKind(
+        lambda size: 0,
+        "The guide takes unknowns to be independent: where they are not, its intervals are too narrow. Check them with "
+        "tacita.inference.coverage.",
+        diagonal=True,
+    ),
+    "low-rank": GuideKind(
+        lambda size: max(1, round(math.sqrt(size))),
+        "The guide is Gaussian: check its intervals with tacita.inference.coverage.",
+    ),
+}
 
 
 class Guide(nn.Module):
@@ -90,22 +117,24 @@ class Guide(nn.Module):
         return root @ root.mT
 
 
-def guide_of(kind: str, start: Tensor, *, scale: float, floor: float) -> Guide:
-    """Return a guide by its name."""
-    _check.one_of("guide", kind, GUIDES)
-    rank = 0 if kind == "diagonal" else max(1, round(math.sqrt(start.numel())))
-    return Guide(start, scale=scale, rank=rank, floor=floor)
-
-
-class _PointOptimizer(torch.optim.Optimizer):
+class PointOptimizer(torch.optim.Optimizer):
     """What both optimisers share: the point, the prior, and the private gradient in the scale of the whole data."""
 
-    def __init__(self, point: nn.Parameter, log_prior: LogPrior, *, sample_rate: float, seed: Any) -> None:
+    def __init__(self, point: nn.Parameter, log_prior: LogPrior, *, sample_rate: float, steps: int, seed: Any) -> None:
         super().__init__([point], {})
         self.point, self.log_prior, self.sample_rate = point, log_prior, sample_rate
         self.random = np.random.default_rng(seed)
-        self.taken = 0
+        self.steps, self.taken = steps, 0
         self.public = math.nan  # what the evidence bound holds besides the records' terms, at the last point
+
+    def start(self, steps: int, *, noise: float) -> None:
+        """Prepare for private steps.
+
+        Args:
+            steps: How many there will be.
+            noise: The standard deviation of the noise on the sum of the sampled records' gradients.
+        """
+        self.steps = steps
 
     def _gradient(self) -> Tensor:
         """Return the gradient of minus the log joint density: the data's part noisy, the prior's exact."""
@@ -122,7 +151,7 @@ class _PointOptimizer(torch.optim.Optimizer):
         return torch.from_numpy(self.random.standard_normal(shape)).to(self.point)
 
 
-class Variational(_PointOptimizer):
+class Variational(PointOptimizer):
     """Fit a guide by Adam along the private gradient, and average it over the second half of the steps.
 
     Args:
@@ -146,12 +175,12 @@ class Variational(_PointOptimizer):
         learning_rate: float,
         seed: Any,
     ) -> None:
-        self.guide, self.steps, self.learning_rate = guide, steps, learning_rate
+        self.guide, self.learning_rate = guide, learning_rate
         self.began = guide.location.detach().clone(), float(guide.log_scale.detach().exp().max())
         self.adam = torch.optim.Adam(guide.parameters(), lr=learning_rate, betas=(0.9, 0.99))
         self.average = {name: torch.zeros_like(p) for name, p in guide.named_parameters()}
-        self.seen = torch.zeros(4, *guide.location.shape, dtype=torch.float64)  # sums for `curvature_heard`
-        super().__init__(point, log_prior, sample_rate=sample_rate, seed=seed)
+        self.moments = torch.zeros(4, *guide.location.shape, dtype=torch.float64)  # sums for `curvature_z_score`
+        super().__init__(point, log_prior, sample_rate=sample_rate, steps=steps, seed=seed)
         self._move()
 
     @property
@@ -170,7 +199,7 @@ class Variational(_PointOptimizer):
         """Move the guide along the gradient at the current point, and draw the next point."""
         gradient = self._gradient()
         z, g = (self.point - self.began[0]).double(), gradient.double()
-        self.seen += torch.stack([z, z * z, g, z * g])
+        self.moments += torch.stack([z, z * z, g, z * g])
         self.adam.zero_grad()
         with torch.enable_grad():
             entropy = self.guide.entropy()
@@ -185,7 +214,7 @@ class Variational(_PointOptimizer):
                 self.average[name] += (p - self.average[name]) / self.averaged
         self._move()
 
-    def curvature_heard(self, noise: float) -> Tensor:
+    def curvature_z_score(self, noise: float) -> Tensor:
         """Return how many times its standard error the curvature is that the gradients show, for each unknown.
 
         It is the slope of a line through the gradients at all points, whose noise has a known size. What a guide says
@@ -195,7 +224,7 @@ class Variational(_PointOptimizer):
         Args:
             noise: The standard deviation of the noise on each gradient.
         """
-        z, square, g, product = self.seen
+        z, square, g, product = self.moments
         steps = max(1, self.taken)
         slope: Tensor = (product - z * g / steps) / (noise * (square - z * z / steps).clamp_min(1e-300).sqrt())
         return slope
@@ -217,7 +246,7 @@ class Variational(_PointOptimizer):
             "guide": self.guide.state_dict(),
             "adam": self.adam.state_dict(),
             "average": dict(self.average),
-            "seen": self.seen,
+            "seen": self.moments,
             "noise": self._noise,
             "taken": self.taken,
         }
@@ -228,12 +257,12 @@ class Variational(_PointOptimizer):
         self.guide.load_state_dict(state_dict["guide"])
         self.adam.load_state_dict(state_dict["adam"])
         self.average = {name: value.clone() for name, value in state_dict["average"].items()}
-        self.seen = state_dict["seen"].clone()
+        self.moments = state_dict["seen"].clone()
         self._noise, self.taken = state_dict["noise"].clone(), int(state_dict["taken"])
         self.point.copy_(self.guide.draw(self._noise))
 
 
-class Langevin(_PointOptimizer):
+class Langevin(PointOptimizer):
     """Stochastic gradient Langevin dynamics whose noise is the private step's own (Wang et al. 2015).
 
     The step size is the one at which the noise that privacy needs is the noise that Langevin dynamics wants:
@@ -242,12 +271,13 @@ class Langevin(_PointOptimizer):
     """
 
     def __init__(self, point: nn.Parameter, log_prior: LogPrior, *, sample_rate: float, steps: int, keep: int) -> None:
-        self.steps, self.keep, self.step_size = steps, keep, 0.0
+        self.keep, self.step_size = keep, 0.0
         self.kept = torch.zeros(0, point.numel())
-        super().__init__(point, log_prior, sample_rate=sample_rate, seed=0)
+        super().__init__(point, log_prior, sample_rate=sample_rate, steps=steps, seed=0)
 
-    def set_noise(self, noise: float) -> None:
-        """Set the step size for noise of this standard deviation on the sum of the sampled records' gradients."""
+    def start(self, steps: int, *, noise: float) -> None:
+        """Set the step size at which noise of this standard deviation is that of Langevin dynamics."""
+        super().start(steps, noise=noise)
         self.step_size = (2.0 * self.sample_rate / noise) ** 2
 
     @torch.no_grad()

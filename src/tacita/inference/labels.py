@@ -1,4 +1,4 @@
-"""The label of a fit: training's own, with what a posterior adds to it."""
+"""The label of a fit: that of its steps or draws, with what is known about the posterior."""
 
 from __future__ import annotations
 
@@ -12,48 +12,46 @@ import numpy as np
 
 from tacita.assumptions import Assumption, assume
 from tacita.facts import RunFacts
-from tacita.guarantee import SMALLEST_EPSILON, Guarantee, round_up_text
-from tacita.inference.divergences import Box, Gaussians
+from tacita.guarantee import SMALLEST_EPSILON, round_up_text
+from tacita.inference.box import Box
 from tacita.inference.final_samples import box_guarantee, final_samples_cost, pair_costs, pair_epsilons
+from tacita.inference.guides import GUIDES
+from tacita.inference.replays import ALL, Released, Replays
 from tacita.label import (
     Label,
     Readings,
     build,
-    no_guarantee,
     noise_assumption,
     not_hardened,
     percentiles,
     run_rows,
     status_rows,
 )
-from tacita.runs import Run, read_json
-from tacita.training.labels import label_of_run as label_of_training
+from tacita.mechanisms.diagonal import Gaussians
+from tacita.runs import read_json
 
 if TYPE_CHECKING:
+    from tacita.inference.methods.protocol import Method
     from tacita.inference.terms import Separated
 
 KIND = "inference"
 OWNER = "owner.json"  # what was computed from the records, for the owner
-METHOD_TEXTS = {
-    "noisy": "variational inference, each record's gradient clipped and noised",
-    "sgld": "Langevin dynamics whose noise is the privacy's",
-    "final-samples": "variational inference without noise; only final draws are released",
-    "plain": "variational inference without privacy",
-}
-NOTES = {
-    "noisy": "Intervals include the noise of the private fit.",
-    "diagonal": "The guide takes unknowns to be independent: where they are not, its intervals are too narrow. Check "
-    "them with tacita.inference.coverage.",
-    "low-rank": "The guide is Gaussian: check its intervals with tacita.inference.coverage.",
-    "sgld": "Draws of one chain, not yet at its stationary law: intervals are not calibrated.",
-    "final-samples": "Only these draws are released, so means and intervals are as rough as so few draws make them.",
-}
 
 
 def document_of(
     separated: Separated, settings: Mapping[str, Any], notes: tuple[str, ...] = (), **more: Any
 ) -> dict[str, Any]:
-    """Return what the run directory says of a fit; nothing in it depends on a record."""
+    """Return what run.json holds about a fit; nothing in it depends on a record.
+
+    Args:
+        separated: The model.
+        settings: What the fit declared.
+        notes: What a reader of the intervals should know.
+        more: Further entries.
+
+    Returns:
+        Plain data.
+    """
     return {
         "settings": dict(settings),
         "unknowns": {u.name: list(u.shape) for u in separated.unknowns},
@@ -63,93 +61,99 @@ def document_of(
     }
 
 
-def decorated(label: Label, document: Mapping[str, Any], owner: Mapping[str, Any] | None = None) -> Label:
-    """Return a label with what a fit's document says, and what its owner knows."""
+def owner_facts(folder: Path | None) -> dict[str, Any]:
+    """Return what a run directory holds for its owner alone, as far as it is known yet."""
+    return read_json(folder, OWNER) if folder is not None and (folder / OWNER).is_file() else {}
+
+
+def purpose(method: Method, separated: Separated) -> str:
+    """Return what a fit is for, in a sentence."""
+    return f"The posterior of {separated.size} unknown numbers of a Pyro model, by {method.text}."
+
+
+def interval_notes(method: Method, guide: str) -> tuple[str, ...]:
+    """Return what a reader of a method's intervals should know, whatever the outcome."""
+    return tuple(note for note in (method.note, GUIDES[guide].note if method.fits_guide else "") if note)
+
+
+def with_warning(notes: tuple[str, ...], warning: str) -> tuple[str, ...]:
+    """Return notes with a warning at the end, if there is one."""
+    return (*notes, f"Warning: {warning}.") if warning else notes
+
+
+def add_fit(label: Label, method: Method, document: Mapping[str, Any], owner: Mapping[str, Any] | None = None) -> Label:
+    """Return a label with what is known about a fit.
+
+    Args:
+        label: Of the steps or draws.
+        method: How the posterior was fitted.
+        document: From `document_of`.
+        owner: What only the owner may see: a warning, the share of clipped records, the coverage.
+
+    Returns:
+        The label with the fit's rows, readings and assumptions.
+    """
     settings = document["settings"]
     unknowns = {name: math.prod(shape) for name, shape in document["unknowns"].items()}
     sites = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in unknowns.items())
-    rows = [("Method", METHOD_TEXTS[settings["method"]]), ("Unknowns", f"{sum(unknowns.values())} numbers: {sites}")]
-    if settings["method"] != "sgld":
+    rows = [("Method", method.text), ("Unknowns", f"{sum(unknowns.values())} numbers: {sites}")]
+    if method.fits_guide:
         rows.append(("Guide", f"{settings['guide']} Gaussian over the unconstrained unknowns"))
     if document["notes"]:
         rows.append(("Intervals", " ".join(document["notes"])))
-    readings = _read(label.readings or Readings(), settings, owner or {})
-    made = replace(label, mechanism=(*rows, *label.mechanism), readings=readings)
-    return made.resting_on(assume("one-record-models", plate=document["plate"]), assume("model-keeps-nothing"))
+    readings = _add_readings(label.readings or Readings(), settings, owner or {})
+    return replace(label, mechanism=(*rows, *label.mechanism), readings=readings).resting_on(
+        assume("one-record-models", plate=document["plate"]), assume("model-keeps-nothing")
+    )
 
 
-def _read(readings: Readings, settings: Mapping[str, Any], owner: Mapping[str, Any]) -> Readings:
-    """Return the owner's readings with what is known of clipping and of the intervals' coverage."""
+def _add_readings(readings: Readings, settings: Mapping[str, Any], owner: Mapping[str, Any]) -> Readings:
     checks, metrics = list(readings.checks), list(readings.metrics)
-    share, found = owner.get("clipped"), owner.get("coverage")
+    share, coverage = owner.get("clipped"), owner.get("coverage")
     if owner.get("warning"):  # computed from the private outcome; the public page holds nothing that is
         checks.append(assume("fit-unsettled", warning=owner["warning"]))
     if share:
         checks.append(assume("many-clipped", share=f"{share:.0%}", clip_norm=f"{settings['clip_norm']:g}"))
-    if found:
-        level, held = float(found["level"]), float(found["share"])
-        metrics.append((f"{level:.0%} intervals that held the truth, by simulation", f"{held:.1%}"))
-        texts = {"level": f"{level:.0%}", "held": f"{held:.1%}"}
-        if held + 2.0 * float(found["error"]) < level:
-            checks.append(assume("intervals-narrow", **texts, widen=f"{float(found['widen']):.2f}"))
+    if coverage:
+        level, covered = float(coverage["level"]), float(coverage["share"])
+        metrics.append((f"{level:.0%} intervals that held the truth, by simulation", f"{covered:.1%}"))
+        texts = {"level": f"{level:.0%}", "held": f"{covered:.1%}"}
+        if covered + 2.0 * float(coverage["error"]) < level:
+            checks.append(assume("intervals-narrow", **texts, widen=f"{float(coverage['widen']):.2f}"))
         else:
             checks.append(assume("intervals-cover", **texts))
     return replace(readings, checks=tuple(checks), metrics=tuple(metrics))
 
 
-def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
-    """Return the label of a fit's run directory; neither data nor model are needed."""
-    run = Run.open(folder)
-    if run.kind == "final-samples":
-        from tacita.inference.replays import label_of_run as label_of_final_samples
-
-        return label_of_final_samples(folder, delta=delta)
-    owner = read_json(run.folder, OWNER) if (run.folder / OWNER).is_file() else {}
-    label = label_of_training(folder, delta=delta)
-    with run.reading():
-        return decorated(label, run.document()["fit"], owner)
-
-
-def label_of_plain(title: str, document: Mapping[str, Any], delta: float, owner: Mapping[str, Any]) -> Label:
-    """Return the label of a fit without privacy."""
-    label = build(
-        RunFacts(title, "A posterior of a Pyro model, fitted without privacy.", seeded=False),
-        no_guarantee(delta=delta),
-        rests_on=(assume("posterior-unlimited"),),
-        declared=("No guarantee: the data were used without noise.",),
-        audit_command="tacita audit RUN",
-        readings=Readings(panels="Nobody was followed: there is no noise to account for."),
-    )
-    return decorated(label, document, owner)
-
-
 def label_of_samples(
+    method: Method,
     document: Mapping[str, Any],
     facts: RunFacts,
     delta: float,
     *,
-    fitted: Gaussians,
+    released: Released,
     without: Gaussians | None,
-    one_step: Guarantee | None = None,
 ) -> Label:
     """Return the label of final samples.
 
     Args:
-        document: What the run directory says of the fit.
+        method: How the posterior was fitted.
+        document: From `document_of`, with the declared replays.
         facts: What the run knows about itself.
         delta: Of every figure.
-        fitted: The posterior that was drawn from.
+        released: The posterior that was drawn from, and the papers' figure if it was requested.
         without: A posterior for each replayed record; None while there are none.
-        one_step: The papers' figure, if it was asked for.
+
+    Returns:
+        The label, whose worst case is the box's alone.
     """
-    samples, box = int(document["settings"]["samples"]), box_of(document)
+    samples, replays = int(document["settings"]["samples"]), Replays.from_dict(document["replays"])
+    box, bare = replays.box, document["settings"]["bare_rate"] is True
     worst = box_guarantee(box, samples=samples, delta=delta)
-    bare = document["settings"]["bare_rate"] is True
     rests_on = (*_sample_assumptions(box, facts), *((assume("bare-rate"),) if bare else ()))
-    readings = Readings(facts=_facts(facts, box, fitted), panels=_unreplayed(document))
+    readings = Readings(facts=_facts(facts, box, released.fitted), panels=_unreplayed(replays))
     if without is not None:
-        complete = document["replays"]["pairs"] == "all"
-        readings = _replayed(readings, fitted, without, samples, delta, box, one_step, complete)
+        readings = _replayed(readings, released, without, replays, samples=samples, delta=delta)
     label = build(
         facts,
         worst,
@@ -160,12 +164,7 @@ def label_of_samples(
         bare_rate=bare,
         readings=readings,
     )
-    return decorated(label, document)
-
-
-def box_of(document: Mapping[str, Any]) -> Box | None:
-    """Return the box that a fit's document declares."""
-    return None if document["replays"]["box"] is None else Box(**document["replays"]["box"])
+    return add_fit(label, method, document)
 
 
 def _sample_assumptions(box: Box | None, facts: RunFacts) -> tuple[Assumption, ...]:
@@ -197,26 +196,19 @@ def _facts(facts: RunFacts, box: Box | None, fitted: Gaussians) -> tuple[tuple[s
     return tuple(rows)
 
 
-def _unreplayed(document: Mapping[str, Any]) -> str:
-    if document["replays"]["pairs"] == 0:
+def _unreplayed(replays: Replays) -> str:
+    if replays.pairs == 0:
         return "No fit was replayed without a record, so there is no typical case."
     return "The replays without single records are not finished: go on with tacita.inference.resume."
 
 
 def _replayed(
-    readings: Readings,
-    fitted: Gaussians,
-    without: Gaussians,
-    samples: int,
-    delta: float,
-    box: Box | None,
-    one_step: Guarantee | None,
-    complete: bool,
+    readings: Readings, released: Released, without: Gaussians, replays: Replays, *, samples: int, delta: float
 ) -> Readings:
-    """Add what the replays say: the typical case, each replayed record's own, and what is no bound."""
-    count = len(without.means)
-    every = Gaussians(np.repeat(fitted.means, count, 0), np.repeat(fitted.scales, count, 0))
-    cost = final_samples_cost(every, without, samples=samples, delta=delta, box=box, complete=complete)
+    """Add what the replays show: the typical case, each replayed record's own, and what is not a bound."""
+    count, complete, one_step = len(without.means), replays.pairs == ALL, released.one_step
+    every = Gaussians(np.repeat(released.fitted.means, count, 0), np.repeat(released.fitted.scales, count, 0))
+    cost = final_samples_cost(every, without, samples=samples, delta=delta, box=replays.box, complete=complete)
     own = np.clip(
         pair_epsilons(pair_costs(every, without, samples=samples), delta=delta),
         SMALLEST_EPSILON,

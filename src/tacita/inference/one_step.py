@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from tacita.guarantee import Guarantee
-from tacita.inference.fit import Settings
 from tacita.inference.guides import Variational
-from tacita.inference.terms import Separated
+from tacita.inference.settings import Settings
+from tacita.inference.terms import Separated, Tensors
 from tacita.mechanisms.diagonal import DivergedError, Gaussians, subsampled_gaussian_costs
 from tacita.papers import ONE_STEP_ORDERS, one_step_figure
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class OneStep:
     """Follow a fit as the papers account for it: at each step, the guide after it with and without each record."""
 
-    def __init__(self, separated: Separated, tensors: tuple[Tensor, ...], chosen: Settings, different: Any) -> None:
-        self.chosen, self.indices = chosen, different
+    def __init__(self, separated: Separated, tensors: Tensors, settings: Settings, different: Any) -> None:
+        self.settings, self.indices = settings, different
         self.records = tuple(t[different] for t in tensors)
         self.gradients = vmap(grad(separated.log_likelihood), in_dims=(None, 0), randomness="different")
         self.costs: list[Floats] = []
@@ -34,15 +34,15 @@ class OneStep:
         """Note what the coming step costs each record, by itself."""
         try:
             pair = [self.after(optimizer, g) for g in self.alternatives(optimizer, sample)]
-            self.costs.append(subsampled_gaussian_costs(ONE_STEP_ORDERS, *pair, sample_rate=self.chosen.sample_rate))
+            self.costs.append(subsampled_gaussian_costs(ONE_STEP_ORDERS, *pair, sample_rate=self.settings.sample_rate))
         except DivergedError:
             self.costs.append(self.infinite)
 
     def figure(self, rows: Any, delta: float) -> Guarantee:
         """Return the papers' figure for pairs of these rows of the records."""
-        untaken = [self.infinite] * (self.chosen.steps - len(self.costs))  # by a fit that diverged before
+        untaken = [self.infinite] * (self.settings.steps - len(self.costs))  # by a fit that diverged before
         costs = [step[:, rows] for step in (*self.costs, *untaken)]
-        return one_step_figure(costs, delta=delta, sample_rate=self.chosen.sample_rate)
+        return one_step_figure(costs, delta=delta, sample_rate=self.settings.sample_rate)
 
     def alternatives(self, optimizer: Variational, sample: Any) -> tuple[Tensor, Tensor]:
         """Return the sum of the sampled records' clipped gradients with each record among them, and without it."""
@@ -52,7 +52,7 @@ class OneStep:
         with torch.random.fork_rng(devices=[]):  # the fit's own draws stay what they are
             own = -self.gradients(point, self.records).double()
         norms = own.norm(dim=1, keepdim=True)
-        factors = (self.chosen.clip_norm / norms.clamp_min(1e-300)).clamp_max(1.0)
+        factors = (self.settings.clip_norm / norms.clamp_min(1e-300)).clamp_max(1.0)
         own = torch.where(norms.isfinite(), own * factors, 0.0)
         inside = torch.from_numpy(np.isin(self.indices, sample))[:, None]
         without = total.double() - torch.where(inside, own, 0.0)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tacita.guarantee import round_up_text
+from tacita.inference.methods import METHODS
 from tacita.inference.results import Result, Row, summarise
 from tacita.report.curves import load_matplotlib
 
@@ -79,7 +80,7 @@ def elbo_plot(result: Result) -> Any:
         axis.set_xlim(steps[0] - 0.5, steps[-1] + 0.5)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set_xlabel("step")
-        axis.set_ylabel("log joint density" if result.method == "sgld" else "evidence bound")
+        axis.set_ylabel(METHODS[result.method].objective)
         axis.set_title(f"Fit of {result.label().title}", loc="left", weight="bold", fontsize=11)
         axis.set_title("for the owner: not private", loc="right", color="#b3403a", fontsize=9)
         axis.legend(frameon=False, loc="lower right")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tacita import _check
-from tacita._check import PrivacyError
+from tacita._check import PrivacyError, renamed
 from tacita.guarantee import Guarantee, round_up_text
 from tacita.inference.terms import Separated
 from tacita.label import Label
@@ -38,21 +38,27 @@ class Posterior:
     location: Tensor | None = None
     covariance: Tensor | None = None
 
-    def sample(self, size: int | None = None, *, rng: int | np.random.Generator | None = None) -> dict[str, Tensor]:
+    @renamed(rng="seed")
+    def sample(self, size: int | None = None, *, seed: int | None = None) -> dict[str, Tensor]:
         """Return draws of every site, by name, along the first dimension.
 
         Args:
             size: How many; by default those that were released with the fit. Where the posterior itself is private,
                 further draws are free. Where only draws were released there are no more than those.
-            rng: A seed or generator for further draws.
+            seed: Of further draws; None takes one from the operating system.
+
+        Returns:
+            The draws by site.
+
+        Raises:
+            PrivacyError: If only draws were released, and more are requested.
         """
         if size is None:
             return self.separated.values(self.released)
         count = _check.count("size", size, high=10**7)
         if self.location is not None and self.covariance is not None:
-            return self.separated.values(
-                gaussian_draws(self.location, self.covariance, count, np.random.default_rng(rng))
-            )
+            rng = np.random.default_rng(seed)
+            return self.separated.values(gaussian_draws(self.location, self.covariance, count, rng))
         if count > len(self.released):
             raise PrivacyError(
                 f"{len(self.released)} draws were released and paid for, and {count} are asked for. Fit again with "
@@ -131,7 +137,7 @@ class Result:
 
     Attributes:
         posterior: Draw from it with `posterior.sample()`.
-        method: `noisy`, `final-samples`, `sgld` or `plain`.
+        method: A name in `tacita.inference.methods.METHODS`.
         elbo: The evidence bound at every step, for the data's owner: it is not private. The log joint density of the
             chain for `sgld`, which has no guide.
         notes: What a reader of the intervals should know.
@@ -160,9 +166,9 @@ class Result:
         """Return the privacy label."""
         return self.made
 
-    def draws(self, *, rng: int = 0) -> dict[str, Tensor]:
+    def draws(self, *, seed: int = 0) -> dict[str, Tensor]:
         """Return the draws that figures are read from: many where they are free, else the released ones."""
-        return self.posterior.sample(_MANY if self.posterior.location is not None else None, rng=rng)
+        return self.posterior.sample(_MANY if self.posterior.location is not None else None, seed=seed)
 
     def summary(self, *, level: float = 0.95) -> Summary:
         """Return means, standard deviations and central intervals of every unknown.

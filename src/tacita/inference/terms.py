@@ -19,6 +19,7 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 Model = Callable[..., Any]
+Tensors = tuple[Tensor, ...]  # the model's arguments, records along the first dimension
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Separated:
     discrete: tuple[tuple[str, Tensor], ...]
     drawn: tuple[str, ...]
     draws: int
-    example: tuple[Tensor, ...]
+    example: Tensors
 
     @property
     def size(self) -> int:
@@ -76,7 +77,7 @@ class Separated:
             total = total + u.transform.log_abs_det_jacobian(free, u.transform(free)).sum()
         return total
 
-    def log_likelihood(self, flat: Tensor, record: tuple[Tensor, ...]) -> Tensor:
+    def log_likelihood(self, flat: Tensor, record: Tensors) -> Tensor:
         """Return one record's term: its log density given the unknowns, its own sites summed or averaged out.
 
         Draws of a record's own continuous sites make it a lower bound on average, tighter with more draws.
@@ -87,7 +88,7 @@ class Separated:
         terms = vmap(lambda _: self._summed(values, record), randomness="different")(flat.new_zeros(self.draws))
         return torch.logsumexp(terms, 0) - math.log(self.draws)
 
-    def _summed(self, values: Mapping[str, Tensor], record: tuple[Tensor, ...]) -> Tensor:
+    def _summed(self, values: Mapping[str, Tensor], record: Tensors) -> Tensor:
         terms = [
             self._run({**values, **chosen}, record, priors=False).term
             for chosen in (
@@ -97,14 +98,14 @@ class Separated:
         ]
         return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), 0)
 
-    def _run(self, values: Mapping[str, Tensor], record: tuple[Tensor, ...], **only: bool) -> Run:
+    def _run(self, values: Mapping[str, Tensor], record: Tensors, **only: bool) -> Run:
         run = Run(values, {u.name for u in self.unknowns}, self.plate, self.drawn, **only)
         with without_validation(), FreshDraws() if self.drawn else contextlib.nullcontext(), run:
             called(self.model, self.names, tuple(t.unsqueeze(0) for t in record))
         return run
 
 
-def called(model: Model, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> Any:
+def called(model: Model, names: tuple[str, ...], tensors: Tensors) -> Any:
     """Call a model with a batch of records."""
     return model(**dict(zip(names, tensors, strict=True))) if names else model(*tensors)
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacita import _check
-from tacita.mechanisms.diagonal import DivergedError as DivergedError
-from tacita.mechanisms.diagonal import Gaussians as Gaussians
-from tacita.mechanisms.diagonal import renyi_divergences as renyi_divergences
+from tacita.mechanisms.diagonal import Gaussians, renyi_divergences
 
 if TYPE_CHECKING:
     from tacita._check import Floats

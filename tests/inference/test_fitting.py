@@ -18,9 +18,9 @@ from typer.main import get_command
 from tacita import PrivacyError, runs
 from tacita.cli import app
 from tacita.inference import coverage, fit, resume
+from tacita.inference.fitting import label_of_run
 from tacita.inference.guides import Variational
 from tacita.inference.inputs import tensors_of
-from tacita.inference.labels import label_of_run
 from tacita.ledger import Ledger
 
 NOISE, STEPS, RATE = 8.0, 20, 0.2
@@ -54,7 +54,7 @@ def numbers(count=300, seed=0):
 
 def quick(model=level, data=None, **options):
     """A private fit of a second or less: the noise is given and nobody is followed."""
-    given = {"noise_multiplier": NOISE, "steps": STEPS, "sample_rate": RATE, "panel": 0, "rng": 1}
+    given = {"noise_multiplier": NOISE, "steps": STEPS, "sample_rate": RATE, "panel": 0, "seed": 1}
     return fit(model, numbers() if data is None else data, **{**given, **options})
 
 
@@ -90,7 +90,7 @@ def run(tmp_path_factory):
         holdout=numbers(60, seed=9),
         panel=40,
         run_dir=folder,
-        rng=1,
+        seed=1,
         name="Heights",
         progress=progress,
     )
@@ -157,7 +157,7 @@ def test_what_the_folder_says_of_a_fit_holds_nothing_of_the_records(tmp_path):
     """Its numbers are settings and shapes, and how much wider the noise made intervals, which is private."""
     said = []
     for seed in (0, 5):
-        quick(data=numbers(seed=seed), run_dir=tmp_path / str(seed), rng=None)
+        quick(data=numbers(seed=seed), run_dir=tmp_path / str(seed), seed=None)
         document = json.loads((tmp_path / str(seed) / "run.json").read_text())["fit"]
         said.append({key: value for key, value in document.items() if key != "notes"})
     assert said[0] == said[1]
@@ -199,10 +199,10 @@ def test_vector_sites_are_numbered():
 def test_further_draws_are_free_and_like_the_summary():
     result = quick(samples=7)
     assert len(result.posterior.sample()["mean"]) == 7
-    many = result.posterior.sample(4000, rng=3)["mean"]
+    many = result.posterior.sample(4000, seed=3)["mean"]
     row = result.summary().rows[0]
     assert float(many.mean()) == pytest.approx(row.mean, abs=4 * row.sd / math.sqrt(4000) * 2)
-    assert torch.equal(many, result.posterior.sample(4000, rng=3)["mean"])
+    assert torch.equal(many, result.posterior.sample(4000, seed=3)["mean"])
     with pytest.raises(ValueError, match="size"):
         result.posterior.sample(0)
 
@@ -241,7 +241,7 @@ def test_data_by_place_by_name_as_arrays_and_as_one_tensor():
 
 
 def test_the_same_seed_gives_the_same_draws_and_another_other_ones():
-    first, again, other = (quick(rng=seed).posterior.released for seed in (1, 1, 2))
+    first, again, other = (quick(seed=seed).posterior.released for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.allclose(first, other, atol=1e-3)
 
@@ -295,7 +295,7 @@ def test_a_plain_fit_promises_nothing_and_says_so():
     data = numbers(2000)
     seen = []
     options = {"steps": 300, "sample_rate": 0.5, "initial_scale": 0.03}
-    result = fit(middle, data, method="plain", rng=0, progress=lambda *step: seen.append(step), **options)
+    result = fit(middle, data, method="plain", seed=0, progress=lambda *step: seen.append(step), **options)
     assert math.isinf(result.guarantee.epsilon)
     assert "No guarantee" in " ".join(result.label().declared)
     assert "infinite" in str(result.label())
@@ -309,7 +309,7 @@ def test_a_plain_fit_promises_nothing_and_says_so():
 def test_the_evidence_bound_is_the_exact_evidence_less_the_fits_distance():
     """Without noise, at the end, its mean is just below the log evidence of a conjugate model."""
     data = numbers(500)
-    result = fit(middle, data, method="plain", steps=300, sample_rate=1.0, initial_scale=0.05, rng=0)
+    result = fit(middle, data, method="plain", steps=300, sample_rate=1.0, initial_scale=0.05, seed=0)
     prior, n = 0.25, 500
     mean = float(data.double().sum()) / (n + prior)
     log_evidence = (
@@ -397,7 +397,7 @@ def test_a_shared_ledger_is_charged_and_its_budget_kept(tmp_path):
     assert charged(book) == 10
     assert result.label().worst.epsilon < 1.0
     with pytest.raises(PrivacyError, match="budget"):
-        quick(ledger=book, noise_multiplier=0.6, steps=50, rng=None)
+        quick(ledger=book, noise_multiplier=0.6, steps=50, seed=None)
 
 
 class Stop(Exception):
@@ -506,8 +506,8 @@ FEW = {"noise_multiplier": 1.0, "panel": 0}
         ({}, "either noise_multiplier or epsilon"),
         ({"epsilon": -1.0}, "^epsilon must be"),
         ({"epsilon": math.nan}, "^epsilon must be"),
-        ({"epsilon": 1.0, "rng": "a"}, "^rng must be"),
-        ({"epsilon": 1.0, "rng": -1}, "^rng must be"),
+        ({"epsilon": 1.0, "seed": "a"}, "^seed must be"),
+        ({"epsilon": 1.0, "seed": -1}, "^seed must be"),
         ({"epsilon": 1.0, "clipnorm": 1.0}, "unknown setting 'clipnorm'; there are guide, samples"),
         ({"epsilon": 1.0, "training": {"batch_size": 2}}, "^training may not hold 'batch_size'"),
         ({"epsilon": 1.0, "training": {"ledger": 2}}, "^training may not hold 'ledger'"),
@@ -612,7 +612,7 @@ def test_a_site_may_be_called_file(tmp_path):
 def test_resuming_a_finished_fit_says_so_and_keeps_what_the_owner_knows(tmp_path, capsys):
     x = torch.rand(50)
     result = fit(average, x, steps=5, run_dir=tmp_path / "run", **FEW)
-    coverage(result, x, worlds=2, rng=1)
+    coverage(result, x, worlds=2, seed=1)
     before = runs.read_json(tmp_path / "run", "owner.json")
     capsys.readouterr()
     again = resume(tmp_path / "run", average, x)
@@ -638,7 +638,7 @@ def test_an_audit_attacks_the_steps_and_leaves_the_label_its_own(tmp_path):
 
 def test_a_warning_is_for_the_owner_and_in_the_summary_and_changes_nothing_on_the_public_page(tmp_path):
     for name, far in (("near", 0.0), ("far", 900.0)):
-        few = {"steps": 20, "initial_scale": 0.01, "noise_multiplier": 0.01, "panel": 0, "rng": 3, "name": "x"}
+        few = {"steps": 20, "initial_scale": 0.01, "noise_multiplier": 0.01, "panel": 0, "seed": 3, "name": "x"}
         told = fit(level_of_many, torch.rand(50) + far, run_dir=tmp_path / name, **few)
     assert any("had not settled" in check.text for check in told.label().readings.checks)
     assert "Warning: The fit had not settled" in str(told.summary())

@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from tacita.inference.guides import Guide, Variational
 
 REPEATS = 64
-SEED = 6_021_023  # of the made-up gradients: they hide nobody, and a fit looked at twice must be told the same
+SEED = 6_021_023  # of the made-up gradients: they protect nobody, and the same fit must always get the same warning
 UNSETTLED = (
     "The fit had not settled when it ended: fits like it, on made-up gradients, stop short of where they should. Take "
     "more steps or a larger learning_rate"
 )
-HEARD = 4.0  # times its standard error: in trials intervals held from there on, and below they were often far off
+MIN_SIGNAL_TO_NOISE = (
+    4.0  # times its standard error: in trials intervals held from there on, and below they were often far off
+)
 LOST = (
     "The noise hides how wide this posterior is: its standard deviations are in part, or wholly, what the noise made. "
     "In trials 95% intervals of such fits held the truth between 10% and 87% of the time, so do not rely on them. Ask "
@@ -47,14 +49,14 @@ class Errors:
         square: The mean of the location's error times itself, a matrix.
         bias: The mean error of the location.
         stretch: The true variance over the fitted one, on average, for each unknown; at least 1.
-        heard: How many times its standard error the curvature is, for the unknown of which least was heard; infinite
-            for a fit without noise.
+        curvature_z_score: How many times its standard error the curvature is, for the unknown with the weakest signal;
+            infinite for a fit without noise.
     """
 
     square: Tensor
     bias: Tensor
     stretch: Tensor
-    heard: float
+    curvature_z_score: float
 
     def widened(self, guide: Guide) -> Tensor:
         """Return the covariance of a fitted guide with the error of its own fit; never less than the guide's own."""
@@ -71,16 +73,16 @@ class Errors:
         return bool((self.stretch > 1.5).any())
 
     def warning(self, guide: Guide) -> str:
-        """Return what a reader of the intervals must be told; empty if there is nothing."""
-        told = [UNSETTLED] if self.unsettled(guide) else []
-        if self.heard < HEARD:
-            told.append(LOST)
-        elif self.rough and not told:
-            told.append(SAMPLED if math.isinf(self.heard) else ROUGH)
-        return ". ".join(told)
+        """Return what a reader of the intervals must know; an empty text if there is nothing."""
+        warnings = [UNSETTLED] if self.unsettled(guide) else []
+        if self.curvature_z_score < MIN_SIGNAL_TO_NOISE:
+            warnings.append(LOST)
+        elif self.rough and not warnings:
+            warnings.append(SAMPLED if math.isinf(self.curvature_z_score) else ROUGH)
+        return ". ".join(warnings)
 
 
-def errors_of(optimizer: Variational, noise: float) -> Errors:
+def estimate_errors(optimizer: Variational, noise: float) -> Errors:
     """Return the errors of fits like the one that an optimiser has made.
 
     The made-up gradients are those of the fitted Gaussian, so what the guide does not see, such as dependence between
@@ -90,6 +92,9 @@ def errors_of(optimizer: Variational, noise: float) -> Errors:
     Args:
         optimizer: After its last step.
         noise: The standard deviation of the privacy's noise on the gradient of the whole data's log likelihood.
+
+    Returns:
+        What repeated fits of a known Gaussian came to.
     """
     guide, rate, rng = optimizer.fitted(), optimizer.sample_rate, np.random.default_rng(SEED)
     location = guide.location.detach().double()
@@ -106,8 +111,8 @@ def errors_of(optimizer: Variational, noise: float) -> Errors:
     fitted = again.fitted()
     error = fitted.location.detach() - location
     stretch = (guide.variances() / fitted.variances()).mean(0)
-    heard = float(optimizer.curvature_heard(noise).min()) if noise else math.inf
-    return Errors(error.T @ error / REPEATS, error.mean(0), stretch.clamp_min(1.0), heard)
+    z_score = float(optimizer.curvature_z_score(noise).min()) if noise else math.inf
+    return Errors(error.T @ error / REPEATS, error.mean(0), stretch.clamp_min(1.0), z_score)
 
 
 def _times(rows: Tensor, factor: Tensor) -> Tensor:

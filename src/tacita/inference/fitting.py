@@ -1,0 +1,215 @@
+"""Fit a Pyro model to sensitive records: private posterior draws with a guarantee and a label."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from tacita import _check
+from tacita._check import renamed
+from tacita.inference.methods import METHODS, Method
+from tacita.inference.results import Result
+from tacita.inference.settings import Progress, Request, Settings
+from tacita.inference.terms import Model
+from tacita.label import Label
+from tacita.runs import Run
+from tacita.training.loop import PrivateTraining
+from tacita.training.plan import Plan
+from tacita.training.settings import Books, Follow
+
+_DECIDED = {  # arguments of PrivateTraining that fit sets itself
+    "model",
+    "loss_fn",
+    "dataset",
+    "optimizer",
+    "plan",
+    "follow",
+    "books",
+    "settings",
+    "sample_rate",
+    "steps",
+    "clip_norm",
+    "target",
+    "batch_size",
+    "nominal_size",
+    "purpose",
+    "rng",
+}
+
+
+@renamed(rng="seed")
+def fit(
+    model: Model,
+    data: Any,
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    noise_multiplier: float | None = None,
+    method: str = "noisy",
+    holdout: Any = None,
+    ledger: Any = None,
+    run_dir: str | Path | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+    panel: int = 256,
+    progress: Progress | None = None,
+    training: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Result:
+    """Fit a Pyro model privately.
+
+    Args:
+        model: An ordinary Pyro model of a batch of records, whose observed sites stand in a plate of their number.
+        data: The model's arguments: a tensor, a tuple of tensors by place, or a dict by name; records along the
+            first dimension. A cell that is not a number becomes NaN, and its record contributes nothing, without a
+            message; in a column of integers it becomes the lowest one, among booleans false.
+        epsilon: The worst case to stay within, at `delta`. Or give `noise_multiplier`.
+        delta: The total failure probability.
+        noise_multiplier: Noise standard deviation over the clip norm.
+        method: `noisy` (variational inference with clipped and noised gradients), `sgld` (Langevin dynamics whose
+            noise is the privacy's), `final-samples` (no noise: only `samples` draws leave, 10 by default, and each
+            one costs), or `plain` (no privacy, for comparison); an entry of `tacita.inference.methods.METHODS`.
+        holdout: Records like those of the data that are not fitted to; followed for the typical case.
+        ledger: A path or `Ledger` to charge.
+        run_dir: Where to write the run; None writes nothing, and the fit cannot be resumed.
+        seed: A seed; None, the default, takes one from the operating system.
+        name: The title of the label.
+        panel: How many records are followed for the typical case.
+        progress: Called with (step, steps) after each step; with trainings for `final-samples`. None shows a line on
+            the terminal, if there is one.
+        training: Further arguments of `tacita.training.PrivateTraining`, such as `individual_every` or `groups`.
+        settings: Fields of `Settings`: guide, samples, steps, clip_norm, learning_rate, …; how many records a step
+            looks at by `batch_size` and `nominal_size` (declared, not counted), or as a chance by `sample_rate`; for
+            `final-samples` also those of `replays.Replays`: box, pairs, workers, one_step.
+
+    Returns:
+        The posterior with its summary, its guarantee and its label.
+
+    Guarantee:
+        `noisy` and `sgld` are Poisson-sampled Gaussian steps; everything in the result but `elbo` is computed from
+        their outcomes, so the posterior, its draws and its summary cost nothing further. The model sees records one
+        at a time. `final-samples` is covered by its box alone: without one the worst case is infinite.
+
+    Raises:
+        PrivacyError: If the model's records cannot be separated, or the budget does not suffice.
+        ValueError: If the model fails, or an argument is out of range.
+
+    Examples:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> def heights(cm):
+        ...     mean = pyro.sample("mean", dist.Normal(170.0, 20.0))
+        ...     with pyro.plate("people", len(cm)):
+        ...         pyro.sample("cm", dist.Normal(mean, 10.0), obs=cm)
+        >>> cm = 175.0 + 10.0 * torch.randn(2000)
+        >>> result = fit(heights, cm, noise_multiplier=3.0, steps=20, panel=0)
+        >>> 0.5 < result.guarantee.epsilon < 1.0
+        True
+    """
+    way = METHODS[_check.one_of("method", method, tuple(METHODS))]
+    options = _own_options(way, settings)
+    _require_arguments(epsilon, seed, name, progress, training)
+    chosen = Settings.declare(method, {**way.defaults, **settings})
+    given = {
+        "epsilon": epsilon,
+        "noise_multiplier": noise_multiplier,
+        "ledger": ledger,
+        "run_dir": run_dir,
+        "holdout": holdout,
+        "training": training,
+    }
+    for key, reason in way.refuses.items():
+        if given[key] is not None:
+            raise ValueError(f"{key} does not go with method={method!r}{reason}.")
+    return way.fit(
+        Request(
+            model=model,
+            data=data,
+            settings=chosen,
+            options=options,
+            delta=delta,
+            seed=seed,
+            name=name,
+            panel=panel,
+            progress=progress,
+            **given,
+        )
+    )
+
+
+def resume(
+    run_dir: str | Path,
+    model: Model,
+    data: Any,
+    *,
+    holdout: Any = None,
+    ledger: Any = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Continue an interrupted fit: the same settings, the same guarantee, fresh noise.
+
+    A fit that is finished is returned as it is, with a line on standard error.
+
+    Args:
+        run_dir: The run directory.
+        model: The same model.
+        data: The same records.
+        holdout: The same held-out records.
+        ledger: Its ledger, if it has moved.
+        progress: Called with (step, steps) after each step.
+
+    Returns:
+        The result of the whole fit.
+
+    Raises:
+        PrivacyError: If the model, the data, the settings or the ledger are not those of the run.
+        RunError: If there is no run of a fit, or it is damaged.
+    """
+    run = Run.open(run_dir)
+    with run.reading():
+        settings = Settings(**run.document()["fit"]["settings"])
+        method = METHODS[settings.method]
+    if run.finished is not None:
+        print(f"tacita: {run.finished}", file=sys.stderr)
+    return method.resume(run, settings, model, data, holdout=holdout, ledger=ledger, progress=progress)
+
+
+def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
+    """Return the label of a fit's run directory; neither data nor model are needed."""
+    run = Run.open(folder)
+    with run.reading():
+        method = METHODS[run.document()["fit"]["settings"]["method"]]
+    return method.label(run, delta=delta)
+
+
+def _own_options(method: Method, settings: dict[str, Any]) -> dict[str, Any]:
+    """Take the settings that only this method has out of the others; those of other methods are refused."""
+    for other in METHODS.values():
+        foreign = [key for key in other.options if key in settings and key not in method.options]
+        if foreign:
+            raise ValueError(f"{', '.join(foreign)}: for method={other.name!r} only, got method={method.name!r}.")
+    return {key: settings.pop(key) for key in method.options if key in settings}
+
+
+def _require_arguments(epsilon: Any, seed: Any, name: Any, progress: Any, training: Any) -> None:
+    """Refuse, before anything is charged, what would fail later or elsewhere under another name."""
+    if epsilon is not None:
+        _check.in_range("epsilon", epsilon, 1e-4, 500.0)
+    if seed is not None:
+        _check.count("seed", seed, low=0, high=2**63)
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name must be a text, got {type(name).__name__}.")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function of (step, steps), got {type(progress).__name__}.")
+    if training is not None and not isinstance(training, Mapping):
+        raise TypeError(f"training must be a dict of arguments of PrivateTraining, got {type(training).__name__}.")
+    options = {*inspect.signature(PrivateTraining).parameters, *inspect.signature(Plan.declare).parameters}
+    options |= {field.name for group in (Follow, Books) for field in fields(group)}
+    for key in training or ():
+        if key in _DECIDED or key in inspect.signature(fit).parameters:
+            raise ValueError(f"training may not hold {key!r}, which fit decides or takes as its own argument.")
+        if key not in options:
+            raise TypeError(f"training holds {key!r}, which is not an argument of PrivateTraining.")

@@ -1,0 +1,166 @@
+"""What a fit declares, and the request that `fit` hands to a method."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tacita import _check
+from tacita._check import PrivacyError
+from tacita.inference.guides import GUIDES
+from tacita.inference.inputs import tensors_of
+from tacita.inference.separation import separate
+from tacita.inference.terms import Model, Separated, Tensors
+from tacita.training.plan import declared_rate
+from tacita.training.records import Records
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a fit declares beside the private step.
+
+    Attributes:
+        method: A name in `tacita.inference.methods.METHODS`.
+        guide: A name in `tacita.inference.guides.GUIDES`.
+        samples: How many draws are released with the fit.
+        steps: How many steps are taken.
+        sample_rate: The chance with which each record enters a step.
+        bare_rate: True if that was given as a number, which may have been computed from the data.
+        clip_norm: The largest norm of one record's gradient at the current point.
+        learning_rate: Of the guide.
+        initial_scale: The standard deviation that unconstrained unknowns start with.
+        floor: The smallest standard deviation.
+        local_draws: Draws that average out a record's own continuous unknowns.
+
+    Raises:
+        ValueError: If a setting is out of range.
+    """
+
+    method: str = "noisy"
+    guide: str = "diagonal"
+    samples: int = 100
+    steps: int = 500
+    sample_rate: float = 0.1
+    bare_rate: bool = False
+    clip_norm: float = 1.0
+    learning_rate: float = 0.05
+    initial_scale: float = 0.1
+    floor: float = 1e-6
+    local_draws: int = 16
+
+    def __post_init__(self) -> None:
+        _check.one_of("guide", self.guide, tuple(GUIDES))
+        for name in ("samples", "steps", "local_draws"):
+            _check.count(name, getattr(self, name), high=10**7)
+        _check.rate("sample_rate", self.sample_rate)
+        for name, high in (("learning_rate", 10.0), ("initial_scale", 1e3), ("floor", 1e3)):
+            _check.in_range(name, getattr(self, name), 1e-12, high)
+
+    @classmethod
+    def declare(cls, method: str, given: Mapping[str, Any]) -> Settings:
+        """Return the settings of a fit from the keywords of `fit`.
+
+        Args:
+            method: The name of the method.
+            given: Fields of this class, and `batch_size` and `nominal_size` in place of `sample_rate`.
+
+        Returns:
+            The settings; a sample rate given as a number is marked as such.
+
+        Raises:
+            TypeError: If there is no such setting.
+            ValueError: If a setting is out of range.
+        """
+        known = [field.name for field in fields(cls) if field.name not in ("method", "bare_rate")]
+        known += ["batch_size", "nominal_size"]
+        for key in given:
+            if key not in known:
+                raise TypeError(f"fit() got an unknown setting {key!r}; there are {', '.join(known)}.")
+        rest = dict(given)
+        if "batch_size" not in rest and "nominal_size" not in rest:
+            return cls(method=method, bare_rate=rest.get("sample_rate", 1.0) != 1.0, **rest)
+        batch, size = rest.pop("batch_size", None), rest.pop("nominal_size", None)
+        divisor, _ = declared_rate(rest.pop("sample_rate", None), batch, size)
+        return cls(method=method, sample_rate=1.0 / (_check.number("nominal_size", size) / divisor), **rest)
+
+    @property
+    def declared_rate(self) -> dict[str, float]:
+        """The sample rate as PrivateTraining takes it, next to a divisor of 1."""
+        return {"sample_rate": self.sample_rate} if self.bare_rate else {"nominal_size": 1.0 / self.sample_rate}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A call of `fit` with its arguments checked; see `tacita.inference.fit` for what they mean.
+
+    Attributes:
+        settings: What the fit declares.
+        options: Those that only the method takes.
+    """
+
+    model: Model
+    data: Any
+    settings: Settings
+    options: Mapping[str, Any]
+    epsilon: float | None
+    delta: float
+    noise_multiplier: float | None
+    holdout: Any
+    ledger: Any
+    run_dir: str | Path | None
+    seed: int | None
+    name: str | None
+    panel: int
+    progress: Progress | None
+    training: Mapping[str, Any] | None
+
+    def separated(self) -> tuple[Separated, Tensors]:
+        """Return the model's parts, and the records as tensors."""
+        return separate_data(self.model, self.data, self.settings)
+
+    @property
+    def title(self) -> str:
+        """The title of the label: the name given, or the model's."""
+        return self.name or str(getattr(self.model, "__name__", "Inference"))
+
+
+def separate_data(
+    model: Model, data: Any, settings: Settings, *, fingerprint: str | None = None
+) -> tuple[Separated, Tensors]:
+    """Return a model's parts, and its records as tensors.
+
+    Args:
+        model: The Pyro model.
+        data: Its arguments, as `fit` takes them.
+        settings: The fit's.
+        fingerprint: That of the records, if they must be those that a run was started on.
+
+    Returns:
+        The parts and the records.
+
+    Raises:
+        PrivacyError: If these are other records, or they cannot be separated.
+    """
+    tensors, names = tensors_of(data)
+    if fingerprint is not None and Records(tensors).fingerprint() != fingerprint:
+        raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
+    return separate(model, tensors, names, draws=settings.local_draws), tensors
+
+
+def reporter(progress: Progress | None, what: str) -> Progress:
+    """Return where to report progress: the caller's function, else a line on the terminal, if there is one."""
+    if progress is not None:
+        return progress
+    if not sys.stderr.isatty():
+        return lambda done, total: None
+
+    def line(done: int, total: int) -> None:
+        sys.stderr.write(f"\r{what}: {done} of {total}" + ("\n" if done >= total else ""))
+        sys.stderr.flush()
+
+    return line
