@@ -113,31 +113,27 @@ def fit(
     options = _own_options(way, settings)
     _require_arguments(epsilon, seed, name, progress, training)
     chosen = Settings.declare(method, {**way.defaults, **settings})
-    given = {
-        "epsilon": epsilon,
-        "noise_multiplier": noise_multiplier,
-        "ledger": ledger,
-        "run_dir": run_dir,
-        "holdout": holdout,
-        "training": training,
-    }
-    for key, reason in way.refuses.items():
-        if given[key] is not None:
-            raise ValueError(f"{key} does not go with method={method!r}{reason}.")
-    return way.fit(
-        Request(
-            model=model,
-            data=data,
-            settings=chosen,
-            options=options,
-            delta=delta,
-            seed=seed,
-            name=name,
-            panel=panel,
-            progress=progress,
-            **given,
-        )
+    request = Request(
+        model=model,
+        data=data,
+        settings=chosen,
+        options=options,
+        epsilon=epsilon,
+        delta=delta,
+        noise_multiplier=noise_multiplier,
+        holdout=holdout,
+        ledger=ledger,
+        run_dir=run_dir,
+        seed=seed,
+        name=name,
+        panel=panel,
+        progress=progress,
+        training=training,
     )
+    for key, reason in way.refuses.items():
+        if getattr(request, key) is not None:
+            raise ValueError(f"{key} does not go with method={method!r}{reason}.")
+    return way.fit(request)
 
 
 def resume(
@@ -174,7 +170,8 @@ def resume(
         method = METHODS[settings.method]
     if run.finished is not None:
         print(f"tacita: {run.finished}", file=sys.stderr)
-    return method.resume(run, settings, model, data, holdout=holdout, ledger=ledger, progress=progress)
+    given = {"holdout": holdout, "ledger": ledger, "progress": progress}
+    return method.resume(run, Request(model=model, data=data, settings=settings, **given))
 
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:

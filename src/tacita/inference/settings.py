@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Settings:
             TypeError: If there is no such setting.
             ValueError: If a setting is out of range.
         """
-        known = [field.name for field in fields(cls) if field.name not in ("method", "bare_rate")]
+        known = [entry.name for entry in fields(cls) if entry.name not in ("method", "bare_rate")]
         known += ["batch_size", "nominal_size"]
         for key in given:
             if key not in known:
@@ -89,67 +89,57 @@ class Settings:
         return cls(method=method, sample_rate=1.0 / (_check.number("nominal_size", size) / divisor), **rest)
 
     @property
-    def declared_rate(self) -> dict[str, float]:
+    def declared_rate(self) -> dict[str, Any]:
         """The sample rate as PrivateTraining takes it, next to a divisor of 1."""
         return {"sample_rate": self.sample_rate} if self.bare_rate else {"nominal_size": 1.0 / self.sample_rate}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A call of `fit` with its arguments checked; see `tacita.inference.fit` for what they mean.
+    """A call of `fit` or `resume` with its arguments checked; see `tacita.inference.fit` for what they mean.
 
     Attributes:
         settings: What the fit declares.
-        options: Those that only the method takes.
+        options: Settings that only the method takes.
     """
 
     model: Model
     data: Any
     settings: Settings
-    options: Mapping[str, Any]
-    epsilon: float | None
-    delta: float
-    noise_multiplier: float | None
-    holdout: Any
-    ledger: Any
-    run_dir: str | Path | None
-    seed: int | None
-    name: str | None
-    panel: int
-    progress: Progress | None
-    training: Mapping[str, Any] | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    epsilon: float | None = None
+    delta: float = 1e-5
+    noise_multiplier: float | None = None
+    holdout: Any = None
+    ledger: Any = None
+    run_dir: str | Path | None = None
+    seed: int | None = None
+    name: str | None = None
+    panel: int = 256
+    progress: Progress | None = None
+    training: Mapping[str, Any] | None = None
 
-    def separated(self) -> tuple[Separated, Tensors]:
-        """Return the model's parts, and the records as tensors."""
-        return separate_data(self.model, self.data, self.settings)
+    def separated(self, *, fingerprint: str | None = None) -> tuple[Separated, Tensors]:
+        """Return the model's parts, and the records as tensors.
+
+        Args:
+            fingerprint: That of the records, if they must be those that a run was started on.
+
+        Returns:
+            The parts and the records.
+
+        Raises:
+            PrivacyError: If these are other records, or they cannot be separated.
+        """
+        tensors, names = tensors_of(self.data)
+        if fingerprint is not None and Records(tensors).fingerprint() != fingerprint:
+            raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
+        return separate(self.model, tensors, names, draws=self.settings.local_draws), tensors
 
     @property
     def title(self) -> str:
         """The title of the label: the name given, or the model's."""
         return self.name or str(getattr(self.model, "__name__", "Inference"))
-
-
-def separate_data(
-    model: Model, data: Any, settings: Settings, *, fingerprint: str | None = None
-) -> tuple[Separated, Tensors]:
-    """Return a model's parts, and its records as tensors.
-
-    Args:
-        model: The Pyro model.
-        data: Its arguments, as `fit` takes them.
-        settings: The fit's.
-        fingerprint: That of the records, if they must be those that a run was started on.
-
-    Returns:
-        The parts and the records.
-
-    Raises:
-        PrivacyError: If these are other records, or they cannot be separated.
-    """
-    tensors, names = tensors_of(data)
-    if fingerprint is not None and Records(tensors).fingerprint() != fingerprint:
-        raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
-    return separate(model, tensors, names, draws=settings.local_draws), tensors
 
 
 def reporter(progress: Progress | None, what: str) -> Progress:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,11 @@ from tacita.inference.labels import (
     purpose,
     with_warning,
 )
+from tacita.inference.methods.protocol import Method
 from tacita.inference.results import Posterior, Result
 from tacita.inference.separation import start_of
-from tacita.inference.settings import Progress, Request, Settings, reporter, separate_data
-from tacita.inference.terms import Model, Separated, Tensors
+from tacita.inference.settings import Progress, Request, Settings, reporter
+from tacita.inference.terms import Separated, Tensors
 from tacita.label import Label
 from tacita.runs import Run, write_json
 from tacita.training.labels import label_of_run as label_of_training
@@ -50,18 +50,8 @@ class Evidence(nn.Module):
         return -self.separated.log_likelihood(self.point, tuple(t.squeeze(0) for t in record))
 
 
-class PrivateSteps(ABC):
-    """What the methods whose steps are a `PrivateTraining` share; see `Method`."""
-
-    name: str
-    text: str
-    note: str
-    fits_guide: bool
-    objective: str
-    repeatable = True
-    options: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = MappingProxyType({})
-    refuses: Mapping[str, str] = MappingProxyType({})
+class PrivateSteps(Method):
+    """What the methods whose steps are a `PrivateTraining` share."""
 
     @abstractmethod
     def optimizer(
@@ -109,19 +99,9 @@ class PrivateSteps(ABC):
                 Run(private.run_dir).write(kind=KIND, fit=document_of(separated, asdict(settings)))
             return self._finish(private, separated, settings, request.progress, request.seed)
 
-    def resume(
-        self,
-        run: Run,
-        settings: Settings,
-        model: Model,
-        data: Any,
-        *,
-        holdout: Any,
-        ledger: Any,
-        progress: Progress | None,
-    ) -> Result:
+    def resume(self, run: Run, request: Request) -> Result:
         """Continue an interrupted fit with fresh noise; see `Method`."""
-        separated, tensors = separate_data(model, data, settings)
+        (separated, tensors), settings = request.separated(), request.settings
         document, found = run.document()["fit"], document_of(separated, {})
         if any(document[key] != found[key] for key in ("unknowns", "plate")):
             raise PrivacyError("This is not the model that the run was begun with: its unknowns or its plate differ.")
@@ -133,13 +113,13 @@ class PrivateSteps(ABC):
                 None,
                 tensors,
                 optimizer=optimizer,
-                holdout=_holdout(separated, holdout),
-                ledger=ledger,
+                holdout=_holdout(separated, request.holdout),
+                ledger=request.ledger,
             )
             declared = ("sample_rate", "steps", "clip_norm")
             if any(getattr(settings, name) != getattr(private.plan, name) for name in declared):
                 raise PrivacyError("The settings in run.json are not those that the run was begun with.")
-            return self._finish(private, separated, settings, progress, None)
+            return self._finish(private, separated, settings, request.progress, None)
 
     def label(self, run: Run, *, delta: float | None) -> Label:
         """Return the label of a run directory; see `Method`."""

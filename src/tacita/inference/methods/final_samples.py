@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
@@ -18,11 +17,12 @@ from tacita.inference.box import Box
 from tacita.inference.final_samples import box_guarantee
 from tacita.inference.guides import GUIDES
 from tacita.inference.labels import label_of_samples, purpose
+from tacita.inference.methods.protocol import Method
 from tacita.inference.release import FAMILY, Release, frozen
 from tacita.inference.replays import Released, Replays, gathered, picks_of, read_pairs
 from tacita.inference.results import Result
-from tacita.inference.settings import Progress, Request, Settings, separate_data
-from tacita.inference.terms import Model, Separated
+from tacita.inference.settings import Request
+from tacita.inference.terms import Separated
 from tacita.label import Label
 from tacita.ledger import Ledger
 from tacita.owner import Owner
@@ -33,18 +33,16 @@ from tacita.training.records import Records
 from tacita.training.step import check_clip_norm
 
 
-class FinalSamples:
+class FinalSamples(Method):
     """Fit a guide without noise, hold it to a declared box, and release draws alone."""
 
     name = "final-samples"
     text = "variational inference without noise; only final draws are released"
     note = "Only these draws are released, so means and intervals are as rough as so few draws make them."
-    fits_guide = True
-    objective = "evidence bound"
     repeatable = False
     options = tuple(field.name for field in fields(Replays))
-    defaults: Mapping[str, Any] = MappingProxyType({"samples": 10})
-    refuses: Mapping[str, str] = MappingProxyType(
+    defaults = MappingProxyType({"samples": 10})
+    refuses = MappingProxyType(
         dict.fromkeys(("noise_multiplier", "holdout", "training"), ": there is no noise in its training")
     )
 
@@ -85,17 +83,7 @@ class FinalSamples:
         own = ":memory:" if folder is None else folder / "ledger.sqlite"
         return release.finish(own if request.ledger is None else request.ledger, request.progress)
 
-    def resume(
-        self,
-        run: Run,
-        settings: Settings,
-        model: Model,
-        data: Any,
-        *,
-        holdout: Any,
-        ledger: Any,
-        progress: Progress | None,
-    ) -> Result:
+    def resume(self, run: Run, request: Request) -> Result:
         """Continue an interrupted release; nothing is drawn twice or charged twice. See `Method`.
 
         Raises:
@@ -107,12 +95,12 @@ class FinalSamples:
             replays = Replays.from_dict(document["replays"])
             kept: dict[str, Any] = {key: found[key] for key in ("delta", "seed", "data", "ledgers", "head")}
             kept["identity"] = str(found["id"])
-        separated, tensors = separate_data(model, data, settings, fingerprint=kept["data"])
+        separated, tensors = request.separated(fingerprint=kept["data"])
         kept |= {"folder": run.folder, "owner": Owner(run.folder), "random": randomness(None)}
-        release = Release(self, separated, tensors, settings, replays, facts, **kept)
+        release = Release(self, separated, tensors, request.settings, replays, facts, **kept)
         if any(release.document[key] != document[key] for key in ("unknowns", "plate")):
             raise PrivacyError("This is not the model that the run was started with: it has other unknowns.")
-        return release.finish(run.ledgers[0] if ledger is None else ledger, progress)
+        return release.finish(run.ledgers[0] if request.ledger is None else request.ledger, request.progress)
 
     def label(self, run: Run, *, delta: float | None) -> Label:
         """Return the label of a run directory; see `Method`."""

@@ -23,8 +23,6 @@ class Noisy(PrivateSteps):
     name = "noisy"
     text = "variational inference, each record's gradient clipped and noised"
     note = "Intervals include the noise of the private fit."
-    fits_guide = True
-    objective = "evidence bound"
 
     def optimizer(
         self, point: nn.Parameter, separated: Separated, settings: Settings, start: Tensor, seed: int | None

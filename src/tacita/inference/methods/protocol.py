@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from tacita.inference.results import Result
-from tacita.inference.settings import Progress, Request, Settings
-from tacita.inference.terms import Model
+from tacita.inference.settings import Request
 from tacita.label import Label
-from tacita.runs import Run
+from tacita.runs import Run, RunError
 
 
 @runtime_checkable
@@ -20,7 +21,7 @@ class Method(Protocol):
         name: Its name in `METHODS`.
         text: What it does, for the label.
         note: What a reader of its intervals should know; may be empty.
-        fits_guide: Whether it fits a guide; one that does not makes a chain.
+        fits_guide: Whether it fits a guide; one that does not runs a chain.
         objective: What `Result.elbo` holds.
         repeatable: Whether `coverage` can repeat its fits.
         options: Settings of `fit` that only this method takes.
@@ -30,32 +31,22 @@ class Method(Protocol):
 
     name: str
     text: str
-    note: str
-    fits_guide: bool
-    objective: str
-    repeatable: bool
-    options: tuple[str, ...]
-    defaults: Mapping[str, Any]
-    refuses: Mapping[str, str]
+    note: str = ""
+    fits_guide: bool = True
+    objective: str = "evidence bound"
+    repeatable: bool = True
+    options: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    refuses: Mapping[str, str] = MappingProxyType({})
 
+    @abstractmethod
     def fit(self, request: Request) -> Result:
         """Fit the model."""
-        ...
 
-    def resume(
-        self,
-        run: Run,
-        settings: Settings,
-        model: Model,
-        data: Any,
-        *,
-        holdout: Any,
-        ledger: Any,
-        progress: Progress | None,
-    ) -> Result:
-        """Continue an interrupted fit."""
-        ...
+    def resume(self, run: Run, request: Request) -> Result:
+        """Continue an interrupted fit; a method without run directories has none."""
+        raise RunError(f"method={self.name!r} writes no run directory to resume: fit again.")
 
     def label(self, run: Run, *, delta: float | None) -> Label:
         """Return the label of a run directory; neither data nor model are needed."""
-        ...
+        raise RunError(f"method={self.name!r} writes no run directory to label: fit again.")
