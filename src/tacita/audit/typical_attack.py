@@ -112,7 +112,7 @@ class TypicalAttack:
                 panel=len(records[-1]),
                 individual_every=plan.individual_every,
                 record_budget=plan.record_budget,
-                rng=session.seed(3),
+                seed=session.seed(3),
             )
 
         return typical_canaries(

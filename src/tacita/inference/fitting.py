@@ -37,7 +37,7 @@ _DECIDED = {  # arguments of PrivateTraining that fit sets itself
     "batch_size",
     "nominal_size",
     "purpose",
-    "rng",
+    "seed",
 }
 
 

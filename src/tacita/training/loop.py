@@ -92,7 +92,7 @@ class PrivateTraining:
         plan: The mechanism, from `Plan.declare`; or its arguments, such as `steps`, `batch_size`, `nominal_size`,
             `noise_multiplier` or `target`, `clip_norm`, as keywords.
         follow: Who is followed; or the fields of `Follow` (`panel`, `holdout`, `groups`) as keywords.
-        books: Where the run is kept; or the fields of `Books` (`ledger`, `run_dir`, `rng`, `name`, `purpose`) as
+        books: Where the run is kept; or the fields of `Books` (`ledger`, `run_dir`, `seed`, `name`, `purpose`) as
             keywords.
         scheduler: A learning-rate scheduler to step and to checkpoint.
         companions: Further things to checkpoint, by name, each with `state_dict` and `load_state_dict`, such as the
@@ -126,6 +126,7 @@ class PrivateTraining:
     _promise: Pair | None = None
     _remake: Callable[[], tuple[nn.Module, Any, Any]] | None = None
 
+    @_check.renamed(rng="seed")
     def __init__(
         self,
         model: nn.Module,
@@ -158,7 +159,7 @@ class PrivateTraining:
             )
         )
         self.plan = declared(plan, settings)
-        self._random = randomness(books.rng)
+        self._random = randomness(books.seed)
         self._groups = group_codes(follow.groups, len(self._mechanism.records))
         self._fingerprint = self._mechanism.records.fingerprint() if books.run_dir is not None else ""
         size = _check.count("panel", follow.panel, low=0, high=10**7)

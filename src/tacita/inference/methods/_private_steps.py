@@ -89,7 +89,7 @@ class PrivateSteps(Method):
                 panel=request.panel,
                 ledger=request.ledger,
                 run_dir=request.run_dir,
-                rng=request.seed,
+                seed=request.seed,
                 name=request.title,
                 purpose=purpose(self, separated),
                 **dict(request.training or {}),
