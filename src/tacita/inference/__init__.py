@@ -1,4 +1,17 @@
-"""Private variational inference on Pyro models."""
+"""Private variational inference on Pyro models.
+
+Examples:
+    >>> import pyro, torch, pyro.distributions as dist
+    >>> from tacita.inference import fit
+    >>> def heights(cm):
+    ...     mean = pyro.sample("mean", dist.Normal(170.0, 20.0))
+    ...     with pyro.plate("people", len(cm)):
+    ...         pyro.sample("cm", dist.Normal(mean, 10.0), obs=cm)
+    >>> cm = 175.0 + 10.0 * torch.randn(2000)
+    >>> result = fit(heights, cm, noise_multiplier=3.0, steps=20, panel=0)
+    >>> 0.5 < result.guarantee.epsilon < 1.0
+    True
+"""
 
 from tacita import _check
 

@@ -94,8 +94,7 @@ def coverage(
     Raises:
         ValueError: If the model observes something other than one of its arguments, which then cannot be simulated.
     """
-    _check.probability("level", level)
-    count = _check.count("worlds", worlds, low=2)
+    level, count = _check.probability("level", level), _check.count("worlds", worlds, low=2)
     if not METHODS[result.method].repeatable:
         raise ValueError(f"coverage repeats the fit; with method={result.method!r} that is not supported.")
     separated, seeds = result.posterior.separated, np.random.default_rng(seed)
@@ -104,8 +103,7 @@ def coverage(
     settings = {key: value for key, value in result.settings.items() if key not in ("method", "bare_rate")}
     settings |= {key: value for key, value in result.guarantee.mechanism if key == "noise_multiplier"}
     report = reporter(progress, "Worlds")
-    inside: list[Tensor] = []
-    stretch: list[Tensor] = []
+    inside, stretch = list[Tensor](), list[Tensor]()
     truths = result.draws(seed=int(seeds.integers(2**62)))
     for number in range(count):
         drawn = int(seeds.integers(2**62))
@@ -120,9 +118,8 @@ def coverage(
             progress=lambda step, steps: None,
             **settings,
         )
-        held, needed = _held(again, truth, level)
-        inside.append(held)
-        stretch.append(needed)
+        for values, row in zip((inside, stretch), _held(again, truth, level), strict=True):
+            values.append(row)
         report(number + 1, count)
     found = _summarised(separated, torch.stack(inside), torch.stack(stretch), level)
     if result.run_dir is not None:

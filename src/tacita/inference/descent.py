@@ -66,7 +66,7 @@ def descend(
     rng: np.random.Generator,
     *,
     leave_out: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda step, steps: None,
     watch: Callable[[Variational, Any], None] | None = None,
 ) -> tuple[Variational, list[float]]:
     """Fit a guide without noise, each record's gradient clipped; optionally without one record.
@@ -117,8 +117,7 @@ def descend(
             watch(optimizer, sample)
         optimizer.step()
         elbo.append(-float(clipped.losses[counted].nanmean()) * size + optimizer.public if counted.any() else math.nan)
-        if progress is not None:
-            progress(number, settings.steps)
+        progress(number, settings.steps)
     return optimizer, elbo
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tacita import _check
 from tacita._check import renamed
-from tacita.inference.methods import METHODS, Method
+from tacita.inference.methods import METHODS
 from tacita.inference.results import Result
 from tacita.inference.settings import Progress, Request, Settings
 from tacita.inference.terms import Model
@@ -65,26 +65,25 @@ def fit(
     Args:
         model: An ordinary Pyro model of a batch of records, whose observed sites stand in a plate of their number.
         data: The model's arguments: a tensor, a tuple of tensors by place, or a dict by name; records along the
-            first dimension. A cell that is not a number becomes NaN, and its record contributes nothing, without a
-            message; in a column of integers it becomes the lowest one, among booleans false.
+            first dimension. A cell that is not a number becomes NaN, and its record contributes nothing; among
+            integers it becomes the lowest one, among booleans false.
         epsilon: The worst case to stay within, at `delta`. Or give `noise_multiplier`.
         delta: The total failure probability.
         noise_multiplier: Noise standard deviation over the clip norm.
         method: `noisy` (variational inference with clipped and noised gradients), `sgld` (Langevin dynamics whose
             noise is the privacy's), `final-samples` (no noise: only `samples` draws leave, 10 by default, and each
-            one costs), or `plain` (no privacy, for comparison); an entry of `tacita.inference.methods.METHODS`.
+            one costs), or `plain` (no privacy, for comparison).
         holdout: Records like those of the data that are not fitted to; followed for the typical case.
         ledger: A path or `Ledger` to charge.
         run_dir: Where to write the run; None writes nothing, and the fit cannot be resumed.
-        seed: A seed; None, the default, takes one from the operating system.
+        seed: A chosen seed; None, the default, takes one from the operating system.
         name: The title of the label.
         panel: How many records are followed for the typical case.
         progress: Called with (step, steps) after each step; with trainings for `final-samples`. None shows a line on
             the terminal, if there is one.
         training: Further arguments of `tacita.training.PrivateTraining`, such as `individual_every` or `groups`.
-        settings: Fields of `Settings`: guide, samples, steps, clip_norm, learning_rate, …; how many records a step
-            looks at by `batch_size` and `nominal_size` (declared, not counted), or as a chance by `sample_rate`; for
-            `final-samples` also those of `replays.Replays`: box, pairs, workers, one_step.
+        settings: Fields of `Settings` (guide, samples, steps, clip_norm, learning_rate, …); `batch_size` and
+            `nominal_size`, both declared, or `sample_rate`; for `final-samples` also fields of `replays.Replays`.
 
     Returns:
         The posterior with its summary, its guarantee and its label.
@@ -97,43 +96,12 @@ def fit(
     Raises:
         PrivacyError: If the model's records cannot be separated, or the budget does not suffice.
         ValueError: If the model fails, or an argument is out of range.
-
-    Examples:
-        >>> import pyro, torch, pyro.distributions as dist
-        >>> def heights(cm):
-        ...     mean = pyro.sample("mean", dist.Normal(170.0, 20.0))
-        ...     with pyro.plate("people", len(cm)):
-        ...         pyro.sample("cm", dist.Normal(mean, 10.0), obs=cm)
-        >>> cm = 175.0 + 10.0 * torch.randn(2000)
-        >>> result = fit(heights, cm, noise_multiplier=3.0, steps=20, panel=0)
-        >>> 0.5 < result.guarantee.epsilon < 1.0
-        True
     """
-    way = METHODS[_check.one_of("method", method, tuple(METHODS))]
-    options = _own_options(way, settings)
-    _require_arguments(epsilon, seed, name, progress, training)
-    chosen = Settings.declare(method, {**way.defaults, **settings})
-    request = Request(
-        model=model,
-        data=data,
-        settings=chosen,
-        options=options,
-        epsilon=epsilon,
-        delta=delta,
-        noise_multiplier=noise_multiplier,
-        holdout=holdout,
-        ledger=ledger,
-        run_dir=run_dir,
-        seed=seed,
-        name=name,
-        panel=panel,
-        progress=progress,
-        training=training,
-    )
-    for key, reason in way.refuses.items():
-        if getattr(request, key) is not None:
-            raise ValueError(f"{key} does not go with method={method!r}{reason}.")
-    return way.fit(request)
+    privacy = {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier, "training": training}
+    books = {"ledger": ledger, "run_dir": run_dir, "seed": seed, "name": name, "progress": progress}
+    followed = {"holdout": holdout, "panel": panel}
+    request = _request(method, settings, model=model, data=data, **privacy, **books, **followed)
+    return METHODS[method].fit(request)
 
 
 def resume(
@@ -182,13 +150,20 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     return method.label(run, delta=delta)
 
 
-def _own_options(method: Method, settings: dict[str, Any]) -> dict[str, Any]:
-    """Take the settings that only this method has out of the others; those of other methods are refused."""
+def _request(method: str, settings: dict[str, Any], **arguments: Any) -> Request:
+    """Check the arguments of `fit`, before anything is charged."""
+    way = METHODS[_check.one_of("method", method, tuple(METHODS))]
     for other in METHODS.values():
-        foreign = [key for key in other.options if key in settings and key not in method.options]
+        foreign = [key for key in other.options if key in settings and key not in way.options]
         if foreign:
-            raise ValueError(f"{', '.join(foreign)}: for method={other.name!r} only, got method={method.name!r}.")
-    return {key: settings.pop(key) for key in method.options if key in settings}
+            raise ValueError(f"{', '.join(foreign)}: for method={other.name!r} only, got method={method!r}.")
+    options = {key: settings.pop(key) for key in way.options if key in settings}
+    _require_arguments(*(arguments[key] for key in ("epsilon", "seed", "name", "progress", "training")))
+    declared = Settings.declare(method, {**way.defaults, **settings})
+    for key, reason in way.refuses.items():
+        if arguments[key] is not None:
+            raise ValueError(f"{key} does not go with method={method!r}{reason}.")
+    return Request(settings=declared, options=options, **arguments)
 
 
 def _require_arguments(epsilon: Any, seed: Any, name: Any, progress: Any, training: Any) -> None:

@@ -160,7 +160,7 @@ def _is(held: Any, records: Tensor) -> bool:
 def _described(
     model: Model, names: tuple[str, ...], example: Tensors, trials: list[Trial], plate: str, draws: int
 ) -> Separated:
-    """Return the model's parts as a stand-in record shows them; they must trial the same in all other trials."""
+    """Return the model's parts as a stand-in record shows them; they must be the same in all other trials."""
     stand_in = trials[0]
     singles = [trial for trial in trials if trial.rows == 1]
     shared, own = _latents(stand_in, plate)
@@ -228,10 +228,10 @@ def _unknown(name: str, site: Site, others: list[Site], start: int) -> Unknown:
         raise ValueError(f"Site {name!r} ({site.line}) has no numbers: its shape is {tuple(site.value.shape)}.")
     transform = biject_to(site.fn.support)
     free = transform.inv(site.value)
-    trial = torch.linspace(-1.0, 1.0, max(1, free.numel())).reshape(free.shape).to(free)
+    points = torch.linspace(-1.0, 1.0, max(1, free.numel())).reshape(free.shape).to(free)
     for other in others:
         if other.value.shape != site.value.shape or not torch.allclose(
-            biject_to(other.fn.support)(trial), transform(trial)
+            biject_to(other.fn.support)(points), transform(points)
         ):
             raise ValueError(
                 f"The range of site {name!r} ({site.line}) changes from call to call, with the records or with other "
@@ -309,9 +309,9 @@ def _require_numbers(made: Separated, trial: Trial, singles: list[Run], together
     lost = (n for single in singles for n, density in single.terms.items() if bool(torch.isnan(density)))
     name = next(lost, next(iter(together.terms)))
     raise PrivacyError(
-        f"Records cannot be separated at site {name!r} ({trial.sites[name].line}): inside plate {made.plate!r} a record "
-        "has a density with others and none alone, or only alone, as when records are standardised by their own mean "
-        "and deviation. Standardise them before the fit, with public constants."
+        f"Records cannot be separated at site {name!r} ({trial.sites[name].line}): inside plate {made.plate!r} a "
+        "record has a density with others and none alone, or only alone, as when records are standardised by their own "
+        "mean and deviation. Standardise them before the fit, with public constants."
     )
 
 

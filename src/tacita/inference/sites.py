@@ -65,8 +65,8 @@ class Trial(Messenger):  # type: ignore[misc]
 
     def _pyro_param(self, msg: Any) -> None:
         raise PrivacyError(
-            f"Parameter {msg['name']!r} ({user_line()}) is to be learned but has no prior, so it has no posterior. Make it "
-            f"pyro.sample({msg['name']!r}, …)."
+            f"Parameter {msg['name']!r} ({user_line()}) is to be learned but has no prior, so it has no posterior. "
+            f"Make it pyro.sample({msg['name']!r}, …)."
         )
 
 
