@@ -53,7 +53,7 @@ class Box:
         return Gaussians(means, wide), Gaussians(-means, narrow)
 
     def holds(self, points: Gaussians) -> bool:
-        """Say whether all of them lie in the box, up to a millionth of each side that the bounds below allow for."""
+        """Return whether all of them lie in the box, up to the millionth of each side by which `extremes` widens it."""
         top, bottom = self.extremes()
         if points.means.shape[1] != self.dimension:
             raise ValueError(f"The box has {self.dimension} coordinates, the Gaussians {points.means.shape[1]}.")
@@ -65,7 +65,7 @@ class Box:
         """Return the Gaussians with every mean and scale moved into the box, no further than needed.
 
         What is not finite becomes a mean of zero and the lowest scale: a training that diverged lies in the box too,
-        since whether it diverges may hang on one record.
+        since whether it diverges may depend on one record.
         """
         middle, narrow = np.where(np.isfinite(means), means, 0.0), np.where(np.isfinite(scales), scales, self.low)
         return Gaussians(np.clip(middle, -self.bound, self.bound), np.clip(narrow, self.low, self.high))

@@ -1,8 +1,8 @@
-"""How often a fit's intervals hold the truth, found by simulation.
+"""How often a fit's intervals hold the truth, by simulation.
 
 A truth is drawn from the fitted posterior, responses are simulated from the model at that truth and at the records'
-own covariates, and the same fit with fresh noise is made of them. Over many such worlds, 95% intervals should hold the
-truth 95% of the time. The covariates are the real ones, so what is found is for the data's owner.
+covariates, and the same fit is repeated on them with fresh noise. Over many such worlds, 95% intervals should hold the
+truth 95% of the time. The covariates are the real ones, so the result is for the data's owner.
 """
 
 from __future__ import annotations
@@ -160,10 +160,10 @@ def _simulated(
     with isolated_pyro_session(), without_validation(), torch.no_grad():
         pyro.set_rng_seed(seed % 2**32)
         trace = poutine.trace(lambda: called(model, separated.names, tensors)).get_trace()
-    made = list(tensors)
+    simulated = list(tensors)
     for name, place in responses.items():
-        made[place] = trace.nodes[name]["value"].to(tensors[place].dtype)
-    return tuple(made)
+        simulated[place] = trace.nodes[name]["value"].to(tensors[place].dtype)
+    return tuple(simulated)
 
 
 def _held(result: Result, truth: Mapping[str, Tensor], level: float) -> tuple[Tensor, Tensor]:
@@ -184,7 +184,7 @@ def _held(result: Result, truth: Mapping[str, Tensor], level: float) -> tuple[Te
 def _summarised(separated: Separated, inside: Tensor, needed: Tensor, level: float) -> Coverage:
     by_world = inside.nanmean(1)
     share, count = float(by_world.mean()), len(by_world)
-    guess = (share * count + 1.0) / (count + 2.0)  # worlds that all agree leave doubt, too
+    guess = (share * count + 1.0) / (count + 2.0)  # some doubt is left even if all worlds agree
     sizes = [int(np.prod(u.shape)) for u in separated.unknowns]
     parts = torch.split(inside, sizes, dim=1)
     return Coverage(

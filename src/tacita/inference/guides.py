@@ -2,8 +2,8 @@
 
 A reparametrised guide turns public noise into a point: z = location + scale x noise. Its parameters' gradients all
 follow from the gradient of the likelihood at that one point, so only that gradient is taken from the data, clipped and
-noised; the rest is computed from it at no further cost (aligned gradients, Jälkö et al. 2023). In the private step's
-words: the model's parameter is the point, and the optimiser moves the guide and draws the next point.
+noised; the rest is computed from it at no further cost (aligned gradients, Jälkö et al. 2023). For the private step,
+the model's parameter is the point, and the optimiser moves the guide and draws the next point.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class Guide(nn.Module):
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Put scales that fell below the floor back on it, a hair above, where their gradients are not zero."""
+        """Raise scales that fell below the floor to slightly above it, where their gradients are not zero."""
         self.log_scale.clamp_(min=math.log(self.floor) + 1e-5)
 
     def draw(self, noise: Tensor) -> Tensor:
-        """Return the points that standard normal noise, along the last dimension, stands for."""
+        """Return the points for standard normal noise along the last dimension."""
         size = self.location.shape[-1]
         moved = noise[..., :size]
         if self.rank:
@@ -217,9 +217,9 @@ class Variational(PointOptimizer):
     def curvature_z_score(self, noise: float) -> Tensor:
         """Return how many times its standard error the curvature is that the gradients show, for each unknown.
 
-        It is the slope of a line through the gradients at all points, whose noise has a known size. What a guide says
-        of its scales rests on it: where it is small, they are what the noise made of them. Points follow the noise, so
-        even where there is no curvature it is positive: about 1.5, and seldom above 4 (Dickey & Fuller 1979).
+        It is the slope of a line through the gradients at all points, whose noise has a known size. A guide's scales
+        depend on it: where it is small, they are determined by the noise. Points follow the noise, so even without
+        curvature it is positive: about 1.5, and seldom above 4 (Dickey & Fuller 1979).
 
         Args:
             noise: The standard deviation of the noise on each gradient.
@@ -231,9 +231,9 @@ class Variational(PointOptimizer):
 
     def fitted(self) -> Guide:
         """Return the averaged guide; the newest one if there were too few steps for an average."""
-        made = Guide(self.guide.location.detach(), rank=self.guide.rank, floor=self.guide.floor)
-        made.load_state_dict(self.average if self.averaged else self.guide.state_dict())
-        return made.requires_grad_(False)
+        guide = Guide(self.guide.location.detach(), rank=self.guide.rank, floor=self.guide.floor)
+        guide.load_state_dict(self.average if self.averaged else self.guide.state_dict())
+        return guide.requires_grad_(False)
 
     @torch.no_grad()
     def _move(self) -> None:
@@ -253,7 +253,7 @@ class Variational(PointOptimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.guide.load_state_dict(state_dict["guide"])
         self.adam.load_state_dict(state_dict["adam"])
         self.average = {name: value.clone() for name, value in state_dict["average"].items()}
@@ -263,11 +263,11 @@ class Variational(PointOptimizer):
 
 
 class Langevin(PointOptimizer):
-    """Stochastic gradient Langevin dynamics whose noise is the private step's own (Wang et al. 2015).
+    """Stochastic gradient Langevin dynamics whose noise is that of the private step (Wang et al. 2015).
 
     The step size is the one at which the noise that privacy needs is the noise that Langevin dynamics wants:
     eta = (2 x sample rate / (noise multiplier x clip norm))². A smaller step would need noise on top, a larger one
-    would be too hot.
+    would sample a posterior that is too wide.
     """
 
     def __init__(self, point: nn.Parameter, log_prior: LogPrior, *, sample_rate: float, steps: int, keep: int) -> None:
@@ -295,5 +295,5 @@ class Langevin(PointOptimizer):
         return {"kept": self.kept, "taken": self.taken}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.kept, self.taken = state_dict["kept"].clone(), int(state_dict["taken"])

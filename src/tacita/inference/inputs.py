@@ -1,4 +1,4 @@
-"""Records in: whatever a caller passes, as tensors in the order of the model's arguments."""
+"""Convert whatever a caller passes as data to tensors, in the order of the model's arguments."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from tacita._guard import attempt, held, number_in
-from tacita.inference.terms import Separated
+from tacita.inference.terms import Separated, Tensors
 
 
-def tensors_of(data: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+def tensors_of(data: Any) -> tuple[Tensors, tuple[str, ...]]:
     """Return the model's arguments as tensors, and their names if they are passed by name."""
     names: tuple[str, ...] = ()
     if isinstance(data, Mapping):
@@ -35,21 +35,20 @@ def tensors_of(data: Any) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
 
 
 def _tensor(part: Any) -> Tensor:
-    if not isinstance(part, Tensor) and hasattr(part, "__array__"):  # pandas looks rows up by its own labels
+    if not isinstance(part, Tensor) and hasattr(part, "__array__"):  # pandas would index rows by its labels
         part = np.array(part)
     if not isinstance(part, list | tuple) and not (isinstance(part, np.ndarray) and part.dtype.kind in "OSU"):
         return torch.as_tensor(part).detach()
     with held():
-        made = attempt(torch.as_tensor, part)
-        return _cell_by_cell(part) if made is None or made.is_complex() else made.detach()
+        tensor = attempt(torch.as_tensor, part)
+        return _cell_by_cell(part) if tensor is None or tensor.is_complex() else tensor.detach()
 
 
 def _cell_by_cell(part: Any) -> Tensor:
-    """Return the numbers in a part of which some cells are none; each is read by itself and changes no other.
+    """Return the numbers of a part in which some cells are not numbers; each cell is read independently of the others.
 
-    Such a cell, and every cell of a row that is not shaped like most, is NaN. Whole numbers and truth values stay what
-    they are, as a model may take nothing else: there it is the lowest whole number, which is no place in a table, or
-    false.
+    Such a cell, and every cell of a row whose shape differs from most, becomes NaN. Integers and booleans keep their
+    type, as a model may accept nothing else: there it becomes the lowest integer, which is not a valid index, or False.
     """
     rows = [attempt(lambda row: np.array(row, dtype=object), row) for row in part]
     shapes = Counter(row.shape for row in rows if row is not None)
@@ -61,11 +60,10 @@ def _cell_by_cell(part: Any) -> Tensor:
     if not kinds:
         raise TypeError
     kind, missing = _KINDS[next(kind for kind in _KINDS if kind in kinds)]
-    made = torch.tensor([missing if cell is None else cell for cell in cells], dtype=kind)
-    return made.reshape(len(rows), *shape)
+    return torch.tensor([missing if cell is None else cell for cell in cells], dtype=kind).reshape(len(rows), *shape)
 
 
-_KINDS: dict[type, tuple[torch.dtype, float]] = {  # the first that is among the cells is that of all
+_KINDS: dict[type, tuple[torch.dtype, float]] = {  # the first type among the cells is used for all
     float: (torch.float64, math.nan),
     int: (torch.int64, -(2**63)),
     bool: (torch.bool, False),
@@ -73,12 +71,24 @@ _KINDS: dict[type, tuple[torch.dtype, float]] = {  # the first that is among the
 
 
 def _stored(number: Any) -> Any:
-    """Return a number, None if it is a whole one that no tensor holds."""
+    """Return a number, or None for an integer that does not fit a tensor."""
     return None if isinstance(number, int) and not -(2**63) < number < 2**63 else number
 
 
-def records_like(separated: Separated, data: Any, what: str) -> tuple[Tensor, ...]:
-    """Return further records in the order of the model's arguments; they must be of the kind that it was fitted to."""
+def records_like(separated: Separated, data: Any, what: str) -> Tensors:
+    """Return further records in the order of the model's arguments; they must look like the data.
+
+    Args:
+        separated: The model.
+        data: The records, passed as the data were.
+        what: The argument's name, for messages.
+
+    Returns:
+        The records as tensors.
+
+    Raises:
+        ValueError: If they are passed in another way, or differ in shape or type.
+    """
     tensors, names = tensors_of(data)
     if sorted(names) != sorted(separated.names):
         given = ", ".join(map(repr, separated.names))

@@ -209,7 +209,7 @@ def _replayed(
     count, complete, one_step = len(without.means), replays.pairs == ALL, released.one_step
     every = Gaussians(np.repeat(released.fitted.means, count, 0), np.repeat(released.fitted.scales, count, 0))
     cost = final_samples_cost(every, without, samples=samples, delta=delta, box=replays.box, complete=complete)
-    own = np.clip(
+    epsilons = np.clip(
         pair_epsilons(pair_costs(every, without, samples=samples), delta=delta),
         SMALLEST_EPSILON,
         cost.worst_case.epsilon,
@@ -229,7 +229,7 @@ def _replayed(
         readings,
         typical=tuple(typical),
         panels=f"The fit was replayed without each of the {count} records of these data" if complete else drawn,
-        percentiles=percentiles(own),
+        percentiles=percentiles(epsilons),
         checks=tuple(checks),
         facts=readings.facts if complete else (*readings.facts, ("Seen in the replays", seen)),
     )

@@ -31,7 +31,7 @@ class OneStep:
         self.infinite: Floats = np.full((len(ONE_STEP_ORDERS), len(different)), np.inf)
 
     def __call__(self, optimizer: Variational, sample: Any) -> None:
-        """Note what the coming step costs each record, by itself."""
+        """Record what the next step alone costs each record."""
         try:
             pair = [self.after(optimizer, g) for g in self.alternatives(optimizer, sample)]
             self.costs.append(subsampled_gaussian_costs(ONE_STEP_ORDERS, *pair, sample_rate=self.settings.sample_rate))
@@ -49,14 +49,14 @@ class OneStep:
         point, total = optimizer.point.detach(), optimizer.point.grad
         if total is None:
             raise ValueError("There is no gradient to step along.")
-        with torch.random.fork_rng(devices=[]):  # the fit's own draws stay what they are
-            own = -self.gradients(point, self.records).double()
-        norms = own.norm(dim=1, keepdim=True)
+        with torch.random.fork_rng(devices=[]):  # leaves the draws of the fit unchanged
+            clipped = -self.gradients(point, self.records).double()
+        norms = clipped.norm(dim=1, keepdim=True)
         factors = (self.settings.clip_norm / norms.clamp_min(1e-300)).clamp_max(1.0)
-        own = torch.where(norms.isfinite(), own * factors, 0.0)
+        clipped = torch.where(norms.isfinite(), clipped * factors, 0.0)
         inside = torch.from_numpy(np.isin(self.indices, sample))[:, None]
-        without = total.double() - torch.where(inside, own, 0.0)
-        return without + own, without
+        without = total.double() - torch.where(inside, clipped, 0.0)
+        return without + clipped, without
 
     @staticmethod
     @torch.no_grad()

@@ -5,13 +5,13 @@
     pairs/           the posterior without one record, a file for each
     posterior.npz    the released draws, by site
 
-One randomness, fixed by a seed before the data are looked at, drives the released fit and every replay: coins, and the
-draws of a record's own unknowns, belong to records, so leaving one out changes nothing for the others, and two
-trainings differ by one record alone. It need not be secret: what protects is the randomness of the draws, and that is
+The released fit and every replay use the same randomness, fixed by a seed before the data are read. Coins, and draws
+of a record's own unknowns, belong to records, so leaving one out changes nothing for the others, and two trainings
+differ by one record alone. The seed need not be secret: the protection comes from the randomness of the draws, which is
 not kept.
 
-One charge pays for one set of draws. The ledger is told just before they are made; if they are lost after that, be it
-in a crash, they are not made again.
+One charge pays for one set of draws. An event is written to the ledger just before they are made; if they are lost
+after that, for instance in a crash, they are not made again.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Release:
         return (Gaussians(means, scales) if box is None else box.project(means, scales)), tuple(elbo)
 
     def _charge(self, book: Ledger) -> None:
-        """Charge the draws, once: a release that was charged and not begun is made at no further cost."""
+        """Charge the draws, once: a release that was charged and not started costs nothing further."""
         if self.head and not book.contains(self.head):
             raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
         mark, seeded = self.random.fingerprint, self.random.seeded

@@ -30,7 +30,7 @@ class Posterior:
         separated: The model.
         released: Draws that were released, flat and unconstrained, shape (samples, size).
         location: The mean of the Gaussian over the unconstrained unknowns; None if only draws are released.
-        covariance: Its covariance, the fit's own noise included; None likewise.
+        covariance: Its covariance, including the noise of the fit; None if only draws are released.
     """
 
     separated: Separated
@@ -146,7 +146,7 @@ class Result:
 
     posterior: Posterior
     method: str
-    made: Label
+    privacy_label: Label
     elbo: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -160,11 +160,11 @@ class Result:
     @property
     def guarantee(self) -> Guarantee:
         """The worst case of everything that the fit released."""
-        return self.made.worst
+        return self.privacy_label.worst
 
     def label(self) -> Label:
         """Return the privacy label."""
-        return self.made
+        return self.privacy_label
 
     def draws(self, *, seed: int = 0) -> dict[str, Tensor]:
         """Return the draws that figures are read from: many where they are free, else the released ones."""
@@ -182,7 +182,7 @@ class Result:
         """Return the posterior as ArviZ's InferenceData: one chain, the released draws."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # it tells of its next version once a day
+                warnings.simplefilter("ignore", FutureWarning)  # ArviZ announces its next version once a day
                 import arviz
         except ImportError as error:
             raise _check.missing("ArviZ output needs ArviZ", "bayes") from error

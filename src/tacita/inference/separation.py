@@ -1,14 +1,14 @@
 """A Pyro model taken apart: a prior over what all records share, and one likelihood term for each record.
 
 A fit runs the model on one record at a time, so a record's term cannot depend on another record unless the model keeps
-something from call to call. Before a fit, and before anything is charged, the model is checked. It is called with
-public stand-ins alone, of one, two and three rows, together and one at a time: their terms must add up to its own
-density, and they must have the same density in the end as in the beginning. A model that fails is refused with the site
-and its line, and so is one that makes no number of a stand-in alone and does of several, as where records are divided
-by their own deviation. The model is called with no record, so none decides whether it is taken; records are only
-compared with what it holds, which may be no copy of them all. The check compares what it sees: a model that computes
-with several records only where they are unlike every stand-in is taken, and one that is written to start keeping
-records later on is not found out.
+state between calls. The model is checked before a fit, and before anything is charged. It is called with public
+stand-ins alone, of one, two and three rows, together and one at a time: their terms must add up to the density of all,
+and the same stand-ins must have the same density at the end as at the beginning. A model that fails is refused with the
+site and its line. So is a model whose density is NaN for a single stand-in but not for several, as when records are
+divided by their standard deviation. The model is called with no record, so acceptance depends on none; records are only
+compared with what the model refers to, which must not be a copy of all of them. The check covers what it observes: it
+accepts a model that combines records only where they differ from every stand-in, and does not detect a model that is
+written to start keeping records later.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ def separate(model: Model, tensors: Tensors, names: tuple[str, ...] = (), *, dra
         names: The model's argument for each tensor; () to pass them by place.
         draws: Draws that average out a record's own continuous unknowns.
 
+    Returns:
+        The model as its prior and its records' terms.
+
     Raises:
         PrivacyError: If records cannot be separated; the message names the site, the plate and the line.
         ValueError: If the model fails, or holds what cannot be inferred.
@@ -65,26 +68,27 @@ def separate(model: Model, tensors: Tensors, names: tuple[str, ...] = (), *, dra
     with isolated_pyro_session(), held():
         public = StandIns(model, names, tensors)
         public.require_unchanged()
-        trials = [one.trial for one in public.made]
-        made = _described(model, names, public.example, trials, record_plate(trials), draws)
+        trials = [one.trial for one in public.stand_ins]
+        separated = _describe(model, names, public.example, trials, record_plate(trials), draws)
         for one in public.full:
             with tolerate_errors() if one.wide else contextlib.nullcontext():
-                _require_separable(made, one)
-        _require_differentiable(made, public.full[0].batch)
+                _require_separable(separated, one)
+        _require_differentiable(separated, public.full[0].batch)
         public.require_unchanged()
         _require_empty_store()
-    return made
+    return separated
 
 
-def start_of(made: Separated) -> Tensor:
+def start_of(separated: Separated) -> Tensor:
     """Return where a fit starts: the means of the priors, or the middle of the range where a mean is not finite."""
-    start = torch.zeros(made.size)
-    flat = start.clone()
-    trial = Trial()
+    flat, trial = torch.zeros(separated.size), Trial()
     with isolated_pyro_session(), without_validation(), torch.no_grad():
-        for u in made.unknowns:  # one after the other, as a prior may be built on those before it
-            with trial, Run(made.values(flat), {x.name for x in made.unknowns}, made.plate, made.drawn):
-                called(made.model, made.names, tuple(t.unsqueeze(0) for t in made.example))
+        for u in separated.unknowns:  # one after the other, as a prior may be built on those before it
+            with (
+                trial,
+                Run(separated.values(flat), {x.name for x in separated.unknowns}, separated.plate, separated.drawn),
+            ):
+                called(separated.model, separated.names, tuple(t.unsqueeze(0) for t in separated.example))
             try:
                 free = u.transform.inv(trial.sites[u.name].fn.mean.expand(u.shape)).reshape(-1)
             except (NotImplementedError, AttributeError, RuntimeError):
@@ -105,7 +109,7 @@ def _require_empty_store() -> None:
 def _require_arguments(model: Model, names: tuple[str, ...], tensors: Tensors) -> None:
     try:
         signature = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
-    except (TypeError, ValueError):  # written in another language
+    except (TypeError, ValueError):  # not written in Python
         return
     try:
         called(signature.bind, names, tensors)
@@ -120,7 +124,7 @@ def _require_arguments(model: Model, names: tuple[str, ...], tensors: Tensors) -
 def _require_not_held(model: Model, tensors: Tensors) -> None:
     """Refuse a model that refers to the records beside its arguments, as far as can be seen from outside."""
     for name, referred in _references(model).items():
-        if any(_is(leaf, t) for leaf in tree_leaves(referred) for t in tensors):
+        if any(_is_copy(leaf, t) for leaf in tree_leaves(referred) for t in tensors):
             raise PrivacyError(
                 f"The model holds the records themselves, as {name!r}, so every record's term may depend on all of "
                 "them: pass them as arguments only."
@@ -142,7 +146,7 @@ def _references(model: Model) -> dict[str, Any]:
     return found
 
 
-def _is(held: Any, records: Tensor) -> bool:
+def _is_copy(held: Any, records: Tensor) -> bool:
     """Return whether this is the records' own memory, or a copy of them, perhaps in another precision."""
     compared = records.numel() > PROBES  # a few numbers may be equal by chance
     if isinstance(held, Tensor) and held.layout == torch.strided:
@@ -150,24 +154,24 @@ def _is(held: Any, records: Tensor) -> bool:
             compared and held.shape == records.shape and torch.equal(held.to(records), records)
         )
     if isinstance(held, np.ndarray) and held.dtype.kind in "biuf":
-        own = records.numpy()
-        return np.may_share_memory(held, own) or (
-            compared and held.shape == own.shape and np.array_equal(held.astype(own.dtype), own)
+        array = records.numpy()
+        return np.may_share_memory(held, array) or (
+            compared and held.shape == array.shape and np.array_equal(held.astype(array.dtype), array)
         )
     return False
 
 
-def _described(
+def _describe(
     model: Model, names: tuple[str, ...], example: Tensors, trials: list[Trial], plate: str, draws: int
 ) -> Separated:
     """Return the model's parts as a stand-in record shows them; they must be the same in all other trials."""
     stand_in = trials[0]
     singles = [trial for trial in trials if trial.rows == 1]
-    shared, own = _latents(stand_in, plate)
+    shared, local = _latents(stand_in, plate)
     for trial in trials:
         others = _latents(trial, plate)
-        if set(others[0]) != set(shared) or (trial.rows == 1 and set(others[1]) != set(own)):
-            odd = min(set(others[0]) ^ set(shared) or set(others[1]) ^ set(own))
+        if set(others[0]) != set(shared) or (trial.rows == 1 and set(others[1]) != set(local)):
+            odd = min(set(others[0]) ^ set(shared) or set(others[1]) ^ set(local))
             line = (trial if odd in trial.sites else stand_in).sites[odd].line
             raise PrivacyError(
                 f"Site {odd!r} ({line}) is sampled with some records and not with others; every call must sample the "
@@ -183,16 +187,16 @@ def _described(
         unknowns.append(_unknown(name, site, [trial.sites[name] for trial in trials], start))
         start = unknowns[-1].place.stop
     discrete = tuple(
-        (n, _support(n, s, [trial.sites[n] for trial in singles])) for n, s in own.items() if s.fn.support.is_discrete
+        (n, _support(n, s, [trial.sites[n] for trial in singles])) for n, s in local.items() if s.fn.support.is_discrete
     )
     if math.prod(len(values) for _, values in discrete) > _COMBINATIONS:
         raise ValueError(
             f"A record's own discrete unknowns in plate {plate!r} take more than {_COMBINATIONS} combinations of "
-            f"values: {', '.join(f'{n!r} ({own[n].line})' for n, _ in discrete)}. Sum them out in the model."
+            f"values: {', '.join(f'{n!r} ({local[n].line})' for n, _ in discrete)}. Sum them out in the model."
         )
-    drawn = tuple(n for n, s in own.items() if not s.fn.support.is_discrete)
+    drawn = tuple(n for n, s in local.items() if not s.fn.support.is_discrete)
     for name in drawn:
-        _require_drawable(name, own[name])
+        _require_drawable(name, local[name])
     return Separated(model, tuple(unknowns), names, plate, discrete, drawn, draws, example)
 
 
@@ -262,20 +266,22 @@ def _support(name: str, site: Site, others: list[Site]) -> Tensor:
     return torch.as_tensor(values).reshape(len(values), *values.shape[len(site.fn.batch_shape) + 1 :])
 
 
-def _require_separable(made: Separated, stand_in: StandIn) -> None:
+def _require_separable(separated: Separated, stand_in: StandIn) -> None:
     """Refuse unless the density of a few stand-ins is the prior times one factor for each, and each factor its own.
 
     What is a number together must be one alone, and priors must be. Other densities that are not numbers are not
     compared.
     """
     generator, trial, few = np.random.default_rng(5), stand_in.trial, stand_in.batch
-    own = [trial.sites.get(name) for name in (*(n for n, _ in made.discrete), *made.drawn)]
-    looped = any(site is None or site.frames[made.plate] is None for site in own)
+    local = [trial.sites.get(name) for name in (*(n for n, _ in separated.discrete), *separated.drawn)]
+    looped = any(site is None or site.frames[separated.plate] is None for site in local)
     for _ in range(2):
-        flat = torch.as_tensor(0.5 * generator.standard_normal(made.size), dtype=torch.get_default_dtype())
-        values = {**made.values(flat), **{name: support[0] for name, support in made.discrete}}
+        flat = torch.as_tensor(0.5 * generator.standard_normal(separated.size), dtype=torch.get_default_dtype())
+        values = {**separated.values(flat), **{name: support[0] for name, support in separated.discrete}}
         together, *singles = (
-            _one(made, {**values, **({} if looped else _drawn(made, trial, rows))}, tuple(t[rows] for t in few))
+            _run_on(
+                separated, {**values, **({} if looped else _drawn(separated, trial, rows))}, tuple(t[rows] for t in few)
+            )
             for rows in (range(PROBES), *([i] for i in range(PROBES)))
         )
         for name, density in together.priors.items():
@@ -286,22 +292,22 @@ def _require_separable(made: Separated, stand_in: StandIn) -> None:
                     f"The prior of {name!r} ({trial.sites[name].line}) changes with the records. A prior is fixed "
                     "before the data are seen: use public constants."
                 )
-        _require_numbers(made, trial, singles, together)
+        _require_numbers(separated, trial, singles, together)
         if not looped:  # a record's own sites in a loop have other names from record to record
-            _require_sum(made, trial, singles, together, 100.0 * _TOLERANCE if stand_in.wide else _TOLERANCE)
+            _require_sum(separated, trial, singles, together, 100.0 * _TOLERANCE if stand_in.wide else _TOLERANCE)
 
 
-def _drawn(made: Separated, trial: Trial, rows: Sequence[int]) -> dict[str, Tensor]:
-    """Return values of the records' own continuous sites: those of these rows when the model was looked at."""
+def _drawn(separated: Separated, trial: Trial, rows: Sequence[int]) -> dict[str, Tensor]:
+    """Return values of the records' own continuous sites: those of these rows in the trial run."""
     values = {}
-    for name in made.drawn:
+    for name in separated.drawn:
         site = trial.sites[name]
-        axis = site.value.dim() - site.fn.event_dim + int(site.frames[made.plate] or 0)
+        axis = site.value.dim() - site.fn.event_dim + int(site.frames[separated.plate] or 0)
         values[name] = site.value.index_select(axis, torch.tensor(list(rows)))
     return values
 
 
-def _require_numbers(made: Separated, trial: Trial, singles: list[Run], together: Run) -> None:
+def _require_numbers(separated: Separated, trial: Trial, singles: list[Run], together: Run) -> None:
     """Refuse if stand-ins have a density together and one of them has none alone, or the other way round."""
     alone = torch.stack([single.term for single in singles]).sum()  # infinite terms of both signs make no number
     if bool(torch.isnan(alone)) == bool(torch.isnan(together.term)):
@@ -309,45 +315,45 @@ def _require_numbers(made: Separated, trial: Trial, singles: list[Run], together
     lost = (n for single in singles for n, density in single.terms.items() if bool(torch.isnan(density)))
     name = next(lost, next(iter(together.terms)))
     raise PrivacyError(
-        f"Records cannot be separated at site {name!r} ({trial.sites[name].line}): inside plate {made.plate!r} a "
+        f"Records cannot be separated at site {name!r} ({trial.sites[name].line}): inside plate {separated.plate!r} a "
         "record has a density with others and none alone, or only alone, as when records are standardised by their own "
         "mean and deviation. Standardise them before the fit, with public constants."
     )
 
 
-def _require_sum(made: Separated, trial: Trial, singles: list[Run], together: Run, tolerance: float) -> None:
+def _require_sum(separated: Separated, trial: Trial, singles: list[Run], together: Run, tolerance: float) -> None:
     same = all(single.terms.keys() == together.terms.keys() for single in singles)  # not so in a loop over a plate
     for name, density in together.terms.items():
         if same and not _add_up([single.terms[name] for single in singles], density, tolerance):
             raise PrivacyError(
-                f"Records cannot be separated at site {name!r} ({trial.sites[name].line}): inside plate {made.plate!r} "
-                "a record's density changes with the other records, as when they are centred or scaled by their own "
-                "mean. Use public constants."
+                f"Records cannot be separated at site {name!r} ({trial.sites[name].line}): inside plate "
+                f"{separated.plate!r} a record's density changes with the other records, as when they are centred or "
+                "scaled by their own mean. Use public constants."
             )
     if not _add_up([single.term for single in singles], together.term, tolerance):
         raise PrivacyError(
-            f"Records cannot be separated: their terms in plate {made.plate!r} ({trial.plates[made.plate][1]}) do not "
-            "add up to the density of the whole. Use public constants inside it."
+            f"Records cannot be separated: their terms in plate {separated.plate!r} "
+            f"({trial.plates[separated.plate][1]}) do not add up to the density of the whole. Use public constants inside it."
         )
 
 
-def _one(made: Separated, values: Mapping[str, Tensor], batch: Tensors) -> Run:
-    run = Run(values, {u.name for u in made.unknowns}, made.plate, ())
+def _run_on(separated: Separated, values: Mapping[str, Tensor], batch: Tensors) -> Run:
+    run = Run(values, {u.name for u in separated.unknowns}, separated.plate, ())
     with model_errors(Trial(), len(batch[0])), without_validation(), torch.no_grad(), run:
-        called(made.model, made.names, batch)
+        called(separated.model, separated.names, batch)
     return run
 
 
-def _require_differentiable(made: Separated, few: Tensors) -> None:
-    flat = torch.zeros(made.size)
+def _require_differentiable(separated: Separated, few: Tensors) -> None:
+    flat = torch.zeros(separated.size)
     with model_errors(Trial(), 1):
-        vmap(grad(made.log_likelihood), in_dims=(None, 0), randomness="different")(flat, few)
-        grad(made.log_prior)(flat)
+        vmap(grad(separated.log_likelihood), in_dims=(None, 0), randomness="different")(flat, few)
+        grad(separated.log_prior)(flat)
 
 
 @contextlib.contextmanager
 def _no_performance_warning() -> Iterator[None]:
-    """Say nothing of operations that run record by record."""
+    """Silence the warning about operations that run record by record."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         yield

@@ -45,13 +45,13 @@ class StandIn:
 class StandIns:
     """Public stand-ins for one, two and three records, which the model is called with instead of records.
 
-    They are zeros, which it must run on, and numbers that differ from record to record, if it runs on those: fractions,
-    on which a kept factor shows, tens, for models that are no number below, and a large number beside small ones, of
-    either sign.
+    They are zeros, on which it must run, and numbers that differ from record to record, if it runs on those: fractions,
+    which reveal a factor kept from an earlier call; tens, for models that are NaN below; and a large number beside
+    small ones, of either sign.
     """
 
     def __init__(self, model: Model, names: tuple[str, ...], tensors: Tensors) -> None:
-        self.model, self.names, self.made = model, names, list[StandIn]()
+        self.model, self.names, self.stand_ins = model, names, list[StandIn]()
         zeros = [tuple(t.new_zeros((rows, *t.shape[1:])) for t in tensors) for rows in range(1, PROBES + 1)]
         self._add(zeros)
         self.example = tuple(t[0] for t in zeros[0])
@@ -64,8 +64,8 @@ class StandIns:
 
     @property
     def full(self) -> list[StandIn]:
-        """The stand-ins that are as many as are tried at a time."""
-        return [one for one in self.made if len(one.batch[0]) == PROBES]
+        """The stand-ins of `PROBES` rows."""
+        return [one for one in self.stand_ins if len(one.batch[0]) == PROBES]
 
     def _add(self, batches: list[Tensors], *, wide: bool = False) -> None:
         tracked = tree_map(lambda t: t.clone().requires_grad_(torch.is_floating_point(t)), batches)
@@ -76,7 +76,7 @@ class StandIns:
             again, densities = self._again(batch, values)
             self._require_untouched(again, densities, tracked)
             known = {name: float(density.detach()) for name, density in densities.items()}
-            self.made.append(StandIn(batch, values, again, known, wide))
+            self.stand_ins.append(StandIn(batch, values, again, known, wide))
 
     def _again(self, batch: Tensors, values: dict[str, Tensor]) -> tuple[Trial, dict[str, Tensor]]:
         """Return the sites and their densities at these values."""
@@ -97,7 +97,7 @@ class StandIns:
 
     def require_unchanged(self) -> None:
         """Refuse if a stand-in no longer has the densities that it had at first."""
-        for one in self.made:
+        for one in self.stand_ins:
             try:
                 with torch.no_grad():
                     trial, after = self._again(one.batch, one.values)
@@ -118,9 +118,9 @@ class StandIns:
 
 
 def _different(zeros: Tensor, largest: float, whole: int) -> Tensor:
-    """Return different numbers up to the largest, in no order; of whole ones `whole` first, and then half of it.
+    """Return distinct unsorted numbers up to the largest; for integers `whole` in the first row, half of it below.
 
-    Of wide ones the first record's are of the largest's size, and the others' below one.
+    For wide stand-ins the first record's numbers are as large as `largest`, and the others' are below one.
     """
     if torch.is_floating_point(zeros):
         size = 1.0 if abs(largest) >= WIDE else largest
@@ -129,9 +129,9 @@ def _different(zeros: Tensor, largest: float, whole: int) -> Tensor:
     return torch.cat([zeros[:1] + whole, zeros[1:] + whole // 2]).to(zeros)
 
 
-def _nodes(made: Tensor) -> set[Any]:
+def _nodes(tensor: Tensor) -> set[Any]:
     """Return the steps by which a tensor was computed from tracked ones."""
-    seen, left = set(), [made.grad_fn]
+    seen, left = set(), [tensor.grad_fn]
     while left:
         node = left.pop()
         if node is not None and node not in seen:

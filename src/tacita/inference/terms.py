@@ -112,8 +112,8 @@ def called(model: Model, names: tuple[str, ...], tensors: Tensors) -> Any:
 
 @contextlib.contextmanager
 def without_validation() -> Iterator[None]:
-    """Leave out Pyro's checks of values, which have no per-record form and print what they find."""
-    before = torch.distributions.Distribution._validate_args  # PyTorch's own setting, which Pyro would not put back
+    """Disable Pyro's checks of values, which cannot be vectorised over records and print values."""
+    before = torch.distributions.Distribution._validate_args  # PyTorch's setting, which Pyro does not restore
     try:
         with pyro.validation_enabled(False):
             yield
@@ -154,14 +154,14 @@ class Run(Messenger):  # type: ignore[misc]
     def _pyro_post_sample(self, msg: Any) -> None:
         if site_is_subsample(msg) or msg["infer"].get("_deterministic") or msg["name"] in self.drawn:
             return
-        own = any(frame.name == self.plate for frame in msg["cond_indep_stack"])
-        if self.wanted[own]:
+        local = any(frame.name == self.plate for frame in msg["cond_indep_stack"])
+        if self.wanted[local]:
             density = scale_and_mask(msg["fn"].log_prob(msg["value"]), msg["scale"], msg["mask"]).sum()
-            (self.terms if own else self.priors)[msg["name"]] = density
+            (self.terms if local else self.priors)[msg["name"]] = density
 
 
 class FreshDraws(TorchFunctionMode):
-    """Make in-place draws out of place: distributions use them, and they have no per-record form."""
+    """Replace the in-place draws of distributions by out-of-place ones, which can be vectorised over records."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.normal_ and len(args) == 1 and not kwargs:

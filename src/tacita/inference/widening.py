@@ -1,9 +1,9 @@
-"""How far a fit's answer is from where its steps were heading, and so by how much to widen its intervals.
+"""How far a fit ends from the optimum of its objective, and so by how much to widen its intervals.
 
 The noise of the private steps is known, and so is everything that the optimiser does with it. So the fit is repeated on
-gradients that are made up: those of a Gaussian posterior with the fitted location and scales, with noise of the same
-size, from the same start, by the same steps. How far such fits end from their known answer is how far the real one may
-be from its own. Nothing but the private result is used, so this costs nothing.
+simulated gradients: those of a Gaussian posterior with the fitted location and scales, with noise of the same
+size, from the same start, by the same steps. How far such fits end from their known optimum estimates how far the
+real one ends from its optimum. Nothing but the private result is used, so this costs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tacita.inference.guides import Guide, Variational
 
 REPEATS = 64
-SEED = 6_021_023  # of the made-up gradients: they protect nobody, and the same fit must always get the same warning
+SEED = 6_021_023  # of the simulated gradients: they protect nobody, and the same fit must always get the same warning
 UNSETTLED = (
     "The fit had not settled when it ended: fits like it, on made-up gradients, stop short of where they should. Take "
     "more steps or a larger learning_rate"
@@ -59,7 +59,7 @@ class Errors:
     curvature_z_score: float
 
     def widened(self, guide: Guide) -> Tensor:
-        """Return the covariance of a fitted guide with the error of its own fit; never less than the guide's own."""
+        """Return the covariance of a fitted guide with the error of the fit; never below the guide's covariance."""
         root = self.stretch.sqrt()
         return root[:, None] * guide.covariance() * root + self.square
 
@@ -83,9 +83,9 @@ class Errors:
 
 
 def estimate_errors(optimizer: Variational, noise: float) -> Errors:
-    """Return the errors of fits like the one that an optimiser has made.
+    """Return the errors of fits like the one that an optimiser has finished.
 
-    The made-up gradients are those of the fitted Gaussian, so what the guide does not see, such as dependence between
+    The simulated gradients are those of the fitted Gaussian, so what the guide does not see, such as dependence between
     unknowns that it takes to be independent, is not in the errors either. Their noise is the privacy's, plus that of
     sampling records, whose covariance is the curvature over the sample rate where the model fits.
 

@@ -1,4 +1,4 @@
-"""Work spread over forked processes, which end with the first one."""
+"""Spread work over forked processes, which end with their parent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spread(work: Work, items: list[int], workers: int) -> Generator[tuple[int, d
         for k in range(count):
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(target=_serve, args=(work, items[k::count], sender, [*running, receiver]))
-            with warnings.catch_warnings():  # newer Pythons warn of threads, of which the child uses none
+            with warnings.catch_warnings():  # newer Pythons warn of threads, which the child does not use
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
             running[receiver] = process
@@ -53,10 +53,10 @@ def spread(work: Work, items: list[int], workers: int) -> Generator[tuple[int, d
 
 
 def _serve(work: Work, items: list[int], sender: Any, inherited: list[Any]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process is interrupted, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in inherited:
-        end.close()  # so that this process cannot outlive the first
+        end.close()  # so that this process cannot outlive its parent
     for item in items:
         try:
             result: Any = work(item)

@@ -104,7 +104,7 @@ class PrivateSteps(Method):
         (separated, tensors), settings = request.separated(), request.settings
         document, found = run.document()["fit"], document_of(separated, {})
         if any(document[key] != found[key] for key in ("unknowns", "plate")):
-            raise PrivacyError("This is not the model that the run was begun with: its unknowns or its plate differ.")
+            raise PrivacyError("This is not the model that the run was started with: its unknowns or its plate differ.")
         evidence, optimizer = self.parts(separated, settings, None)
         with seeded_draws(None):
             private = PrivateTraining.resume(
@@ -118,7 +118,7 @@ class PrivateSteps(Method):
             )
             declared = ("sample_rate", "steps", "clip_norm")
             if any(getattr(settings, name) != getattr(private.plan, name) for name in declared):
-                raise PrivacyError("The settings in run.json are not those that the run was begun with.")
+                raise PrivacyError("The settings in run.json are not those that the run was started with.")
             return self._finish(private, separated, settings, request.progress, None)
 
     def label(self, run: Run, *, delta: float | None) -> Label:
