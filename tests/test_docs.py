@@ -15,11 +15,15 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def name(page):
+    return str(page.relative_to(ROOT))
+
+
 def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name)
 def test_python_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
@@ -33,7 +37,7 @@ def test_the_tutorial_on_adult_runs(tmp_path, monkeypatch, capsys):
     if not os.path.isdir(os.path.join(os.environ.get("TACITA_DATA", ""), "adult")):
         pytest.skip("adult is not at hand: set TACITA_DATA to a folder that holds it")
     monkeypatch.chdir(tmp_path)
-    page, names = ROOT / "docs" / "examples" / "inference.md", {}
+    page, names = ROOT / "docs" / "tutorials" / "adult-posterior.md", {}
     for _, _, _, text in FENCE.findall(page.read_text()):
         exec(compile(text.replace("worlds=12", "worlds=2"), str(page), "exec"), names)
     assert names["result"].guarantee.epsilon <= 0.5
@@ -71,7 +75,7 @@ def test_every_fence_is_one_that_the_site_understands():
                 assert re.fullmatch(r'```(\w+( title="[^"]+")?)?|``` \{ \.\w+( [\w-]+="[^"]*")* \}', line), (page, line)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=name)
 def test_commands_run(page, tmp_path, monkeypatch, capfd):
     """The commands of one page, in order, in one folder, in this process: starting Python takes longer than most."""
     write_files(page, tmp_path)
