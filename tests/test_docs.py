@@ -8,8 +8,11 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from typer.main import get_command
 
-from tacita.cli import main
+import tacita
+from tacita.cli import app, main
+from tacita.cli.kinds import KINDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -91,6 +94,34 @@ def test_commands_run(page, tmp_path, monkeypatch, capfd):
         with pytest.raises(SystemExit) as end:
             main()
         assert end.value.code == 0, f"{command}: {capfd.readouterr().err}"
+
+
+def test_the_reference_has_every_command_and_option():
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+
+    def walk(command, name):
+        for option in command.params:
+            for spelling in (*option.opts, *option.secondary_opts):
+                assert not spelling.startswith("--") or f"`{spelling}" in page, (name, spelling)
+        for part, child in getattr(command, "commands", {}).items():
+            assert f"`tacita{name} {part}" in page
+            walk(child, f"{name} {part}")
+
+    for part, child in get_command(app).commands.items():
+        assert f"`tacita {part}`" in page
+        walk(child, f" {part}")
+
+
+def test_every_page_is_a_tutorial_a_guide_a_reference_or_an_explanation():
+    folders = {name(page).split("/")[1] for page in PAGES[1:]}
+    assert folders == {"index.md", "tutorials", "how-to", "reference", "explanation"}
+
+
+def test_the_reference_has_every_name_of_the_front_door_and_every_kind_of_run():
+    front = (ROOT / "docs" / "reference" / "api" / "index.md").read_text()
+    assert [n for n in tacita.__all__ if n not in ("__version__", "report") and n not in front] == []
+    kinds = (ROOT / "docs" / "reference" / "run-directory.md").read_text()
+    assert [n for n in KINDS if f"| `{n}` |" not in kinds] == []
 
 
 def test_pages_name_no_machine_paths():
