@@ -45,10 +45,10 @@ def test_f4_a_chosen_seed_is_stamped_and_f5_refused_a_second_time(blobs, tmp_pat
 
 
 def test_runs_without_a_seed_differ_and_runs_with_one_agree(blobs):
-    def weights(rng):
+    def weights(seed):
         torch.manual_seed(0)
         model = nn.Linear(4, 2)
-        train(blobs, model, rng=rng).run()
+        train(blobs, model, seed=seed).run()
         return model.weight.detach().clone()
 
     assert torch.equal(weights(3), weights(3))
