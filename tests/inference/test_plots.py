@@ -98,12 +98,10 @@ def test_the_evidence_bound_is_for_the_owner(result):
 
 
 def test_steps_without_records_are_left_out_and_nothing_at_all_is_refused(result):
-    holes = type(result)(
-        result.posterior, "noisy", result.privacy_label, (1.0, float("nan"), 3.0), settings={"steps": 5}
-    )
+    holes = type(result)(result.posterior, "noisy", result.label(), (1.0, float("nan"), 3.0), settings={"steps": 5})
     assert elbo_plot(holes).axes[0].get_lines()[0].get_xdata().tolist() == [3, 5]
     with pytest.raises(ValueError, match="no evidence bound"):
-        elbo_plot(type(result)(result.posterior, "noisy", result.privacy_label))
+        elbo_plot(type(result)(result.posterior, "noisy", result.label()))
 
 
 def test_without_matplotlib_the_message_says_what_to_install(result, monkeypatch):

@@ -333,7 +333,8 @@ def _require_sum(separated: Separated, trial: Trial, singles: list[Run], togethe
     if not _add_up([single.term for single in singles], together.term, tolerance):
         raise PrivacyError(
             f"Records cannot be separated: their terms in plate {separated.plate!r} "
-            f"({trial.plates[separated.plate][1]}) do not add up to the density of the whole. Use public constants inside it."
+            f"({trial.plates[separated.plate][1]}) do not add up to the density of the whole. Use public "
+            "constants inside it."
         )
 
 
