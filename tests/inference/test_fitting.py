@@ -438,7 +438,7 @@ def test_a_fit_is_not_resumed_on_other_records_or_another_model(tmp_path):
         quick(run_dir=tmp_path / "run", progress=progress)
     with pytest.raises(PrivacyError, match="another dataset"):
         resume(tmp_path / "run", level, numbers(seed=3))
-    with pytest.raises(PrivacyError, match="not the model that the run was begun with"):
+    with pytest.raises(PrivacyError, match="not the model that the run was started with"):
         resume(tmp_path / "run", middle, numbers())
 
 
