@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tacita.guarantee import group as group
     from tacita.guarantee import outlier_probability as outlier_probability
     from tacita.guarantee import share_above as share_above
+    from tacita.inference import fit as fit
     from tacita.label import Label as Label
     from tacita.ledger import Ledger as Ledger
     from tacita.posterior import release as release
