@@ -33,7 +33,7 @@ from tacita.accounting.levels import TOP, cost_table
 from tacita.data import load
 from tacita.estimators import student
 from tacita.federated import Federation, FederationPlan, Local, federation_plan, splits
-from tacita.federated.labels import hidden_participation
+from tacita.federated.participation import hidden_participation
 
 RESULTS = Path(__file__).parent / "results.jsonl"
 EACH = 600  # images a client holds

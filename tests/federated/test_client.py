@@ -14,7 +14,9 @@ import tacita
 from tacita._check import PrivacyError
 from tacita.accounting import LEVELS
 from tacita.federated import Client, Local, Task, federation_plan, summed
-from tacita.federated.client import Part, clipped, epsilon_levels, norm_of, with_noise
+from tacita.federated.account import epsilon_levels
+from tacita.federated.client import Part
+from tacita.federated.updates import clipped, norm_of, with_noise
 from tacita.training import private_gradient
 from tacita.training.records import Records
 from tacita.training.step import poisson_sample

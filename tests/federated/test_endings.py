@@ -7,7 +7,7 @@ from torch import nn
 from tacita import PrivacyError
 from tacita.federated import Federation, federation_plan
 from tacita.federated.labels import figures
-from tacita.federated.local import declare_end, label_of_run
+from tacita.federated.storage import declare_end, label_of_run
 from tacita.ledger import Ledger
 
 LEVELS = {

@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx  # noqa: E
 from tacita import PrivacyError  # noqa: E402
 from tacita.federated import Federation, Local, PrivateStrategy, federation_plan, instance_privacy, named_client  # noqa: E402
 from tacita.federated.flower_client import ANSWER, ASK, fingerprint, local_training  # noqa: E402
-from tacita.federated.labels import _checks  # noqa: E402
+from tacita.federated.labels import rests_on  # noqa: E402
 from tacita.federated.server import Server  # noqa: E402
 from tacita.ledger import Ledger  # noqa: E402
 
@@ -137,7 +137,7 @@ def same(one: ArrayRecord, other: ArrayRecord) -> bool:
 @pytest.mark.parametrize("seed", [None, 3])
 def test_whether_clients_chose_a_seed_is_an_open_check_where_they_add_the_noise(level, seed):
     strategy = strategy_for(plan_for(level), rng=seed)
-    found = _checks(Server(strategy.plan, {}), strategy._facts)
+    found = rests_on(Server(strategy.plan, {}), strategy._facts)
     states = {"holds": [], "open": [], "warning": []}
     for check in found:
         states[check.state].append(check.text)
@@ -569,11 +569,11 @@ import json, sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
 from tacita import runs
-from tacita.federated import recipes
+from tacita.federated.engines import ENGINES
+from tacita.federated.recipes import Recipe
 level, folder = sys.argv[1], Path(sys.argv[2])
-recipe = recipes.Recipe(level=level, rounds=3, clients=5, client_rate=0.8, seed=7)
-labels = [recipes.finish(recipes.start(recipe, folder / "local"), recipe)]
-labels.append(recipes.run_flower(recipe, folder / "flower"))
+recipe = Recipe(level=level, rounds=3, clients=5, client_rate=0.8, seed=7)
+labels = [ENGINES[name].prepare(recipe, folder / name, resume=False)() for name in ("local", "flower")]
 models = []
 for name in ("local", "flower"):
     models.append(runs.Run(folder / name).load()[0]["model"])

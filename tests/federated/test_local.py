@@ -17,8 +17,9 @@ from torch import nn
 from tacita import runs
 from tacita._check import PrivacyError
 from tacita.federated import Client, Federation, Local, Task, federation_plan
-from tacita.federated.labels import _checks
-from tacita.federated.local import client_name, label_of_run, named
+from tacita.federated.labels import rests_on
+from tacita.federated.local import client_name, named
+from tacita.federated.storage import label_of_run
 from tacita.ledger import Ledger
 
 loss_fn = nn.functional.cross_entropy
@@ -115,13 +116,13 @@ def test_a_label_is_the_same_from_the_run_directory(level, tmp_path):
 def test_an_interrupted_federation_goes_on_and_a_clean_one_loses_nothing(level, tmp_path):
     federation = make(level, run_dir=tmp_path / "run")
     federation.advance()
-    before, members = weights(federation), federation.server.members
+    before, members = weights(federation), federation.server.measured.members
     del federation
     again = Federation.resume(
         tmp_path / "run", nn.Linear(4, 2), loss_fn, make_data(), local=Local(learning_rate=0.1), record_panel=4
     )
     assert np.array_equal(weights(again), before)
-    assert (again.server.taken, again.server.lost, again.server.members) == (1, 0, members)
+    assert (again.server.taken, again.server.lost, again.server.measured.members) == (1, 0, members)
     again.run()
     assert (again.server.taken, again.server.lost, again.status) == (3, 0, "done")
     assert [ledger.charged(again.server.identity) for ledger in again.server.ledgers] == [3] * len(again.server.ledgers)
@@ -273,8 +274,8 @@ def test_shared_ledgers_add_up_over_federations(tmp_path):
 
 
 def checks_of(federation):
-    """Return the checks of the label, without its figures, which take seconds."""
-    return _checks(federation.server, federation._facts)
+    """Return what the label rests on, without its figures, which take seconds."""
+    return rests_on(federation.server, federation._facts)
 
 
 def test_a_label_says_which_charges_are_in_memory_only(tmp_path):
@@ -333,14 +334,14 @@ def test_a_client_that_fails_is_one_that_does_not_answer(monkeypatch):
 
 @pytest.mark.slow
 def test_more_clients_than_one_exchange_takes_are_asked_in_groups(monkeypatch):
-    monkeypatch.setattr("tacita.federated.server.MOST_CLIENTS", 4)
+    monkeypatch.setattr("tacita.federated.measurements.MOST_CLIENTS", 4)
     declared = {"record_clip_norm": 1.0, "record_rate": 0.5, "local_batch": 5, "record_noise_multiplier": 2.0}
     plan = federation_plan(level="parallel", clients=9, client_rate=1.0, rounds=1, **declared)
     data = [(torch.randn(10, 3), torch.randint(0, 2, (10,))) for _ in range(9)]
     model = torch.nn.Linear(3, 2)
     federation = Federation(model, torch.nn.functional.cross_entropy, data, plan, record_panel=2, rng=0).run()
     label = federation.label()
-    assert not federation.server.untold
+    assert not federation.server.measured.unreported
     assert {g.unit for g in label.readings.typical} == {"record"}
 
 

@@ -9,7 +9,7 @@ from torch import nn
 import tacita
 from tacita import PrivacyError, runs
 from tacita.federated import Federation, Task, federation_plan
-from tacita.federated.local import kept_memory
+from tacita.federated.storage import kept_memory
 
 CLIENTS = 4
 

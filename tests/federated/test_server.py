@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, chi2, chisquare, kstest, norm
 
-import tacita.federated.plan as plan_module
+import tacita.federated.shares as shares_module
 from tacita._check import PrivacyError
 from tacita.accounting import LEVELS, ORDERS
 from tacita.accounting.levels import TOP, cost_table
 from tacita.facts import RunFacts
 from tacita.federated import Exchange, Server, federation_plan, masker
-from tacita.federated.client import epsilon_levels, with_noise
+from tacita.federated.account import epsilon_levels
 from tacita.federated.labels import federation_label, typical_floor
+from tacita.federated.updates import with_noise
 from tacita.ledger import DECLARED, Ledger
 from tacita.ledger.costs import COST_UNIT, DELTA_UNIT
 
@@ -285,8 +286,8 @@ def test_l11_the_noise_in_the_sum_is_the_promised_one_whoever_answers(level):
 
 @pytest.mark.stat
 def test_b12_a_joint_round_with_more_clients_than_shares_asks_nobody(monkeypatch):
-    monkeypatch.setattr(plan_module, "TOO_MANY", 50.0)  # a rare case made common: one round in six
-    monkeypatch.setattr(plan_module, "LARGEST_EPSILON", 0.0)
+    monkeypatch.setattr(shares_module, "TOO_MANY", 50.0)  # a rare case made common: one round in six
+    monkeypatch.setattr(shares_module, "LARGEST_EPSILON", 0.0)
     plan = make_plan("joint", clients=12, client_rate=0.4, rounds=300)
     like = {"w": torch.zeros(50, dtype=torch.float64)}
     assert plan.shares < 12
@@ -366,7 +367,7 @@ def test_a_panel_that_begins_late_is_charged_from_the_first_round():
     server.finish({})
     server.begin("abc")
     server.finish({n: update() for n in "abc"})
-    assert server.members["training"]
+    assert server.measured.members["training"]
     for panel in server.panels.values():
         panel.settle()
         assert panel.accountant.taken == server.taken == 2
@@ -401,7 +402,7 @@ def told(server, now, messages, *, followed=1):
     def costs(public, exchange, what):
         return {n: messages(n, sides[n], public) for n in public}
 
-    server.hear_norms(now, Exchange(keys, costs), followed=followed)
+    server.collect_norms(now, Exchange(keys, costs), per_client=followed)
 
 
 def counts_at(norm, number=1):
@@ -471,7 +472,7 @@ def test_b14_those_who_do_not_tell_are_counted_at_the_clip_bound():
     def costs(public, exchange, what):
         return {n: sides[n].sum_message(counts_at(0.25), public) for n in public}
 
-    server.hear_norms(now, Exchange(keys, costs))
+    server.collect_norms(now, Exchange(keys, costs))
     ((_, histogram),) = server.norms._histograms
     assert histogram[-1] == 2
     assert histogram.sum() == 5
@@ -495,7 +496,7 @@ def test_rounds_with_hardly_anybody_have_a_typical_figure_too(level):
     server = make_server(plan=make_plan(level, rounds=2, client_rate=0.2))
     while (now := server.begin("abcde")) is not None:
         server.finish({})
-        server.hear_norms(now, Exchange(lambda names, exchange: {}, lambda *a: {}))
+        server.collect_norms(now, Exchange(lambda names, exchange: {}, lambda *a: {}))
     label = federation_label(server, FACTS, 1e-5)
     bound = next(g for g in label.readings.typical if g.estimator == "bernstein")
     assert bound.epsilon == pytest.approx(label.worst.epsilon, rel=1e-3)
@@ -535,13 +536,13 @@ def test_b14_clients_that_never_tell_are_at_the_worst_case_and_nobody_is_above_i
         server.begin("abcd")
         server.finish({})
     levels = epsilon_levels(plan)
-    server.hear_records(records_exchange([0.01, 0.02], levels, absent="d"))
-    assert server.untold == {"d"}
+    server.collect_costs(records_exchange([0.01, 0.02], levels, absent="d"))
+    assert server.measured.unreported == {"d"}
     assert typical_floor(server) == plan.record_worst(2, plan.delta).epsilon
     figures = federation_label(server, FACTS, plan.delta).readings.typical
     assert [g.epsilon for g in figures] == [plan.record_worst(2, plan.delta).epsilon] * 2
-    server.hear_records(records_exchange([1e9, math.inf], levels))
-    assert (server.typical <= levels[-1]).all()
+    server.collect_costs(records_exchange([1e9, math.inf], levels))
+    assert (server.measured.typical <= levels[-1]).all()
     assert {g.notion for g in figures} == {"weak"}  # the only one that a worst case bounds
 
 
@@ -551,13 +552,13 @@ def test_lost_rounds_are_in_the_typical_figures_of_records():
     for _ in range(2):
         server.begin("abcd")
         server.finish({})
-    server.hear_records(records_exchange([0.01, 0.01], epsilon_levels(plan)))
+    server.collect_costs(records_exchange([0.01, 0.01], epsilon_levels(plan)))
     assert typical_floor(server) == 0.0
     server.begin("abcd")
     server.lose(1)
-    assert server.untold == set("abcd")
+    assert server.measured.unreported == set("abcd")
     assert typical_floor(server) == plan.record_worst(3, plan.delta).epsilon
-    server.hear_records(records_exchange([0.01, 0.01], epsilon_levels(plan)))
+    server.collect_costs(records_exchange([0.01, 0.01], epsilon_levels(plan)))
     assert typical_floor(server) == plan.record_worst(1, plan.delta).epsilon  # clients first drawn in the lost round
 
 
@@ -664,7 +665,7 @@ def test_restoring_keeps_every_count_and_loses_what_was_charged_since():
     again.restore(tensors, saved, resume=True)
     assert (again.taken, again.lost) == (4, 1)
     assert again.participations == server.participations
-    assert again.members == server.members
+    assert again.measured.members == server.measured.members
     for panel in again.panels.values():
         assert panel.accountant.taken == 4
     assert again.ledgers[0].charged(again.identity) == 4
@@ -716,6 +717,6 @@ def test_the_panel_is_drawn_evenly():
     for seed in range(200):
         server = make_server(panel=2, rng=seed)
         server.begin("abcde")
-        for name in server.members["training"]:
+        for name in server.measured.members["training"]:
             counts[name] += 1
     assert chisquare(list(counts.values())).pvalue > FALSE_ALARM

@@ -18,8 +18,8 @@ import tacita
 from tacita import runs
 from tacita.cli import app
 from tacita.federated import Federation
-from tacita.federated.client import norm_of
-from tacita.federated.local import kept_memory
+from tacita.federated.storage import kept_memory
+from tacita.federated.updates import norm_of
 from tacita.ledger import Ledger
 from tacita.synthesis import fedgp
 from tacita.synthesis.average_case import average_case

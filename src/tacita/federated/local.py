@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,20 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita._guard import Interrupts, Stopped, held
 from tacita.facts import RunFacts, Status
-from tacita.federated.client import Client, Local, Memory, Part, Task, Training
+from tacita.federated.client import Client, Local, Part, Task, Training
+from tacita.federated.exchange import Exchange
 from tacita.federated.labels import federation_label
 from tacita.federated.plan import FederationPlan
-from tacita.federated.server import Exchange, Round, Server
+from tacita.federated.server import Round, Server
+from tacita.federated.storage import (
+    KIND,
+    keep_memory,
+    kept_memory,
+    ledger_place,
+    plan_of,
+    restore_federation,
+    save_federation,
+)
 from tacita.label import Label
 from tacita.ledger import Ledger
 from tacita.owner import Owner
@@ -27,8 +36,7 @@ from tacita.report.page import page_template
 from tacita.runs import Run, RunError
 from tacita.training.gradients import Parameters
 from tacita.training.records import Records, trainable
-
-KIND = "federation"
+from tacita.training.settings import Books, grouped
 
 
 class Federation:
@@ -38,7 +46,7 @@ class Federation:
         model: Any module of per-record layers.
         loss_fn: As in PyTorch: the mean over a batch of the model's output and the target. None with a `Training`.
         clients: What each client holds, as `PrivateTraining` takes it; by name, or in a row. Or (dataset, positions).
-        plan: From `federation_plan`: level, noise, rates, rounds.
+        plan: From `FederationPlan.declare`: level, noise, rates, rounds.
         local: What a client does where nothing inside it is protected, and its learning rate; or, at level client, a
             `tacita.federated.client.Training` of your own.
         optimizer: The server's optimiser of the model's parameters, on the private mean; by default the mean is added.
@@ -47,12 +55,14 @@ class Federation:
         record_panel: How many records each client follows, at the other levels.
         dropout: The chance that a client does not answer, to try it out.
         costs_every: Rounds between two exchanges of the records' typical costs; by default there is one at the end.
-        ledger: A path, or a `Ledger` of the plan's larger unit. Without one the run directory gets its own.
-        record_ledger: The same for records, at level joint.
-        run_dir: Where to write the run. None writes nothing, and the run cannot be resumed.
-        rng: A seed, for everybody's coins and noise. None, the default, is seeded by the operating system.
-        name: The run's name on its label.
-        purpose: What is made, in a sentence, for its label.
+        record_ledger: A path, or a `Ledger` of records, at level joint. Without one the run directory gets its own.
+        books: Where the run is kept; or the fields of `tacita.training.settings.Books` as keywords: `ledger` (of the
+            plan's larger unit), `run_dir`, `rng` (a seed, for everybody's coins and noise), `name`, `purpose`.
+        settings: Single settings of `books`.
+
+    Guarantee:
+        That of `Server` and `Client`: a round is charged before anybody is asked, and the label's figures hold for the
+        plan's level.
 
     Examples:
         >>> import torch
@@ -80,35 +90,35 @@ class Federation:
         record_panel: int = 64,
         dropout: float = 0.0,
         costs_every: int | None = None,
-        ledger: Ledger | str | Path | None = None,
         record_ledger: Ledger | str | Path | None = None,
-        run_dir: str | Path | None = None,
-        rng: int | None = None,
-        name: str | None = None,
-        purpose: str = "",
+        books: Books | None = None,
+        **settings: Any,
     ) -> None:
-        if run_dir is not None:
-            page_template()  # a missing extra is told now, not after the work
-        self._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, rng)
-        self.run_dir = None if run_dir is None else Run.create(run_dir).folder
+        kept: Books = grouped("books", Books, books, settings)
+        if settings:
+            raise TypeError(f"A federation has no setting {', '.join(settings)}.")
+        if kept.run_dir is not None:
+            page_template()  # fail early if an extra is missing
+        self._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, kept.rng)
+        self.run_dir = None if kept.run_dir is None else Run.create(kept.run_dir).folder
         self.server = Server(
             plan,
             self._parameters(),
             panel=panel,
             held_out=held_out,
-            ledger=ledger_place(ledger, self.run_dir, "ledger.sqlite"),
+            ledger=ledger_place(kept.ledger, self.run_dir, "ledger.sqlite"),
             record_ledger=ledger_place(record_ledger, self.run_dir, "record-ledger.sqlite"),
-            rng=rng,
+            rng=kept.rng,
             owner=Owner(self.run_dir).hold(),
         )
         self._facts = RunFacts(
-            title=name or (Path(run_dir).name if run_dir else "Private federation"),
-            purpose=purpose or f"A {type(model).__name__} model trained by a federation.",
-            seeded=rng is not None,
+            title=kept.name or (Path(kept.run_dir).name if kept.run_dir else "Private federation"),
+            purpose=kept.purpose or f"A {type(model).__name__} model trained by a federation.",
+            seeded=kept.rng is not None,
             trained=len(self.clients) - len(held_out),
             held_out=len(held_out),
             form_taken=any(client.records.form_taken for client in self.clients.values()),
-        ).with_ledger(self.server.ledgers[0].path.name, shared=ledger is not None)
+        ).with_ledger(self.server.ledgers[0].path.name, shared=kept.ledger is not None)
         self._save()
 
     def _attach(
@@ -167,7 +177,7 @@ class Federation:
         replies = self._replies(now, parameters, answered)
         self._remember(now, answered)
         mean = self.server.finish(replies)
-        self._tell_costs(now, set(answered))
+        self._collect(now, set(answered))
         apply(mean, self._moved, self.optimizer)
         self._note(self.server.status)
         return now
@@ -197,8 +207,9 @@ class Federation:
             raise PrivacyError("No round was taken yet: there is nothing to label.")
         self.server.check()
         self._facts = self._facts.with_metrics(metrics or {})
-        if self.server.untold and self._follows_records and self.server.open_round is None:
-            self.server.hear_records(self._exchange(set(self.server.untold)))
+        unreported = set(self.server.measured.unreported)
+        if unreported and self._follows_records and self.server.open_round is None:
+            self.server.collect_costs(self._exchange(unreported))
         facts = self._facts.with_status(self.server.status)
         label = federation_label(self.server, facts, self.plan.delta if delta is None else delta)
         self._save()
@@ -218,7 +229,7 @@ class Federation:
 
     @property
     def status(self) -> Status:
-        """`running`, `done`, `interrupted`, `resumed` or `stopped …`."""
+        """How the run stands, such as `running`, `done`, `interrupted` or `resumed`."""
         return self._facts.status if self._facts.status in ("interrupted", "resumed") else self.server.status
 
     # A round's parts.
@@ -246,14 +257,14 @@ class Federation:
 
     @property
     def _follows_records(self) -> bool:
-        return self.plan.level in ("parallel", "joint") and self._record_panel > 0
+        return self.plan.privacy_level.record_bound is not None and self._record_panel > 0
 
-    def _tell_costs(self, now: Round, here: set[str]) -> None:
-        if self.plan.level == "joint" or (self.plan.level == "sequential" and self._record_panel):
-            followed = self._record_panel if self.plan.level == "sequential" else 1
-            self.server.hear_norms(now, self._exchange(here), followed=followed)
+    def _collect(self, now: Round, here: set[str]) -> None:
+        per_client = self.plan.privacy_level.norms_per_client(self._record_panel)
+        if per_client:
+            self.server.collect_norms(now, self._exchange(here), per_client=per_client)
         if self._follows_records and now.number % self._costs_every == 0:
-            self.server.hear_records(self._exchange(here))
+            self.server.collect_costs(self._exchange(here))
 
     def _exchange(self, here: set[str]) -> Exchange:
         def keys(names: tuple[str, ...], exchange: str) -> dict[str, bytes]:
@@ -360,91 +371,3 @@ def apply(mean: Parameters, moved: Mapping[str, nn.Parameter], optimizer: torch.
     optimizer.step()
     if not all(bool(torch.isfinite(p).all()) for p in moved.values()):
         raise ValueError("The parameters are not finite after this round: lower the learning rates and start anew.")
-
-
-def keep_memory(folder: Path, client: str, number: int, memory: Memory) -> None:
-    """Write what a client remembers after a round to a folder of its own, apart from the server's checkpoints."""
-    if memory:
-        own = _own_folder(folder, client)
-        (own / "checkpoints").mkdir(parents=True, exist_ok=True)
-        Run(own).save(number, memory, {"client": client})
-
-
-def kept_memory(folder: Path, client: str) -> Memory:
-    """Return what a client remembers; nothing if it never took part."""
-    own = _own_folder(folder, client)
-    return dict(Run(own).load()[0]) if own.is_dir() else {}
-
-
-def _own_folder(folder: Path, client: str) -> Path:
-    return folder / "clients" / hashlib.sha256(client.encode()).hexdigest()[:16]  # a name may be no name for a file
-
-
-def plan_of(run: Run) -> FederationPlan:
-    """Return the plan of a federation's run."""
-    with run.reading():
-        return FederationPlan.from_dict(run.document()["plan"])
-
-
-def save_federation(
-    run: Run, server: Server, facts: RunFacts, state: Mapping[str, Any], document: Mapping[str, Any]
-) -> None:
-    """Write a checkpoint and the run's document."""
-    run.save(server.taken, state, {"id": server.identity, **document})
-    if not run.exists:
-        run.write(kind=KIND, family=KIND)
-    run.write(
-        id=server.identity,
-        plan=server.plan.to_dict(),
-        facts=facts.to_dict(),
-        ledgers=[run.place(ledger.path) for ledger in server.ledgers],
-        seed_fingerprint=server.random.fingerprint,
-    )
-
-
-def restore_federation(
-    run: Run, like: Parameters, held_out: Sequence[str] = (), *, owner: Owner | None = None
-) -> tuple[Server, RunFacts, dict[str, Any], dict[str, Any]]:
-    """Return the server of a run directory as it stands, its facts, and the checkpoint's state and document.
-
-    With an `owner`, who holds the folder, the run is resumed; without one it is only read.
-    """
-    state, saved = run.load()
-    with run.reading():
-        if not all(file.is_file() for file in run.ledgers):
-            raise PrivacyError("The run's ledger is not where it was: what was charged cannot be known.")
-        places = [Ledger.open(file) for file in run.ledgers]
-        server = Server(
-            plan_of(run),
-            like,
-            held_out=held_out,
-            ledger=places[0],
-            record_ledger=places[-1],
-            identity=str(run.document()["id"]),
-            owner=owner,
-        )
-        server.restore(state["panels"], saved, resume=owner is not None)
-    return server, run.facts, state, saved
-
-
-def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
-    """Return the label of a federation's run directory, from its newest checkpoint; the data are not needed."""
-    server, facts, _, _ = restore_federation(Run.open(folder, KIND), {})
-    if server.taken == 0:
-        raise PrivacyError("No round was taken yet: there is nothing to label.")
-    return federation_label(server, facts, server.plan.delta if delta is None else _check.probability("delta", delta))
-
-
-def declare_end(folder: str | Path, reason: str) -> None:
-    """End the federation of a run directory, declaring that this depended on nothing private."""
-    run = Run.open(folder, KIND)
-    with Owner(run.folder).opening() as owner:
-        restore_federation(run, {})[0].end(reason)
-    owner.close()
-
-
-def ledger_place(ledger: Ledger | str | Path | None, folder: Path | None, name: str) -> Ledger | str | Path:
-    """Return the ledger asked for, else the run directory's own, else one in memory."""
-    if ledger is not None:
-        return ledger
-    return ":memory:" if folder is None else folder / name

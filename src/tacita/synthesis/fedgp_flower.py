@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacita.federated.client import Part
+from tacita.federated.engines.flower import quiet_flower, simulate
 from tacita.federated.flower import PrivateStrategy  # tells if Flower is missing
 from tacita.federated.flower_client import (
     client_name_of,
@@ -16,7 +17,6 @@ from tacita.federated.flower_client import (
     named_client,
 )
 from tacita.federated.local import client_name
-from tacita.federated.recipes import quiet_flower, simulate
 from tacita.label import Label
 from tacita.owner import Owner
 from tacita.runs import Run
