@@ -24,9 +24,7 @@ from tacita.federated.flower_messages import (
     check_digits,
     fingerprint,
     parameters_of,
-    reason_of,
     record_like,
-    update_of,
 )
 from tacita.federated.flower_roster import Roster, message_to
 from tacita.federated.flower_strategies import (
@@ -222,8 +220,8 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         if now is None or current is None:
             return None, None
         answers = list(replies)
-        mean = self._core.finish(self._updates(answers, current))
-        self._report(answers)
+        mean = self._core.finish(self._roster.updates(answers, current))
+        self._roster.log_failures(answers, self._sent)
         if self._norms_per_client:
             exchange = self._exchange(self._roster.keys(answers))
             self._core.collect_norms(now, exchange, per_client=self._norms_per_client)
@@ -345,26 +343,6 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         save_federation(Run(self.run_dir), self._core, self._facts, state, document)
 
     # What clients sent.
-
-    def _updates(self, replies: Iterable[Message], current: ArrayRecord) -> dict[str, object]:
-        """Return by how much each client moved the parameters; a client's first answer counts."""
-        found: dict[str, object] = {}
-        for reply in replies:
-            name = self._roster.names.get(reply.metadata.src_node_id)
-            if name is None or name in found:
-                continue
-            found[name] = update_of(reply, current) if not reply.has_error() else None
-            if found[name] is None and not reply.has_error():
-                _LOG.warning("Tacita: client %s sent other arrays than the model's; they are dropped", name)
-        return found
-
-    def _report(self, replies: Iterable[Message]) -> None:
-        """Log which clients failed, in one line each."""
-        sent = {m.metadata.message_id: self._roster.names.get(m.metadata.dst_node_id, "?") for m in self._sent}
-        for reply in replies:
-            if reply.has_error():
-                name = sent.get(reply.metadata.reply_to_message_id, "?")
-                _LOG.warning("Tacita: client %s failed (%s)", name, reason_of(reply))
 
     def _client_metrics(self, replies: list[Message]) -> MetricRecord | None:
         if not self.plan.client_metrics:

@@ -10,13 +10,13 @@ from typing import Any
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.federated.exchange import Exchange, first_attempt
-from tacita.federated.flower_messages import ASK, answer_of, fingerprint, reason_of, words_of
+from tacita.federated.flower_messages import ASK, answer_of, fingerprint, reason_of, update_of, words_of
 from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Server
 from tacita.ledger.rows import name_text
 
 try:
-    from flwr.app import ConfigRecord, Message, RecordDict
+    from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
     from flwr.serverapp import Grid
 except ImportError as error:
     raise _check.missing("Flower is not installed", "federated") from error
@@ -106,6 +106,26 @@ class Roster:
         else:
             self.names[node] = str(node) if name is None else name
             self.unnamed.update([str(node)] if name is None else [])
+
+    def updates(self, replies: Iterable[Message], current: ArrayRecord) -> dict[str, object]:
+        """Return by how much each client moved the `current` parameters; a client's first answer counts."""
+        found: dict[str, object] = {}
+        for reply in replies:
+            name = self.names.get(reply.metadata.src_node_id)
+            if name is None or name in found:
+                continue
+            found[name] = update_of(reply, current) if not reply.has_error() else None
+            if found[name] is None and not reply.has_error():
+                _LOG.warning("Tacita: client %s sent other arrays than the model's; they are dropped", name)
+        return found
+
+    def log_failures(self, replies: Iterable[Message], sent: Iterable[Message]) -> None:
+        """Log in one line each which clients failed to answer the messages `sent`."""
+        asked = {m.metadata.message_id: self.names.get(m.metadata.dst_node_id, "?") for m in sent}
+        for reply in replies:
+            if reply.has_error():
+                name = asked.get(reply.metadata.reply_to_message_id, "?")
+                _LOG.warning("Tacita: client %s failed (%s)", name, reason_of(reply))
 
     def keys(self, replies: Iterable[Message]) -> dict[str, bytes]:
         """Return the keys for the cost exchange that came along with the updates."""

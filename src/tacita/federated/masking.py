@@ -9,7 +9,7 @@ What it protects: a server that follows the protocol and looks at what it gets l
 one client reaches, and nothing else about a client, as long as two clients that do not work with the server take part
 and no ten clients in a row on the ring work with it.
 What it does not: a server that hands out keys of its own making, clients that work with the server, and a client that
-sends something else than the truth (see `plausible` for what the server does about that).
+sends false numbers: the server replaces what is not plausible by the worst case (`tacita.federated.measurements`).
 
 Numbers are fixed point, rounded up, so a sum is never below the true one.
 """
@@ -159,12 +159,6 @@ def largest(messages: Mapping[str, Words], keys: Mapping[str, bytes], levels: Se
     above = _unmasked(messages, keys).reshape(-1, len(edges) - 1) != 0
     highest = np.where(above.any(axis=1), above.shape[1] - above[:, ::-1].argmax(axis=1), 0)
     return np.asarray(edges[highest])
-
-
-def plausible(costs: Sequence[float] | Floats, worst: Sequence[float] | Floats) -> Floats:
-    """Return costs as the server books them: never above the worst case, and the worst case where they are no cost."""
-    claimed, bound = np.asarray(costs, dtype=np.float64), np.asarray(worst, dtype=np.float64)
-    return np.where((claimed > 0.0) & (claimed <= bound), claimed, bound)
 
 
 def _unmasked(messages: Mapping[str, Words], keys: Mapping[str, bytes]) -> Words:

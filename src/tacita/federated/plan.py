@@ -83,6 +83,12 @@ class FederationPlan:
         delta: At which delta running figures are given.
         client_rates: Lower rates of single clients, by name.
         client_metrics: Whether metrics that clients measure are passed on. No figure covers them; the label says so.
+
+    Examples:
+        >>> plan = FederationPlan.declare(
+        ...     level="client", clients=100, client_rate=0.1, rounds=50, noise_multiplier=1.1)
+        >>> plan.divisor, round(plan.client_worst(50, 1e-3).epsilon, 1)
+        (10.0, 2.8)
     """
 
     level: str
@@ -288,12 +294,6 @@ class FederationPlan:
         Raises:
             PrivacyError: If the level cannot keep its promise with these settings.
             ValueError: If a setting is missing, out of range, or of another level.
-
-        Examples:
-            >>> plan = FederationPlan.declare(
-            ...     level="client", clients=100, client_rate=0.1, rounds=50, noise_multiplier=1.1)
-            >>> plan.divisor, round(plan.client_worst(50, 1e-3).epsilon, 1)
-            (10.0, 2.8)
         """
         inside: RecordSettings = grouped("records", RecordSettings, records, settings)
         if settings:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from tacita._check import PrivacyError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -19,26 +21,6 @@ if TYPE_CHECKING:
     from tacita.training.gradients import Parameters
 
 Unit = Literal["client", "record"]
-
-
-def no_shares(plan: FederationPlan) -> int:
-    """Return 0: the noise is not made of clients' shares."""
-    return 0
-
-
-def no_remarks(server: Server) -> tuple[str, ...]:
-    """Return no remarks."""
-    return ()
-
-
-def as_declared(plan: FederationPlan) -> FederationPlan:
-    """Return a plan that needs no completion."""
-    return plan
-
-
-def declared_record_noise(plan: FederationPlan) -> float:
-    """Return the declared noise multiplier of records: a client adds all of it."""
-    return given(plan.record_noise_multiplier)
 
 
 def all_steps(server: Server, rounds: int) -> int:
@@ -91,16 +73,16 @@ class Level:
     single_step: bool = False
     copies: bool = False
     clients_step: bool = False
-    complete: Callable[[FederationPlan], FederationPlan] = as_declared
-    shares: Callable[[FederationPlan], int] = no_shares
-    enforced_noise: Callable[[FederationPlan], float] = declared_record_noise
+    complete: Callable[[FederationPlan], FederationPlan] = lambda plan: plan
+    shares: Callable[[FederationPlan], int] = lambda plan: 0
+    enforced_noise: Callable[[FederationPlan], float] = lambda plan: given(plan.record_noise_multiplier)
     server_measures: bool = False
     norms_per_client: Callable[[int], int] = lambda record_panel: 0
     record_bound: Callable[[Server, float], Guarantee] | None = None
     record_steps: Callable[[Server, int], int] = all_steps
     beside: Callable[[FederationPlan, int, float], Guarantee] | None = None
     compared: Callable[[FederationPlan, int, float], Guarantee] | None = None
-    remarks: Callable[[Server], tuple[str, ...]] = no_remarks
+    remarks: Callable[[Server], tuple[str, ...]] = lambda server: ()
 
     @property
     def protects_clients(self) -> bool:
@@ -133,7 +115,5 @@ def copies_remark(plan: FederationPlan) -> tuple[str, ...]:
 def given(value: float | None) -> float:
     """Return a number that the plan's level needs."""
     if value is None:
-        from tacita._check import PrivacyError
-
         raise PrivacyError("The federation's plan lacks a number that its level needs.")
     return value
