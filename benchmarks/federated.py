@@ -62,7 +62,7 @@ def federation(batch: int, level: str = "client") -> Federation:
         local=local,
         panel=0,
         record_panel=0,
-        rng=0,
+        seed=0,
     )
 
 

@@ -44,6 +44,7 @@ def test_every_public_name_resolves():
     for name in tacita.__all__:
         assert getattr(tacita, name) is not None
     assert set(dir(tacita)) == set(tacita.__all__)
+    assert {"PrivateTraining", "Federation", "fit", "Program", "Ledger", "training", "programs"} <= set(dir(tacita))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = tacita.nothing
 
@@ -68,7 +69,7 @@ def test_a_missing_extra_names_the_install_command(tmp_path):
     """In one process, from the lightest on: what fails to be imported leaves nothing behind."""
     (tmp_path / "people.csv").write_text("smoker\nyes\n")
     (tmp_path / "survey.py").write_text(
-        "from tacita.posterior import *\np = Program(schema=dict(smoker=Bool()), n=1, epsilon=1)\n"
+        "from tacita.programs import *\np = Program(schema=dict(smoker=Bool()), n=1, epsilon=1)\n"
         "x = p.release(p.column('smoker').count(), geometric(epsilon=1))\n"
     )
     (tmp_path / "runs" / "x").mkdir(parents=True)

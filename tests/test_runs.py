@@ -61,7 +61,6 @@ def test_every_kind_names_functions_that_exist(name):
         if place:
             assert callable(_function(place))
     assert bool(kind.attack) != bool(kind.unattacked)
-    assert kind.resume
 
 
 def toy_label(run, *, delta=None):

@@ -24,10 +24,9 @@ from scipy import stats
 
 from tacita.mechanisms.finite import FiniteCurve
 from tacita.posterior import beta, exponential, geometric, laplace
-from tacita.posterior.awareness import cells_posterior
-from tacita.posterior.finite import exponential_table, geometric_rows, laplace_rows
-from tacita.posterior.plans import cells_plan
-from tacita.posterior.requests import Request
+from tacita.posterior.mechanisms import Mechanism, Statistic
+from tacita.posterior.noise_aware import cells_posterior
+from tacita.posterior.plans import plan_release
 from tacita.posterior.scores import distances, neighbours
 
 HERE = Path(__file__).parent
@@ -38,7 +37,7 @@ SHARES = {"balanced": 0.5, "unbalanced": 0.1}
 REPETITIONS = 20_000
 BUDGET = {"epsilon": EPSILON, "delta": DELTA}
 
-MECHANISMS: dict[str, Request] = {
+MECHANISMS: dict[str, Mechanism] = {
     "Laplace, naive (2)": laplace(epsilon=EPSILON),
     "Laplace, histogram (1)": laplace(epsilon=EPSILON, sensitivity="histogram"),
     "exponential, global, as published": exponential(**BUDGET, sensitivity="global", calibration="nominal"),
@@ -53,21 +52,18 @@ MECHANISMS: dict[str, Request] = {
 }
 
 
-def table(request: Request, n: int) -> NDArray[np.float64]:
+def table(mechanism: Mechanism, n: int) -> NDArray[np.float64]:
     """Return the mechanism's probabilities, a row for each true count."""
-    if request.name == "geometric":
-        return geometric_rows(n, EPSILON)
-    if request.name == "laplace":
-        return laplace_rows(n, (2.0 if request.sensitivity == "naive" else 1.0) / EPSILON)
-    return exponential_table(request, PRIOR, n)[0]
+    plan = plan_release(mechanism, Statistic(2, n, prior=PRIOR))
+    return plan.source.clipped_rows(n) if plan.table is None else plan.table
 
 
 def measured() -> Iterator[dict[str, object]]:
     """Yield one line for each mechanism, size and share."""
     for n in SIZES:
         gaps = distances(PRIOR, n, "hellinger")
-        for name, request in MECHANISMS.items():
-            rows = table(request, n)
+        for name, mechanism in MECHANISMS.items():
+            rows = table(mechanism, n)
             spent = FiniteCurve(rows, neighbours(2, n)).epsilon(DELTA)
             for data, share in SHARES.items():
                 k = round(share * n)
@@ -113,7 +109,7 @@ def coverage() -> Iterator[dict[str, object]]:
     rng = np.random.default_rng(0)
     for n in (20, 100, 1000):
         for epsilon in (0.05, 0.1, 0.8):
-            plan = cells_plan(geometric(epsilon=epsilon), PRIOR, 2, n)
+            plan = plan_release(geometric(epsilon=epsilon), Statistic(2, n, prior=PRIOR))
             known: dict[int, object] = {}
             for share in (None, 0.5, 0.1):
                 truth = rng.beta(*PRIOR.alphas, REPETITIONS) if share is None else np.full(REPETITIONS, share)

@@ -48,6 +48,10 @@ _HOLDS = {
     "batch-clipped": "The gradient of the whole batch is clipped to C: one record can turn it around, so it moves"
     " it by 2C",
     "critics-stay": "Critics and their optimisers stay with their clients: what leaves is the generator's update alone",
+    # Programs.
+    "program-charged": "The whole program was charged to the ledger, on disk, before any noise was drawn",
+    "exact-noise": "The noise is drawn by exact arithmetic on whole numbers, seeded by the operating system, and used "
+    "once",
     # Inference.
     "one-record-models": "The model was fitted to one record of plate {plate!r} at a time",
     "box-enforced": "Every mean and scale of the posterior was moved into the declared box before anything was drawn",
@@ -148,6 +152,7 @@ _OPEN = {
     # Programs.
     "public-size": "the number of records is public",
     "drawn-once": "the noise is drawn once and not repeated",
+    "program-chosen-blindly": "The program, its bounds and its budget were written without looking at these data",
     "pure-functions": "functions given to map depend on their argument alone",
     "released-results-only": "what is calculated afterwards sees released results only",
     # Attacks.

@@ -131,3 +131,17 @@ def test_array_schemas_are_checked_too(table, lines):
 def test_a_schema_is_a_table():
     with pytest.raises(TypeError, match="table of keys, got list"):
         Schema.from_dict([])
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        tomllib.loads(PEOPLE),
+        people(missing="drop", test="later.csv", columns__age__scale="log", columns__age__whole=True),
+        {"inputs": {"low": 0, "high": 255, "shape": [1, 2]}, "targets": {"classes": ["a", "b"]}, "nominal_size": 9},
+        {"inputs": {"low": 0, "high": 1, "shape": [3]}, "targets": {"low": -1, "high": 4}},
+    ],
+)
+def test_a_schema_is_read_back_from_what_it_writes(table):
+    schema = Schema.from_dict(table)
+    assert Schema.from_dict(schema.to_dict()) == schema

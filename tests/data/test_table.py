@@ -1,6 +1,7 @@
 """Tables: encoded record by record by the schema alone, and never quoted in a message."""
 
 import codecs
+import gzip
 import itertools
 import math
 import os
@@ -132,7 +133,7 @@ def test_files_that_do_not_fit_get_one_line_without_their_content(table, tmp_pat
         (table("1", name="wide.csv", encoding="utf-16"), "must start with a header"),
         (table(name="none.csv"), "holds no record"),
         (table("SECRET,,,,", name="lost.csv"), "holds no record"),
-        (table("1", name="people.txt"), "must be a .csv or .npz file"),
+        (table("1", name="people.txt"), "must be a .csv, .csv.gz or .npz file"),
     ]
     for path, message in cases:
         with pytest.raises(ValueError, match=message) as caught:
@@ -141,6 +142,18 @@ def test_files_that_do_not_fit_get_one_line_without_their_content(table, tmp_pat
         assert "\n" not in str(caught.value)
     with pytest.raises(FileNotFoundError):
         read_table(tmp_path / "nowhere.csv", schema())
+
+
+def test_a_packed_table_is_read_alike_and_a_damaged_one_is_refused(table):
+    path = table("25,9,nurse,yes,1", "30,3,cook,no,0")
+    packed = path.with_name("people.csv.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    plain, unpacked = read_table(path, schema()), read_table(packed, schema())
+    assert np.array_equal(plain.inputs, unpacked.inputs)
+    assert np.array_equal(plain.targets, unpacked.targets)
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=r"people.csv.gz is damaged"):
+        read_table(packed, schema())
 
 
 ARRAYS = {
@@ -416,7 +429,8 @@ def test_written_columns_are_read_back_and_decoding_inverts_encoding(described):
     assert list(decoded) == list(columns)
     for name in ("whole", "job", "flag"):
         assert decoded[name] == columns[name]
-    wide = schema.columns[0].high - schema.columns[0].low
+    low, high = schema.columns[0].bounds
+    wide = high - low
     np.testing.assert_allclose(decoded["real"], columns["real"], atol=2e-6 * (1 + wide))
     np.testing.assert_allclose(again.inputs, data.inputs, atol=1e-6)
     np.testing.assert_allclose(again.targets, data.targets, atol=1e-6)

@@ -12,7 +12,7 @@ from torch import nn
 
 import tacita
 from tacita._check import PrivacyError
-from tacita.accounting import LEVELS
+from tacita.accounting import NORM_LEVELS
 from tacita.federated import Client, Local, Task, federation_plan, summed
 from tacita.federated.account import epsilon_levels
 from tacita.federated.client import Part
@@ -51,7 +51,7 @@ def make_plan(level, **settings):
 
 def make_client(plan, data=None, *, model=None, name="a", local=None, **settings):
     task = Task(model if model is not None else nn.Linear(4, 2), loss_fn, local)
-    return Client(name, task, blobs() if data is None else data, plan, **{"rng": 3, **settings})
+    return Client(name, task, blobs() if data is None else data, plan, **{"seed": 3, **settings})
 
 
 def flat(update):
@@ -227,7 +227,7 @@ def test_the_noise_is_the_planned_one_and_never_used_twice(level):
 
 def test_f4_without_a_seed_two_clients_never_agree():
     plan, zeros = make_plan("joint"), (torch.zeros(3, 1), torch.zeros(3, dtype=torch.long))
-    one, other = (make_client(plan, zeros, model=Noise(), rng=None) for _ in range(2))
+    one, other = (make_client(plan, zeros, model=Noise(), seed=None) for _ in range(2))
     assert not np.array_equal(*(flat(c.update({"w": torch.zeros(1000)}, 1)) for c in (one, other)))
 
 
@@ -333,7 +333,7 @@ def test_counts_of_norms_are_those_of_the_round_rounded_up(level, panel):
         sums = [np.array([_clipped_sum(c, parameters)]) / 12 for c in clients]
         norms = np.minimum(np.concatenate(sums) / 0.4, 1.0)
     assert counts.sum() == len(norms)
-    told = np.sort(np.repeat(LEVELS, counts))
+    told = np.sort(np.repeat(NORM_LEVELS, counts))
     assert (told >= np.sort(norms) - 1e-5).all()
     assert told == pytest.approx(np.sort(norms), abs=0.01)
 
@@ -360,7 +360,7 @@ def test_followed_records_of_a_small_client_are_all_of_them():
     one, other = (make_client(make_plan("parallel"), blobs(40), panel=9).account.followed for _ in range(2))
     assert one.tolist() == other.tolist()
     assert len(set(one)) == 9
-    assert tacita.accounting.level_of(np.array([1.0]))[0] == len(LEVELS) - 1
+    assert tacita.accounting.level_of(np.array([1.0]))[0] == len(NORM_LEVELS) - 1
 
 
 # Records that are read one by one.

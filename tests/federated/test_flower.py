@@ -122,7 +122,7 @@ def app_for(plan, *, rng: int | None = 3, panel: int = 2) -> ClientApp:
 
 def strategy_for(plan, inner=None, **options) -> PrivateStrategy:
     wrapped = inner or FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
-    return PrivateStrategy(wrapped, **{"plan": plan, "rng": 3, "named": True, "record_panel": 2, **options})
+    return PrivateStrategy(wrapped, **{"plan": plan, "seed": 3, "named": True, "record_panel": 2, **options})
 
 
 def initial() -> ArrayRecord:
@@ -136,7 +136,7 @@ def same(one: ArrayRecord, other: ArrayRecord) -> bool:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("seed", [None, 3])
 def test_whether_clients_chose_a_seed_is_an_open_check_where_they_add_the_noise(level, seed):
-    strategy = strategy_for(plan_for(level), rng=seed)
+    strategy = strategy_for(plan_for(level), seed=seed)
     found = rests_on(Server(strategy.plan, {}), strategy._facts)
     states = {"holds": [], "open": [], "warning": []}
     for check in found:
@@ -155,7 +155,7 @@ def test_every_level_gives_the_model_and_the_figures_of_the_local_engine():
         network = model()
         clients = {f"{i:06d}": records(i) for i in range(CLIENTS)}
         local = Local(batch_size=5 if level == "client" else None, learning_rate=0.5)
-        federation = Federation(network, LOSS, clients, plan, local=local, panel=4, record_panel=2, rng=3).run()
+        federation = Federation(network, LOSS, clients, plan, local=local, panel=4, record_panel=2, seed=3).run()
         for name, array in result.arrays.items():
             np.testing.assert_allclose(array.numpy(), network.state_dict()[name].numpy(), atol=1e-6, err_msg=level)
         one, other = strategy.label(), federation.label()
@@ -196,7 +196,7 @@ def test_a_killed_server_goes_on_and_charges_the_lost_round_once(tmp_path):
     strategy.configure_train(3, strategy._arrays, ConfigRecord(), DirectGrid(app_for(plan)))
     del strategy  # and the process is gone
     again = strategy_for(
-        plan, FedAdam(fraction_evaluate=0.0, min_available_nodes=CLIENTS, eta=0.1), run_dir=tmp_path / "run", rng=None
+        plan, FedAdam(fraction_evaluate=0.0, min_available_nodes=CLIENTS, eta=0.1), run_dir=tmp_path / "run", seed=None
     )
     again.open(initial())
     assert (again.server.taken, again.server.lost) == (3, 1)

@@ -38,7 +38,7 @@ def held():
 
 
 def federation(name, **settings):
-    given = {"panel": 2, "record_panel": 3, "rng": 5}
+    given = {"panel": 2, "record_panel": 3, "seed": 5}
     model = torch.nn.Linear(3, 2)
     return Federation(model, torch.nn.functional.cross_entropy, held(), declare(name), **{**given, **settings})
 
@@ -129,5 +129,7 @@ def test_records_come_as_a_group_or_one_by_one_and_not_both():
     assert FederationPlan.declare(**given, records=inside) == declare("parallel")
     with pytest.raises(TypeError, match="not both"):
         FederationPlan.declare(**given, records=inside, copies=2)
-    with pytest.raises(TypeError, match="no noise"):
+    with pytest.raises(TypeError, match="no setting noise"):
         declare("parallel", noise=2.0)
+    with pytest.raises(TypeError, match="called seed"):
+        federation("client", rng=3)

@@ -11,7 +11,7 @@ from scipy.stats import binom, binomtest, chi2, chisquare, kstest, norm
 
 import tacita.federated.shares as shares_module
 from tacita._check import PrivacyError
-from tacita.accounting import LEVELS, ORDERS
+from tacita.accounting import NORM_LEVELS, ORDERS
 from tacita.accounting.levels import TOP, cost_table
 from tacita.facts import RunFacts
 from tacita.federated import Exchange, Server, federation_plan, masker
@@ -35,7 +35,7 @@ def make_plan(level, **settings):
 
 
 def make_server(level="client", plan=None, like=LIKE, **settings):
-    return Server(plan or make_plan(level), like, **{"rng": 5, **settings})
+    return Server(plan or make_plan(level), like, **{"seed": 5, **settings})
 
 
 def update(value=0.01, dtype=torch.float32):
@@ -313,7 +313,7 @@ def test_f6_the_servers_noise_is_never_used_twice():
         server.begin("ab")
         rows.append(flat(server.finish({})))
     assert np.abs(np.corrcoef(rows)[np.triu_indices(60, 1)]).max() < 6 / math.sqrt(500)
-    other = make_server(plan=make_plan("client", rounds=60), like={"w": torch.zeros(500)}, rng=None)
+    other = make_server(plan=make_plan("client", rounds=60), like={"w": torch.zeros(500)}, seed=None)
     other.begin("ab")
     assert abs(np.corrcoef(rows[0], flat(other.finish({})))[0, 1]) < 6 / math.sqrt(500)
 
@@ -384,7 +384,7 @@ def test_followed_clients_that_do_not_answer_are_charged_at_the_clip_bound():
     counts = server.panels["training"].accountant.counts
     assert counts[:, -1].tolist() == [0, 1, 2, 2, 2]
     level = int(np.flatnonzero(counts[0])[0])
-    assert LEVELS[level - 1] < math.sqrt(8) * 0.05 <= LEVELS[level]
+    assert NORM_LEVELS[level - 1] < math.sqrt(8) * 0.05 <= NORM_LEVELS[level]
     assert counts[1, 0] == 1
 
 
@@ -406,7 +406,7 @@ def told(server, now, messages, *, followed=1):
 
 
 def counts_at(norm, number=1):
-    return np.bincount([int(np.flatnonzero(norm <= LEVELS)[0])] * number, minlength=len(LEVELS)).astype(float)
+    return np.bincount([int(np.flatnonzero(norm <= NORM_LEVELS)[0])] * number, minlength=len(NORM_LEVELS)).astype(float)
 
 
 def one_round(level="joint", **settings):
@@ -418,7 +418,7 @@ def one_round(level="joint", **settings):
 
 def cost_of(server):
     """What the round was charged, at the clip bound or by what was told: the mean moment of order 1."""
-    ((_, histogram),) = server.norms._histograms
+    ((_, histogram),) = server.norms.history.histograms
     table = cost_table(server.norms.sample_rate, server.norms.noise_multiplier, ORDERS)
     return float(histogram @ np.exp(table[0])) / histogram.sum(), float(np.exp(table[0, TOP]))
 
@@ -432,17 +432,17 @@ def test_b14_honest_counts_are_taken_as_they_are():
 
 
 LIES = {
-    "nothing at all": lambda n, side, keys: side.sum_message(np.zeros(len(LEVELS)), keys),
+    "nothing at all": lambda n, side, keys: side.sum_message(np.zeros(len(NORM_LEVELS)), keys),
     "two clients in one": lambda n, side, keys: side.sum_message(counts_at(0.1, 2), keys),
     "1e9 of them": lambda n, side, keys: side.sum_message(counts_at(0.1) * 1e5, keys),
     "minus one": lambda n, side, keys: side.sum_message(counts_at(0.1), keys) - np.uint64(2**32),
     "wrong length": lambda n, side, keys: side.sum_message(np.zeros(5), keys),
-    "whole numbers": lambda n, side, keys: np.zeros(len(LEVELS), dtype=np.int64),
-    "real numbers": lambda n, side, keys: np.full(len(LEVELS), math.nan),
+    "whole numbers": lambda n, side, keys: np.zeros(len(NORM_LEVELS), dtype=np.int64),
+    "real numbers": lambda n, side, keys: np.full(len(NORM_LEVELS), math.nan),
     "no numbers": lambda n, side, keys: "1",
     "nothing": lambda n, side, keys: None,
     "ragged": lambda n, side, keys: [[1], [1, 2]],
-    "random words": lambda n, side, keys: np.full(len(LEVELS), 12345678901234567, dtype=np.uint64),
+    "random words": lambda n, side, keys: np.full(len(NORM_LEVELS), 12345678901234567, dtype=np.uint64),
 }
 
 
@@ -473,7 +473,7 @@ def test_b14_those_who_do_not_tell_are_counted_at_the_clip_bound():
         return {n: sides[n].sum_message(counts_at(0.25), public) for n in public}
 
     server.collect_norms(now, Exchange(keys, costs))
-    ((_, histogram),) = server.norms._histograms
+    ((_, histogram),) = server.norms.history.histograms
     assert histogram[-1] == 2
     assert histogram.sum() == 5
 
@@ -596,7 +596,7 @@ def test_a_used_up_budget_of_either_unit_ends_the_run_and_charges_nothing_twice(
     """The records' budget ends first; once its owner raises it, the run goes on and each round is charged once."""
     plan = make_plan("joint", clients=3, client_rate=0.9)
     record = Ledger.create(tmp_path / "r")
-    server = Server(plan, LIKE, record_ledger=record, rng=1)
+    server = Server(plan, LIKE, record_ledger=record, seed=1)
     server.begin("abc")
     server.finish({})
     record.set_budget(record.spent(1e-5).epsilon, 1e-5)
@@ -605,10 +605,10 @@ def test_a_used_up_budget_of_either_unit_ends_the_run_and_charges_nothing_twice(
         assert server.status == "budget-spent"
     assert [ledger.charged(server.identity) for ledger in server.ledgers] == [2, 1]
     tensors, document = server.state()
-    again = Server(plan, LIKE, ledger=server.ledgers[0], record_ledger=record, identity=server.identity, rng=None)
+    again = Server(plan, LIKE, ledger=server.ledgers[0], record_ledger=record, identity=server.identity, seed=None)
     again.restore(tensors, document, resume=True)
     assert (again.taken, again.lost) == (1, 0)  # the round that one ledger alone knows was not begun
-    record.set_budget(1e3, 1e-5, raise_it=True)
+    record.set_budget(1e3, 1e-5, allow_increase=True)
     assert again.begin("abc").number == 2
     again.finish({})
     assert [ledger.charged(again.identity) for ledger in again.ledgers] == [2, 2]
@@ -672,10 +672,10 @@ def test_restoring_keeps_every_count_and_loses_what_was_charged_since():
 
 
 def test_f5_a_seed_is_used_once_on_one_ledger():
-    server = make_server(rng=3)
+    server = make_server(seed=3)
     server.begin("abc")
     with pytest.raises(PrivacyError, match="used this seed"):
-        make_server(rng=3, ledger=server.ledgers[0]).begin("abc")
+        make_server(seed=3, ledger=server.ledgers[0]).begin("abc")
 
 
 # Who takes part does not show.
@@ -704,7 +704,7 @@ def test_public_figures_of_clients_do_not_tell_how_often_they_took_part():
     """At joint the records' figure stands beside the clients': it must not be that of the busiest client."""
     pages = set()
     for seed in range(3):
-        server = make_server(plan=make_plan("joint", rounds=2, client_rate=0.4), rng=seed)
+        server = make_server(plan=make_plan("joint", rounds=2, client_rate=0.4), seed=seed)
         enrolled = "abcde" if seed else "a"
         while server.begin(enrolled) is not None:
             server.finish({})
@@ -715,7 +715,7 @@ def test_public_figures_of_clients_do_not_tell_how_often_they_took_part():
 def test_the_panel_is_drawn_evenly():
     counts = dict.fromkeys("abcde", 0)
     for seed in range(200):
-        server = make_server(panel=2, rng=seed)
+        server = make_server(panel=2, seed=seed)
         server.begin("abcde")
         for name in server.measured.members["training"]:
             counts[name] += 1

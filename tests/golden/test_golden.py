@@ -38,7 +38,7 @@ LEFT_OUT = {
 }
 
 SURVEY = """
-from tacita.posterior import Bool, Category, Program, Real, best, beta, dirichlet, gaussian, geometric
+from tacita.programs import Bool, Category, Program, Real, best, beta, dirichlet, gaussian, geometric
 p = Program(schema=dict(smoker=Bool(), job=Category(3), age=Real()), n=40, epsilon=2.5, delta=1e-6)
 smoking = p.release(p.column("smoker").posterior(beta(1, 1)), geometric(epsilon=0.5))
 jobs = p.release(p.column("job").posterior(dirichlet(1, 1, 1)), best(epsilon=0.5))
@@ -87,7 +87,7 @@ def plain(value):
     if isinstance(value, list):
         return [plain(part) for part in value]
     if isinstance(value, str):
-        return CHANGING.sub("…", value)
+        return CHANGING.sub("…", value.replace(str(Path.cwd()), "HERE"))
     return value
 
 
@@ -161,7 +161,9 @@ def test_program(request, tmp_path):
     ran = json.loads(tacita("run", "survey.py", "--data", "people.csv", "--json"))
     ledger = json.loads(tacita("ledger", "show", "people.csv.ledger.sqlite", "--json"))
     ran["results"] = {name: sorted(result) for name, result in ran["results"].items()}  # values are noise
-    compare(request, "program", {"check": checked, "run": ran, "ledger": ledger})
+    compare(
+        request, "program", {"check": checked, "run": ran, "ledger": ledger, "label": of_run(Path("runs/survey-1"))}
+    )
 
 
 def model(y):

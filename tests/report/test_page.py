@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import tacita
 from tacita.guarantee import Guarantee
-from tacita.report import Label, Readings, label_html, label_text, numbers, words
+from tacita.report import Label, Readings, label_html, label_text, numbers, units, wording
 from tacita.report.figures import records_figure, steps_figure, ticks
 
 PLAIN = {"method": "pld", "unit": "record", "estimator": None, "composition": None}
@@ -109,13 +109,13 @@ def test_every_figure_is_rounded_to_the_safe_side(rng):
 
 def test_what_is_not_an_upper_bound_claims_no_attack_success(make_label, make_guarantee):
     label = plain(make_label("x"))
-    comparison = make_guarantee("x", kind="bayesian", composition="independent", publishable=False)
+    comparison = make_guarantee("x", kind="bayesian", composition="independent", publishable=False, is_bound=False)
     attack = make_guarantee("x", kind="empirical_lower", epsilon=0.4999, publishable=False)
     owner = replace(label, readings=Readings(typical=(comparison, attack)))
-    card = words.cards(owner)[1]
+    card = wording.cards(owner)[1]
     assert card.success is None
     assert str(card.sentence).startswith("Not an upper bound.")
-    rows = {row.who: row for row in words.rows(owner)}
+    rows = {row.who: row for row in wording.rows(owner)}
     assert rows["Not an upper bound, for comparison only"].attack == "none"
     assert rows["An attack that was tried (lower bound)"].attack == "none"
     assert rows["An attack that was tried (lower bound)"].epsilon == "at least 0.4999"
@@ -124,18 +124,18 @@ def test_what_is_not_an_upper_bound_claims_no_attack_success(make_label, make_gu
 def test_the_typical_card_names_scope_panels_and_model(make_label):
     label = plain(make_label("x"))
     own = replace(label.readings, panels="training panel only")
-    card = words.cards(replace(label, readings=own))[1]
+    card = wording.cards(replace(label, readings=own))[1]
     assert card.tag == "reading of this run"
     assert "Training panel only." in card.notes
-    nobody = words.cards(replace(label, readings=Readings(panels="nobody was followed.")))[1]
+    nobody = wording.cards(replace(label, readings=Readings(panels="nobody was followed.")))[1]
     assert str(nobody.sentence) == "No figure. Nobody was followed."
     assert "Nobody was followed." in label_text(replace(label, readings=Readings(panels="nobody was followed.")))
     other = replace(own, typical=own.typical[1:])
-    assert any("model-based" in note for note in words.cards(replace(label, readings=other))[1].notes)
+    assert any("model-based" in note for note in wording.cards(replace(label, readings=other))[1].notes)
 
 
 def test_the_attacker_is_told_what_the_unit_and_the_relation_are(make_guarantee):
-    ask = lambda **changes: words.target(make_guarantee("x", **changes))  # noqa: E731
+    ask = lambda **changes: units.target(make_guarantee("x", **changes))  # noqa: E731
     assert ask(unit="record") == "whether a person's record was used"
     assert ask(unit="client") == "whether one client was in the data"
     assert ask(unit="record", neighbours="replace_one") == "which of two records was used"
@@ -155,12 +155,12 @@ def test_a_bare_label_has_a_page(make_guarantee):
 def test_odd_percentiles_are_named_by_their_share(make_label):
     label = plain(make_label("x"))
     label = replace(label, readings=replace(label.readings, percentiles=((33.0, 0.2), (66.0, 0.4))))
-    assert [e.who for e in words.exposures(label.readings, 1e-5)] == ["33%", "66%"]
+    assert [e.who for e in wording.exposures(label.readings, 1e-5)] == ["33%", "66%"]
     assert "Against 66% of the records followed" in label_text(label)
 
 
 def test_untested_assumptions_rest_on_the_user_and_warnings_come_first(make_label):
-    found = words.checks(make_label("x"))
+    found = wording.checks(make_label("x"))
     assert [check.state for check in found] == ["warning", "open", "holds"]
 
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tacita.guarantee import Guarantee
-from tacita.report import GroupRow, Label, Readings, label_html, label_text, words
+from tacita.report import GroupRow, Label, Readings, label_html, label_text, wording
 from tacita.report.figures import records_figure, steps_figure
 
 
@@ -74,7 +74,7 @@ def client_label():
 
 def joint_label():
     label = client_label()
-    records = typical("record", 0.05), typical("record", 0.04, composition="independent")
+    records = typical("record", 0.05), typical("record", 0.04, composition="independent", is_bound=False)
     beside = worst("record", 0.07), worst("client", 1.3), replace(worst("record", 0.06), method="rdp")
     return replace(
         label, comparisons=beside, readings=replace(label.readings, typical=(*label.readings.typical, *records))
@@ -130,12 +130,12 @@ def test_a_client_labels_pictures_speak_of_clients_and_rounds():
 def test_a_model_based_figure_names_its_unit():
     label = client_label()
     label = replace(label, readings=replace(label.readings, typical=label.readings.typical[1:]))
-    assert "where a few clients contribute far more" in words.cards(label)[1].notes[-1]
+    assert "where a few clients contribute far more" in wording.cards(label)[1].notes[-1]
 
 
 def test_nothing_is_promised_to_a_client_either():
     endless = replace(client_label(), worst=worst("client", math.inf))
-    assert words.meaning(endless) == ("The noise does not limit what the result may give away about one client.",)
+    assert wording.meaning(endless) == ("The noise does not limit what the result may give away about one client.",)
 
 
 RECORD_SENTENCES = {
@@ -193,15 +193,15 @@ def test_a_record_label_of_a_federation_counts_rounds_and_still_speaks_of_people
 
 def test_a_joint_label_answers_for_both_units():
     label = joint_label()
-    assert [(card.heading, card.figures) for card in words.cards(label)] == [
+    assert [(card.heading, card.figures) for card in wording.cards(label)] == [
         ("Any one client", "epsilon 1, delta 0.00001"),
         ("A typical client", "epsilon 0.8, delta 0.00001"),
         ("The most exposed and the least", "each client's own epsilon, at delta 0.00001"),
         ("Any one record", "epsilon 0.07, delta 0.00001"),
         ("A typical record", "epsilon 0.05, delta 0.00001"),
     ]
-    assert [(card.heading, card.success) for card in words.cards(label.public())] == [
-        (card.heading, card.success) for card in words.cards(label) if card.heading.startswith("Any one")
+    assert [(card.heading, card.success) for card in wording.cards(label.public())] == [
+        (card.heading, card.success) for card in wording.cards(label) if card.heading.startswith("Any one")
     ]
     note = (
         "The figures about a client (with all the records it holds) and about a record stand side by side: "
@@ -218,14 +218,14 @@ def test_a_joint_label_answers_for_both_units():
 
 
 def test_the_followed_are_named_with_the_headlines_typical_figure_only():
-    clients, records = (card for card in words.cards(joint_label()) if card.key == "typical")
+    clients, records = (card for card in wording.cards(joint_label()) if card.key == "typical")
     assert "20 were followed." in clients.notes
     assert "20 were followed." not in records.notes
 
 
 def test_the_table_names_the_unit_of_each_figure_where_there_are_two():
     label = joint_label()
-    assert [(row.who, row.unit, row.epsilon) for row in words.rows(label) if "followed" not in row.who] == [
+    assert [(row.who, row.unit, row.epsilon) for row in wording.rows(label) if "followed" not in row.who] == [
         ("Any one client (worst case)", "client", "1"),
         ("A typical client", "client", "0.8"),
         ("The most exposed", "client", "1"),
@@ -249,7 +249,7 @@ def test_the_spread_is_drawn_with_the_typical_figure_of_its_own_unit():
     records_only = replace(label, readings=replace(label.readings, typical=label.readings.typical[2:]))
     assert [line.key for line in records_figure(label).lines] == ["spread", "anyone", "typical"]
     assert [line.key for line in records_figure(records_only).lines] == ["spread", "anyone"]
-    assert [card.heading for card in words.cards(records_only) if card.key == "typical"] == ["A typical record"]
+    assert [card.heading for card in wording.cards(records_only) if card.key == "typical"] == ["A typical record"]
 
 
 def test_another_unit_is_called_by_its_name():

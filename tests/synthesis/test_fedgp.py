@@ -212,7 +212,7 @@ def test_f20_one_client_moves_the_sum_by_at_most_the_clip_norm():
 
     def sums(holdings):
         generator = this.generator()
-        made = Federation(generator, None, holdings, this.plan, local=this.training, panel=0, rng=3)
+        made = Federation(generator, None, holdings, this.plan, local=this.training, panel=0, seed=3)
         found = []
         for _ in range(2):
             made.advance()

@@ -26,7 +26,7 @@ class Kind:
         label: Builds the label from the folder; takes `delta`.
         end: Declares that the run ended for reasons that depended on nothing private; empty if it cannot be ended.
         attack: Attacks the run; empty if there is no attack on it.
-        resume: How to go on with it; `{run}` is its folder.
+        resume: How to go on with it; `{run}` is its folder. Empty if nothing can be left to do.
         unattacked: Why there is no attack.
     """
 
@@ -79,6 +79,11 @@ KINDS = {
         resume="tacita synthesise --resume {run}",
         unattacked="it is not trained as one dataset",
     ),
+    "program": Kind(
+        words="a private program",
+        label="tacita.programs.labels:label_of_run",
+        unattacked="its guarantee is proved for every table, before any data are read",
+    ),
     "plain-federated-generator": Kind(
         words="a federated generator without privacy",
         label="tacita.synthesis.fedgp:label_of_run",
@@ -126,7 +131,8 @@ def require_kind(run: Path, *names: str) -> None:
     """Refuse a run that another command resumes, and name that command."""
     kind = kind_of(run)
     if kind not in (KINDS[name] for name in names):
-        raise RunError(f"{str(run)!r} is {kind.words}; go on with: {kind.resume.format(run=run)}")
+        way = f"go on with: {kind.resume.format(run=run)}" if kind.resume else "there is nothing to go on with"
+        raise RunError(f"{str(run)!r} is {kind.words}; {way}")
 
 
 def _function(place: str) -> Callable[..., Any]:

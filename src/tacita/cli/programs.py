@@ -13,12 +13,12 @@ import typer
 from tacita.cli.app import JSON, app, busy, print_json
 
 if TYPE_CHECKING:
+    from tacita.data.domains import Domain
     from tacita.guarantee import Guarantee
     from tacita.ledger import Ledger
-    from tacita.posterior.composition import Cost
-    from tacita.posterior.domains import Domain
-    from tacita.posterior.handles import PlannedRelease
-    from tacita.posterior.program import Program
+    from tacita.programs.composition import Cost
+    from tacita.programs.handles import PlannedRelease
+    from tacita.programs.program import Program
 
 _LOOK = "the data's owner sees how many with --inspect."
 PROGRAM = Annotated[Path, typer.Argument(help="A Python file that makes one Program.", show_default=False)]
@@ -59,11 +59,14 @@ def run(
 ) -> None:
     """Run a private program: check it, read the data, charge the ledger, release, and show the results.
 
-    The results are kept in a folder, because what was charged is charged: results.json, results.txt and, if there are
-    posteriors, posteriors.svg. Cells that do not fit the schema count as their column's fallback. An ill-typed program
-    ends with exit code 1 before the data are looked at; so does, afterwards, one of whose calculations failed.
+    The results are kept in a folder, because what was charged is charged: results.json, results.txt, the privacy label
+    and, if there are posteriors, posteriors.svg. Cells that do not fit the schema count as their column's fallback. An
+    ill-typed program ends with exit code 1 before the data are looked at; so does, afterwards, one of whose
+    calculations failed.
     """
-    from tacita.posterior.evaluate import Failed
+    from tacita.programs.labels import label_of_run, write_run
+    from tacita.programs.results import Failed
+    from tacita.runs import Run
 
     loaded = load_program(program, as_json=as_json)
     if not data.is_file():
@@ -84,6 +87,10 @@ def run(
     document = {"program": program.name, "data": data.name, "ledger": book.name, **results.to_dict()}
     document["spent"] = spent.to_dict()
     text = _kept(folder, results, spent, document)
+    with _ledger(book, data) as opened:
+        write_run(Run(folder), loaded, title=program.stem, ledger=opened)
+    if find_spec("jinja2") is not None:
+        Run(folder).write_label(label_of_run(folder))
     if as_json:
         print_json(document)
     else:
@@ -93,8 +100,8 @@ def run(
 
 def load_program(path: Path, *, as_json: bool) -> Program:
     """Return the checked program of a file, or show its error and exit with code 1."""
-    from tacita.posterior.errors import ProgramError
-    from tacita.posterior.loading import load
+    from tacita.programs.errors import ProgramError
+    from tacita.programs.loading import load
 
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
@@ -124,9 +131,7 @@ def summary(program: Program) -> dict[str, Any]:
 
 
 def _release(release: PlannedRelease) -> dict[str, Any]:
-    from tacita.posterior.composition import sensitivity
-
-    query, moved = release.query, sensitivity(release.query)
+    query, moved = release.query, release.query.sensitivity
     return {
         "name": release.name,
         "line": release.span.line,
@@ -135,7 +140,7 @@ def _release(release: PlannedRelease) -> dict[str, Any]:
         "numbers": query.numbers,
         "unit": float(query.unit),
         "sensitivity": {"metric": "l1", "stay": moved.stay, "cross": moved.cross},
-        "mechanism": str(release.request),
+        "mechanism": str(release.mechanism),
         "cost": {"stay": _cost(release.charge.stay), "cross": _cost(release.charge.cross)},
     }
 
@@ -145,15 +150,15 @@ def _cost(cost: Cost) -> dict[str, float]:
 
 
 def _lines(program: Program, path: Path) -> list[str]:
-    from tacita.posterior.composition import exact, sensitivity, text
+    from tacita.programs.composition import exact, text
 
     rows = [("release", "query", "one record moves it by", "mechanism", "costs")]
     for release in program.releases:
         query = release.query
         model = f", {query.model}" if query.model else ""
         unit = f" x {float(query.unit):g}" if query.unit != 1 else ""
-        moved = f"{sensitivity(query)}{unit}"
-        rows.append((release.name, query.label + model, moved, str(release.request), str(release.charge.largest)))
+        moved = f"{query.sensitivity}{unit}"
+        rows.append((release.name, query.label + model, moved, str(release.mechanism), str(release.charge.largest)))
     rows += [(d.name, f"from {', '.join(i.name for i in d.inputs)}", "", "", "nothing") for d in program.derived]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     table = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -176,7 +181,7 @@ def _kept(folder: Path, results: Any, spent: Guarantee, document: dict[str, Any]
     """Write the results to their folder, the data first; return them as text."""
     from tacita import runs
     from tacita.guarantee import round_up_text
-    from tacita.posterior import show
+    from tacita.programs import show
 
     runs.write_json(folder, "results.json", document)
     total = f"epsilon {round_up_text(spent.epsilon)} at delta {spent.delta:g}"
@@ -230,7 +235,7 @@ def _ledger(book: Path, data: Path) -> Ledger:
 
 
 def _inspect(program: Program, data: Path, header: list[str] | None, as_json: bool) -> None:
-    from tacita.posterior.tables import read
+    from tacita.programs.tables import read
 
     unreadable = dict(read(program, data, header=header).unreadable)
     if as_json:
@@ -245,7 +250,7 @@ def _inspect(program: Program, data: Path, header: list[str] | None, as_json: bo
 
 
 def _fallback(domain: Domain) -> str:
-    from tacita.posterior.domains import Bool, Category
+    from tacita.data.domains import Bool, Category
 
     if isinstance(domain, Bool | Category):
         return repr(domain.labels[domain.fallback])

@@ -43,6 +43,11 @@ def parse_idx(content: bytes, *, name: str) -> NDArray[np.uint8]:
 def read_npz(source: Path | IO[bytes], wanted: Iterable[str], *, name: str) -> dict[str, NDArray[Any]]:
     """Return the wanted arrays of an NPZ archive. Nothing is unpickled.
 
+    Args:
+        source: The file, or its path.
+        wanted: The names of the arrays.
+        name: What messages call the file.
+
     Raises:
         ValueError: If the archive is damaged, or an array is missing, too large or of Python objects.
         OSError: If the file cannot be read.

@@ -15,9 +15,10 @@ import numpy as np
 
 from tacita import _check
 from tacita.data.dataset import Dataset
+from tacita.data.domains import Category
 from tacita.data.files import File, present, read
 from tacita.data.formats import parse_idx, read_npz
-from tacita.data.schema import Column, Schema
+from tacita.data.schema import Field, Schema
 from tacita.data.table import encode_lines
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ def _abalone(target: str, root: Root, progress: Progress | None) -> Dataset:
     targets = table.targets
     if target == "age":  # not a column of the file, but one that its records decode to
         targets = (np.rint(table.targets * 30) >= 10).astype(np.int64)
-        schema = replace(schema, target=Column("age", "category", values=("under 10 rings", "10 rings or more")))
+        schema = replace(schema, target=Field("age", Category("under 10 rings", "10 rings or more")))
     return Dataset(
         name="abalone",
         inputs=table.inputs[train],

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from tacita.data.domains import SCALES, Bool, Category, Domain, Real
+
 TYPES = ("real", "category", "bool")
 POLICIES = ("zero", "drop", "error")
-SCALES = ("linear", "log")
 
 _COMMON = ("file", "test", "missing", "nominal_size")
 _TABLE = (*_COMMON, "target", "groups", "columns")
@@ -19,29 +20,42 @@ _COLUMN = {"real": ("type", "low", "high", "scale", "whole"), "category": ("type
 
 
 @dataclass(frozen=True)
-class Column:
-    """One column: real in [low, high], one of the listed values, or a truth value.
-
-    `whole` says that a real column holds whole numbers. It changes no encoding: `decode` rounds by it.
-    """
+class Field:
+    """A named column of a table, and what it may hold. A `Real` has bounds here."""
 
     name: str
-    type: str
-    low: float = 0.0
-    high: float = 1.0
-    scale: str = "linear"
-    values: tuple[str, ...] = ()
-    whole: bool = False
+    domain: Domain
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The values it can take, or None if it is real."""
-        return {"category": self.values, "bool": ("false", "true")}.get(self.type)
+        """The values it can take, in the order of their codes, or None if it is real."""
+        if isinstance(self.domain, Real):
+            return None
+        return self.domain.labels if isinstance(self.domain, Category) else ("false", "true")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The bounds of a real column."""
+        if not isinstance(self.domain, Real) or self.domain.bounds is None:
+            raise TypeError(f"column {self.name!r} has no bounds: it is {self.domain}")
+        return self.domain.bounds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry of a schema's table that describes it."""
+        if isinstance(self.domain, Category):
+            return {"type": "category", "values": list(self.domain.labels)}
+        if isinstance(self.domain, Bool):
+            return {"type": "bool"}
+        entry: dict[str, Any] = {"type": "real", "low": self.bounds[0], "high": self.bounds[1]}
+        entry |= {"scale": self.domain.scale} if self.domain.scale != "linear" else {}
+        return entry | ({"whole": True} if self.domain.whole else {})
 
     @property
     def features(self) -> tuple[str, ...]:
         """The names of the features it becomes."""
-        return tuple(f"{self.name}={value}" for value in self.values) if self.type == "category" else (self.name,)
+        if isinstance(self.domain, Category):
+            return tuple(f"{self.name}={value}" for value in self.domain.labels)
+        return (self.name,)
 
 
 @dataclass(frozen=True)
@@ -69,8 +83,8 @@ class Schema:
         nominal_size: A public size of the training set.
     """
 
-    target: Column
-    columns: tuple[Column, ...] = ()
+    target: Field
+    columns: tuple[Field, ...] = ()
     inputs: ArrayInputs | None = None
     missing: str = "zero"
     groups: tuple[str, ...] = ()
@@ -107,6 +121,22 @@ class Schema:
             raise ValueError("\n".join(mistakes))
         return cls(**parts)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table that `from_dict` reads, without what it takes by default."""
+        common = {"file": self.file, "test": self.test, "nominal_size": self.nominal_size}
+        table: dict[str, Any] = {key: value for key, value in common.items() if value is not None}
+        if self.missing != "zero":
+            table["missing"] = self.missing
+        if self.inputs is not None:
+            table["inputs"] = {"low": self.inputs.low, "high": self.inputs.high, "shape": list(self.inputs.shape)}
+            bounds = self.target_range
+            table["targets"] = (
+                {"classes": list(self.target.labels or ())} if bounds is None else {"low": bounds[0], "high": bounds[1]}
+            )
+            return table
+        columns = {field.name: field.to_dict() for field in (*self.columns, self.target)}
+        return table | {"target": self.target.name, "groups": list(self.groups), "columns": columns}
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """One name per feature of a table."""
@@ -115,7 +145,12 @@ class Schema:
     @property
     def target_range(self) -> tuple[float, float] | None:
         """The (low, high) of a real target, None for classes."""
-        return (self.target.low, self.target.high) if self.target.type == "real" else None
+        return self.target.bounds if isinstance(self.target.domain, Real) else None
+
+    @property
+    def domains(self) -> dict[str, Domain]:
+        """What each column holds, by name, the target last: a program's schema."""
+        return {field.name: field.domain for field in (*self.columns, self.target)}
 
 
 def _common(table: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:
@@ -137,7 +172,7 @@ def _table(table: Mapping[str, Any], within: str, mistakes: list[str]) -> dict[s
     if not isinstance(listed, Mapping) or not listed:
         mistakes.append(f"columns is missing: describe every column you use in a table [{within}columns.NAME].")
         return {}
-    columns = {name: _column(name, f"{within}columns.{name}", entry, mistakes) for name, entry in listed.items()}
+    columns = {name: _field(name, f"{within}columns.{name}", entry, mistakes) for name, entry in listed.items()}
     target = table.get("target")
     if not isinstance(target, str) or target not in columns:
         got = "it is missing" if target is None else f"got {target!r}{_closest(target, columns)}"
@@ -151,19 +186,20 @@ def _table(table: Mapping[str, Any], within: str, mistakes: list[str]) -> dict[s
     return {"target": goal, "columns": tuple(columns.values()), "groups": groups}
 
 
-def _column(name: str, where: str, entry: object, mistakes: list[str]) -> Column:
+def _field(name: str, where: str, entry: object, mistakes: list[str]) -> Field:
     if not name or name != name.strip():
         mistakes.append(f"{where}: a column's name must not be empty, nor start or end with a space.")
     kind = entry.get("type") if isinstance(entry, Mapping) else None
     if not isinstance(entry, Mapping) or kind not in TYPES:
         got = "it is missing" if kind is None else f"got {kind!r}{_closest(kind, TYPES)}"
         mistakes.append(f"{where}: type must be one of {_listed(TYPES)}; {got}.")
-        return Column(name, "bool")
+        return Field(name, Bool())
     _unknown(where, entry, _COLUMN[kind], mistakes)
     if kind == "bool":
-        return Column(name, "bool")
+        return Field(name, Bool())
     if kind == "category":
-        return Column(name, "category", values=_values(f"{where}: values", entry.get("values"), mistakes))
+        return Field(name, _category(f"{where}: values", entry.get("values"), mistakes))
+    before = len(mistakes)
     low, high = _bounds(where, entry, mistakes)
     scale = entry.get("scale", "linear")
     if scale not in SCALES:
@@ -173,7 +209,7 @@ def _column(name: str, where: str, entry: object, mistakes: list[str]) -> Column
         mistakes.append(
             f"{where}: whole must be true or false, and true needs a low and a high that are whole numbers."
         )
-    return Column(name, "real", low, high, str(scale), whole=bool(whole))
+    return Field(name, Real(low, high, scale, whole) if len(mistakes) == before else Real(0.0, 1.0))
 
 
 def _arrays(table: Mapping[str, Any], within: str, mistakes: list[str]) -> dict[str, Any]:
@@ -194,29 +230,31 @@ def _arrays(table: Mapping[str, Any], within: str, mistakes: list[str]) -> dict[
         shape = ()
     if "classes" in targets:
         _unknown(f"{within}targets", targets, ("classes",), mistakes)
-        goal = Column("targets", "category", values=_values(f"{within}targets: classes", targets["classes"], mistakes))
+        goal = Field("targets", _category(f"{within}targets: classes", targets["classes"], mistakes))
     else:
         _unknown(f"{within}targets", targets, ("classes", "low", "high"), mistakes)
-        goal = Column("targets", "real", *_bounds(f"{within}targets", targets, mistakes))
+        before = len(mistakes)
+        bounds = _bounds(f"{within}targets", targets, mistakes)
+        goal = Field("targets", Real(*bounds) if len(mistakes) == before else Real(0.0, 1.0))
     _target(f"{within}targets", goal, mistakes)
     return {"target": goal, "inputs": ArrayInputs(low, high, tuple(shape))}
 
 
-def _target(where: str, column: Column, mistakes: list[str]) -> None:
-    if column.type == "category" and len(column.values) == 1:
+def _target(where: str, field: Field, mistakes: list[str]) -> None:
+    if isinstance(field.domain, Category) and len(field.domain.labels) == 1:
         mistakes.append(f"{where}: a target needs at least two classes, got one.")
-    if column.scale != "linear":
+    if isinstance(field.domain, Real) and field.domain.scale != "linear":
         mistakes.append(f"{where}: scale must be 'linear' for the target, so that predictions can be restored.")
 
 
-def _groups(groups: object, columns: Mapping[str, Column], mistakes: list[str]) -> tuple[str, ...]:
+def _groups(groups: object, columns: Mapping[str, Field], mistakes: list[str]) -> tuple[str, ...]:
     if not isinstance(groups, list | tuple) or len({str(name) for name in groups}) != len(groups):
         mistakes.append(f"groups must list columns, each once, got {groups!r}.")
         return ()
     for name in groups:
         if not isinstance(name, str) or name not in columns:
             mistakes.append(f"groups must list columns, got {name!r}{_closest(name, columns)}.")
-        elif columns[name].type == "real":
+        elif isinstance(columns[name].domain, Real):
             mistakes.append(f"groups must list category or bool columns; {name!r} is real.")
     return tuple(groups)
 
@@ -238,10 +276,10 @@ def _bounds(where: str, entry: Mapping[str, Any], mistakes: list[str]) -> tuple[
     return low, high
 
 
-def _values(where: str, listed: object, mistakes: list[str]) -> tuple[str, ...]:
+def _category(where: str, listed: object, mistakes: list[str]) -> Category:
     if not isinstance(listed, list | tuple) or not listed:
         mistakes.append(f"{where} must list at least one value, got {listed!r}.")
-        return ()
+        return Category.of_any_size(())
     for value in listed:
         if (
             isinstance(value, bool)
@@ -255,7 +293,7 @@ def _values(where: str, listed: object, mistakes: list[str]) -> tuple[str, ...]:
     names = [str(value) for value in listed]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         mistakes.append(f"{where} must not repeat a value, got {name!r} more than once.")
-    return tuple(names)
+    return Category.of_any_size(names)
 
 
 def _unknown(where: str, entry: Mapping[str, Any], known: tuple[str, ...], mistakes: list[str]) -> None:

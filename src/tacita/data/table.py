@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacita._guard import held
+from tacita.data.cells import open_csv, read_cells, records
 from tacita.data.dataset import Dataset
+from tacita.data.domains import Bool, Category, Real
 from tacita.data.formats import read_npz
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from tacita.data.dataset import Groups, Inputs, Targets
-    from tacita.data.schema import Column, Schema
+    from tacita.data.schema import Field, Schema
 
     Cells = Sequence[str] | NDArray[Any]
 
 MISSING = "(missing)"
-_BOOLS = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0}
-_KINDS = {"real": "biufUS", "category": "biuUS", "bool": "biuUS"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def read_table(path: Path | str, schema: Schema, *, test: Path | str | None = No
     schema does not name are skipped. An NPZ file holds one array per column, or `inputs` and `targets`.
 
     Args:
-        path: A .csv or .npz file.
+        path: A .csv, .csv.gz or .npz file.
         schema: What it holds.
         test: A second file, held out.
 
@@ -148,30 +149,29 @@ def write_csv(path: Path | str, columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def encode_lines(lines: Iterable[bytes], header: Sequence[str], schema: Schema, *, name: str) -> Encoded:
-    """Encode CSV lines whose fields are `header`."""
-    places = [_place(column.name, header, name) for column in (*schema.columns, schema.target)]
-    cells: list[list[str]] = [[] for _ in places]
-    for line in lines:
-        if not line.strip():
-            continue
-        fields = split_line(line)
-        if fields is None or len(fields) != len(header):
-            if schema.missing == "error":
-                raise ValueError(
-                    f"{name} has a line that cannot be read or has not as many fields as the header; "
-                    'choose missing = "drop" to leave such records out.'
-                )
-            continue  # every value is missing, the target among them
-        for column, place in zip(cells, places, strict=True):
-            column.append(fields[place])
-    names = [column.name for column in (*schema.columns, schema.target)]
-    return _encode(dict(zip(names, cells, strict=True)), schema, name)
+    """Encode CSV lines whose fields are `header`.
+
+    Args:
+        lines: One record each; blank ones are skipped.
+        header: The names of the fields.
+        schema: What the columns hold.
+        name: What messages call the file.
+    """
+    names = [field.name for field in (*schema.columns, schema.target)]
+    found = [fields for fields in records(lines, header, names, file=name) if fields != []]
+    if schema.missing == "error" and None in found:
+        raise ValueError(
+            f"{name} has a line that cannot be read or has not as many fields as the header; "
+            'choose missing = "drop" to leave such records out.'
+        )
+    readable = [fields for fields in found if fields is not None]  # others have no target, so they are left out
+    return _encode({column: [fields[i] for fields in readable] for i, column in enumerate(names)}, schema, name)
 
 
 def _read(path: Path, schema: Schema) -> Encoded:
-    suffix = path.suffix.lower()
-    if suffix not in (".csv", ".npz"):
-        raise ValueError(f"{path.name} must be a .csv or .npz file.")
+    suffix = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+    if suffix not in (".csv", ".npz") or (suffix == ".npz" and path.suffix.lower() == ".gz"):
+        raise ValueError(f"{path.name} must be a .csv, .csv.gz or .npz file.")
     if schema.inputs is not None:
         if suffix != ".npz":
             raise ValueError(
@@ -179,34 +179,15 @@ def _read(path: Path, schema: Schema) -> Encoded:
             )
         encoded = _read_arrays(path, schema)
     else:
-        encoded = _read_csv(path, schema) if suffix == ".csv" else _read_columns(path, schema)
+        encoded = _read_columns(path, schema) if suffix == ".npz" else _read_csv(path, schema)
     if not len(encoded.targets):
         raise ValueError(f"{path.name} holds no record that the schema can read; compare the two.")
     return encoded
 
 
 def _read_csv(path: Path, schema: Schema) -> Encoded:
-    with path.open("rb") as lines:
-        header = split_line(lines.readline().removeprefix(b"\xef\xbb\xbf"))
-        if not header:
-            raise ValueError(f"{path.name} must start with a header line of column names, in UTF-8.")
+    with open_csv(path) as (lines, header):
         return encode_lines(lines, header, schema, name=path.name)
-
-
-def split_line(line: bytes) -> list[str] | None:
-    """Return the fields of one line of a CSV file, or None if it cannot be read. No other line can change that."""
-    try:
-        text = line.rstrip(b"\r\n").decode()
-        return [field.strip() for field in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
-    except (UnicodeDecodeError, csv.Error):
-        return None
-
-
-def _place(column: str, header: Sequence[str], name: str) -> int:
-    if header.count(column) != 1:  # the header is not shown: without one, the first line is a record
-        found = "has no column" if column not in header else "has more than one column"
-        raise ValueError(f"{name} {found} {column!r}, which the schema names; compare the schema with the first line.")
-    return header.index(column)
 
 
 def _read_columns(path: Path, schema: Schema) -> Encoded:
@@ -214,8 +195,9 @@ def _read_columns(path: Path, schema: Schema) -> Encoded:
     arrays = read_npz(path, [column.name for column in columns], name=path.name)
     for column in columns:
         array = arrays[column.name]
-        if array.ndim != 1 or array.dtype.kind not in _KINDS[column.type]:
-            kinds = "numbers or text" if column.type == "real" else "whole numbers, truth values or text"
+        real = isinstance(column.domain, Real)
+        if array.ndim != 1 or array.dtype.kind not in ("biufUS" if real else "biuUS"):
+            kinds = "numbers or text" if real else "whole numbers, truth values or text"
             raise ValueError(f"{path.name}: array {column.name!r} must be one-dimensional, of {kinds}.")
     _same_length(arrays, path.name)
     cells = {key: _cells(array) for key, array in arrays.items()}
@@ -249,17 +231,18 @@ def _read_arrays(path: Path, schema: Schema) -> Encoded:
         raise ValueError(f"{path.name}: 'inputs' must have one record of shape {bounds and bounds.shape} per row.")
     if inputs.dtype.kind not in "biuf":
         raise ValueError(f"{path.name}: 'inputs' must be an array of real numbers.")
-    if targets.ndim != 1 or targets.dtype.kind not in ("biuf" if schema.target.type == "real" else "iu"):
-        what = "real numbers" if schema.target.type == "real" else "whole numbers, positions in classes"
+    classes = schema.target.labels
+    if targets.ndim != 1 or targets.dtype.kind not in ("biuf" if classes is None else "iu"):
+        what = "real numbers" if classes is None else "whole numbers, positions in classes"
         raise ValueError(f"{path.name}: 'targets' must be one-dimensional, of {what}.")
     _same_length(arrays, path.name)
     finite = np.isfinite(inputs)
     unit = _unit(np.where(finite, inputs, bounds.low), bounds.low, bounds.high) * finite
     gaps = {"inputs": ~finite.all(axis=tuple(range(1, inputs.ndim)))}
-    if schema.target.type == "real":
+    if classes is None:
         goal, gaps["targets"] = _target(schema.target, targets)
     else:
-        gaps["targets"] = (targets < 0) | (targets >= len(schema.target.values))
+        gaps["targets"] = (targets < 0) | (targets >= len(classes))
         goal = np.where(gaps["targets"], 0, targets).astype(np.int64)
     keep = _kept(gaps, schema, path.name)
     return Encoded(unit[keep].astype(np.float32), goal[keep], {})
@@ -298,61 +281,49 @@ def _kept(gaps: Mapping[str, NDArray[np.bool_]], schema: Schema, name: str) -> N
     return keep
 
 
-def _block(column: Column, cells: Cells) -> tuple[Inputs, NDArray[np.float64]]:
+def _block(column: Field, cells: Cells) -> tuple[Inputs, NDArray[np.float64]]:
     """Return a column's features, 0 where it is missing, and its plain values, NaN where it is missing."""
-    if column.type == "real":
-        values = _reals(cells)
-        return _nan_to_zero(2.0 * _scaled(column, values) - 1.0)[:, None], values
     codes = _codes(column, cells)
-    if column.type == "bool":
-        return _nan_to_zero(2.0 * codes - 1.0)[:, None], codes
-    return (codes[:, None] == np.arange(len(column.values))).astype(np.float32), codes
+    if isinstance(column.domain, Category):
+        return (codes[:, None] == np.arange(len(column.features))).astype(np.float32), codes
+    unit = _scaled(column, codes) if isinstance(column.domain, Real) else codes
+    return _nan_to_zero(2.0 * unit - 1.0)[:, None], codes
 
 
-def _target(column: Column, cells: Cells) -> tuple[Targets, NDArray[np.bool_]]:
-    if column.type == "real":
-        values = _reals(cells)
-        return _nan_to_zero(_scaled(column, values)), np.isnan(values)
+def _target(column: Field, cells: Cells) -> tuple[Targets, NDArray[np.bool_]]:
     codes = _codes(column, cells)
+    if isinstance(column.domain, Real):
+        return _nan_to_zero(_scaled(column, codes)), np.isnan(codes)
     return _nan_to_zero(codes).astype(np.int64), np.isnan(codes)
 
 
-def _reals(cells: Cells) -> NDArray[np.float64]:
-    if not isinstance(cells, np.ndarray):
-        return np.array([_real(cell) for cell in cells], dtype=np.float64)
-    with np.errstate(over="ignore"):
-        values = cells.astype(np.float64)
-    return np.where(np.isfinite(values), values, np.nan)
+def _codes(column: Field, cells: Cells) -> NDArray[np.float64]:
+    """Return a column's numbers, or the codes of its labels (1 is true); NaN where a value is missing."""
+    if isinstance(cells, np.ndarray) and isinstance(column.domain, Real):
+        with np.errstate(over="ignore"):
+            values = cells.astype(np.float64)
+        return np.where(np.isfinite(values), values, np.nan)
+    with held():
+        found = read_cells(column.domain, cells)
+    return 1.0 - found if isinstance(column.domain, Bool) else found
 
 
-def _real(cell: str) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) and "_" not in cell else math.nan
-
-
-def _codes(column: Column, cells: Cells) -> NDArray[np.float64]:
-    if isinstance(cells, np.ndarray):
-        cells = [str(cell) for cell in cells.tolist()]
-    if column.type == "bool":
-        return np.array([_BOOLS.get(cell.lower(), math.nan) for cell in cells], dtype=np.float64)
-    known = {value: code for code, value in enumerate(column.values)}
-    return np.array([known.get(cell, math.nan) for cell in cells], dtype=np.float64)
-
-
-def _labels(column: Column, codes: NDArray[np.float64]) -> NDArray[np.str_]:
+def _labels(column: Field, codes: NDArray[np.float64]) -> NDArray[np.str_]:
     names = np.array([*(column.labels or ()), MISSING])
     return names[np.where(np.isnan(codes), len(names) - 1, codes).astype(np.int64)]
 
 
-def _scaled(column: Column, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    if column.scale == "linear":
-        return _unit(values, column.low, column.high)
-    offsets = (np.clip(values, column.low, column.high) - column.low).tolist()
+def _scaled(column: Field, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    low, high = column.bounds
+    if not _is_log(column):
+        return _unit(values, low, high)
+    offsets = (np.clip(values, low, high) - low).tolist()
     # math.log1p and not numpy's, whose last bit may depend on a value's place in the array.
-    return np.array([math.log1p(offset) for offset in offsets]) / math.log1p(column.high - column.low)
+    return np.array([math.log1p(offset) for offset in offsets]) / math.log1p(high - low)
+
+
+def _is_log(column: Field) -> bool:
+    return isinstance(column.domain, Real) and column.domain.scale == "log"
 
 
 def _unit(values: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
@@ -364,16 +335,16 @@ def _nan_to_zero(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.where(np.isnan(values), 0.0, values).astype(np.float32)
 
 
-def _decoded_block(column: Column, block: NDArray[np.float64], *, with_missing: bool) -> list[Any]:
-    if column.type == "real":
+def _decoded_block(column: Field, block: NDArray[np.float64], *, with_missing: bool) -> list[Any]:
+    if isinstance(column.domain, Real):
         return _unscaled(column, (block[:, 0] + 1.0) / 2.0)
-    codes = block.argmax(axis=1) if column.type == "category" else (block[:, 0] > 0.0).astype(np.int64)
+    codes = block.argmax(axis=1) if isinstance(column.domain, Category) else (block[:, 0] > 0.0).astype(np.int64)
     missing = [with_missing and not row.any() for row in block]
     names = column.labels or ()
     return [None if gone else names[code] for code, gone in zip(codes.tolist(), missing, strict=True)]
 
 
-def _decoded_target(column: Column, goals: NDArray[Any]) -> list[Any]:
+def _decoded_target(column: Field, goals: NDArray[Any]) -> list[Any]:
     if column.labels is None:
         if goals.dtype.kind not in "fiu" or not np.isfinite(goals).all():
             raise ValueError("targets must be finite numbers, as the target is real.")
@@ -383,12 +354,14 @@ def _decoded_target(column: Column, goals: NDArray[Any]) -> list[Any]:
     return [column.labels[goal] for goal in goals.tolist()]
 
 
-def _unscaled(column: Column, unit: NDArray[np.float64]) -> list[Any]:
-    """Return the values that `_scaled` leads to these numbers in [0, 1]; others are clamped."""
-    share, span = np.clip(unit, 0.0, 1.0), column.high - column.low
-    rise = share * span if column.scale == "linear" else np.expm1(share * math.log1p(span))
-    values = np.clip(column.low + rise, column.low, column.high)
-    return [int(value) for value in np.rint(values).tolist()] if column.whole else [float(v) for v in values.tolist()]
+def _unscaled(column: Field, unit: NDArray[np.float64]) -> list[Any]:
+    """Return the values that `_scaled` maps to these numbers in [0, 1]; others are clamped."""
+    low, high = column.bounds
+    share = np.clip(unit, 0.0, 1.0)
+    rise = np.expm1(share * math.log1p(high - low)) if _is_log(column) else share * (high - low)
+    values = np.clip(low + rise, low, high)
+    whole = isinstance(column.domain, Real) and column.domain.whole
+    return [int(value) for value in np.rint(values).tolist()] if whole else values.tolist()
 
 
 def _empty(like: Encoded) -> Encoded:

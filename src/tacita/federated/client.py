@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.accounting import LEVELS as NORM_LEVELS
+from tacita.accounting import NORM_LEVELS
 from tacita.federated.account import Account, epsilon_levels, record_plan
 from tacita.federated.masking import Masker, masker
 from tacita.federated.plan import FederationPlan
@@ -156,15 +156,15 @@ class Client:
             at level client. Whether it holds any stops nothing.
         plan: What the federation declared.
         panel: How many of its records are followed, for typical figures; 0 follows none.
-        rng: A seed for its coins and its noise. None, the default, is seeded by the operating system.
+        seed: For its coins and its noise. None, the default, is seeded by the operating system.
     """
 
     def __init__(
-        self, name: str, task: Task, dataset: Any, plan: FederationPlan, *, panel: int = 0, rng: int | None = None
+        self, name: str, task: Task, dataset: Any, plan: FederationPlan, *, panel: int = 0, seed: int | None = None
     ) -> None:
         self.name, self.task, self.plan = name, task, plan
         self.records = dataset if isinstance(dataset, Records | Part) else Records(dataset, empty=True)
-        self._seed = rng
+        self._seed = seed
         self.account = Account(plan, self._followed(panel)) if plan.of_records is not None and panel else None
         self.histogram: Counts = np.zeros(len(NORM_LEVELS), dtype=np.int64)
         self.answered = 0

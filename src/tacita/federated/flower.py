@@ -81,7 +81,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         one_reply: Declares that a strategy with an `aggregate_train` of its own is right with one reply, the model
             moved by the private mean. Without it such a strategy is refused.
         patience: Seconds to wait for `min_available_nodes` before the first round.
-        books: Where the run is kept; or the fields of `tacita.training.settings.Books` (`ledger`, `run_dir`, `rng`,
+        books: Where the run is kept; or the fields of `tacita.training.settings.Books` (`ledger`, `run_dir`, `seed`,
             `name`, `purpose`) as keywords. If `run_dir` holds a run of this plan, that is resumed.
         settings: Single settings of `books`, and the arguments of `FederationPlan.declare`.
 
@@ -123,7 +123,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         self._facts = RunFacts(
             title=self._books.name or (self.run_dir.name if self.run_dir else "Private federation"),
             purpose=self._books.purpose or f"A model trained by a Flower federation with {type(strategy).__name__}.",
-            seeded=self._books.rng is not None,
+            seeded=self._books.seed is not None,
             client_noise=plan.privacy_level.protects_records,
         )
         self._roster = Roster(plan, named=self._named, patience=patience)
@@ -326,7 +326,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             panel=self._panel,
             ledger=ledger_place(self._books.ledger, self.run_dir, "ledger.sqlite"),
             record_ledger=ledger_place(self._record_ledger, self.run_dir, "record-ledger.sqlite"),
-            rng=self._books.rng,
+            seed=self._books.seed,
             owner=Owner(self.run_dir).hold(),
         )
         self._facts = self._facts.with_ledger(self.server.ledgers[0].path.name, shared=self._books.ledger is not None)

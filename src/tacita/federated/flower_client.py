@@ -53,7 +53,7 @@ def instance_privacy(
     data: Callable[[Context], Any],
     learning_rate: float = 1.0,
     panel: int = 0,
-    rng: int | None = None,
+    seed: int | None = None,
     name: Name | None = None,
     ledger: LedgerPath | None = None,
     epsilon: float | None = None,
@@ -79,7 +79,7 @@ def instance_privacy(
             and reports nothing, at level joint no norms either: the client then counts at the worst case. Costs are
             computed from the records and reported masked, without noise. A hostile server that plays the other
             clients can unmask them; no ledger is charged for them, and no figure covers them.
-        rng: A seed. None, the default, is seeded by the operating system.
+        seed: None, the default, is seeded by the operating system.
         name: The client's name, the same after every restart: a string, or a function of Flower's context. By default
             `client-id` or `partition-id` of the node's configuration. A client without a name says so, and the server
             counts it as if it had taken part in every round.
@@ -101,7 +101,7 @@ def instance_privacy(
         enforced_plan(plan)
     budget = None if epsilon is None and delta is None else checked_budget(epsilon, delta)
     followed = _check.count("panel", panel, low=0, high=10**6)
-    make = _Maker(model, loss_fn, data, Local(learning_rate=learning_rate), followed, rng, name)
+    make = _Maker(model, loss_fn, data, Local(learning_rate=learning_rate), followed, seed, name)
     return _Guard(plan, make, ledger, budget, allow_evaluation)
 
 
@@ -114,7 +114,7 @@ class _Maker:
     data: Callable[[Context], Any]
     local: Local
     panel: int
-    rng: int | None
+    seed: int | None
     name: Name | None
     task: Task | None = None
 
@@ -122,7 +122,7 @@ class _Maker:
         if self.task is None:
             self.task = Task(self.model(), self.loss_fn, self.local)
         name, _ = identity_of(context, self.name)
-        made = Client(name, self.task, self.data(context), plan, panel=self.panel, rng=self.rng)
+        made = Client(name, self.task, self.data(context), plan, panel=self.panel, seed=self.seed)
         _restore_client(made, context)
         return made
 
@@ -221,7 +221,7 @@ def local_training(
     loss_fn: Callable[[Any, Any], torch.Tensor] | None,
     data: Callable[[Context], Any],
     local: Local | Training | None = None,
-    rng: int | None = None,
+    seed: int | None = None,
 ) -> Message:
     """Answer a train message with plain local training, for level client: the same as the local engine does.
 
@@ -235,7 +235,7 @@ def local_training(
         loss_fn: As in PyTorch, the mean over a batch; None with a `Training`.
         data: Returns this client's records, from Flower's context.
         local: Settings of plain SGD, or a `Training`.
-        rng: A seed. None, the default, is seeded by the operating system.
+        seed: None, the default, is seeded by the operating system.
 
     Returns:
         The reply, with the client's update, which nothing protects before the server has clipped and noised it.
@@ -244,7 +244,7 @@ def local_training(
     if asked["ask"] != "update":
         raise PrivacyError("Local training answers requests for an update only.")
     _require_plan(asked, plan)
-    client = Client(client_name_of(context), Task(model, loss_fn, local), data(context), plan, rng=rng)
+    client = Client(client_name_of(context), Task(model, loss_fn, local), data(context), plan, seed=seed)
     client.memory = kept_memory(context)
     answer = _answers(client, message, asked)
     keep_memory(context, client.memory)

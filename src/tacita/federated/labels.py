@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacita.accounting import BayesianAccountant
 from tacita.assumptions import Assumption, assume
 from tacita.facts import MEMORY, RunFacts
 from tacita.federated.plan import FederationPlan
@@ -26,6 +24,7 @@ from tacita.label import (
     run_rows,
     status_rows,
 )
+from tacita.papers import product_figure
 from tacita.training.labels import own_epsilons
 from tacita.training.plan import of_one_end, within_promise
 
@@ -217,10 +216,9 @@ def _typical_clients(server: Server, delta: float) -> list[Guarantee]:
     unit = plan.headline.unit
     sound = server.norms.guarantee(delta=delta, estimator="bernstein", notion="weak")
     found = [replace(sound, unit=unit, assumptions=_fresh(plan))]
-    papers = papers_accountant(server)
     try:
-        theirs = papers.guarantee(delta=delta, estimator="student", notion="strong")
-        found.append(replace(theirs, unit=unit, assumptions=(assume("papers-product"),)))
+        product = product_figure(plan.privacy_level.papers_norms(plan, server.norms), delta=delta)
+        found.append(replace(product, unit=unit, assumptions=(assume("papers-product"),)))
     except ValueError:  # too few were measured for the paper's estimator
         pass
     return found
@@ -237,25 +235,6 @@ def _panel_figures(panels: dict[str, Panel], delta: float) -> list[Guarantee]:
             found = panel.accountant.guarantee(delta=delta, estimator=estimator)
             figures.append(replace(found, unit="client", assumptions=(who, assume("observed-norms"))))
     return sorted(figures, key=lambda g: (g.estimator != "band", -g.epsilon))
-
-
-def papers_accountant(server: Server) -> BayesianAccountant:
-    """Return the federated paper's own accounting of the same norms, for comparison: not a bound.
-
-    Rounds multiply as if they were independent. At level sequential each client's batch is taken as a part of the whole
-    federation's data, with the client's own noise, and the clients' costs are added up.
-    """
-    plan, norms = server.plan, server.norms
-    if norms is None:
-        raise ValueError("No norms were counted at this level.")
-    state = {**norms.state_dict(), "composition": "independent"}
-    if plan.level == "sequential":
-        state["sample_rate"] = norms.sample_rate / plan.clients
-        state["noise_multiplier"] = norms.noise_multiplier / math.sqrt(plan.clients)
-        state["steps"] = plan.rounds * plan.clients
-        state["taken"] = norms.taken * plan.clients
-        state["histograms"] = [[repeat * plan.clients, counts] for repeat, counts in state["histograms"]]
-    return BayesianAccountant.from_state(state)
 
 
 def _fresh(plan: FederationPlan) -> tuple[Assumption, ...]:

@@ -18,7 +18,7 @@ from tacita.facts import RunFacts, Status
 from tacita.federated.client import Client, Local, Part, Task, Training
 from tacita.federated.exchange import Exchange
 from tacita.federated.labels import federation_label
-from tacita.federated.plan import FederationPlan
+from tacita.federated.plan import FederationPlan, refuse_unknown
 from tacita.federated.server import Round, Server
 from tacita.federated.storage import (
     KIND,
@@ -57,7 +57,7 @@ class Federation:
         costs_every: Rounds between two exchanges of the records' typical costs; by default there is one at the end.
         record_ledger: A path, or a `Ledger` of records, at level joint. Without one the run directory gets its own.
         books: Where the run is kept; or the fields of `tacita.training.settings.Books` as keywords: `ledger` (of the
-            plan's larger unit), `run_dir`, `rng` (a seed, for everybody's coins and noise), `name`, `purpose`.
+            plan's larger unit), `run_dir`, `seed` (for everybody's coins and noise), `name`, `purpose`.
         settings: Single settings of `books`.
 
     Guarantee:
@@ -95,11 +95,10 @@ class Federation:
         **settings: Any,
     ) -> None:
         kept: Books = grouped("books", Books, books, settings)
-        if settings:
-            raise TypeError(f"A federation has no setting {', '.join(settings)}.")
+        refuse_unknown(settings)
         if kept.run_dir is not None:
             page_template()  # fail early if an extra is missing
-        self._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, kept.rng)
+        self._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, kept.seed)
         self.run_dir = None if kept.run_dir is None else Run.create(kept.run_dir).folder
         self.server = Server(
             plan,
@@ -108,13 +107,13 @@ class Federation:
             held_out=held_out,
             ledger=ledger_place(kept.ledger, self.run_dir, "ledger.sqlite"),
             record_ledger=ledger_place(record_ledger, self.run_dir, "record-ledger.sqlite"),
-            rng=kept.rng,
+            seed=kept.seed,
             owner=Owner(self.run_dir).hold(),
         )
         self._facts = RunFacts(
             title=kept.name or (Path(kept.run_dir).name if kept.run_dir else "Private federation"),
             purpose=kept.purpose or f"A {type(model).__name__} model trained by a federation.",
-            seeded=kept.rng is not None,
+            seeded=kept.seed is not None,
             trained=len(self.clients) - len(held_out),
             held_out=len(held_out),
             form_taken=any(client.records.form_taken for client in self.clients.values()),
@@ -132,7 +131,7 @@ class Federation:
         record_panel: int,
         dropout: float,
         costs_every: int | None,
-        rng: int | None,
+        seed: int | None,
     ) -> None:
         self.model, self.plan = model, plan
         self.optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1.0)
@@ -143,13 +142,13 @@ class Federation:
         self._task = Task(twin, loss_fn, local)
         self._record_panel = _check.count("record_panel", record_panel, low=0)
         self.clients = {
-            name: Client(name, self._task, data, plan, panel=self._record_panel, rng=rng)
+            name: Client(name, self._task, data, plan, panel=self._record_panel, seed=seed)
             for name, data in named(clients).items()
         }
         held = [client.records for client in self.clients.values()]
         self._task.try_one(next((records for records in held if len(records)), held[0]))
         self._dropout = _check.in_range("dropout", dropout, 0.0, 1.0)
-        self._absent = np.random.default_rng(rng)
+        self._absent = np.random.default_rng(seed)
         self._costs_every = costs_every or plan.rounds
 
     # What users call.

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacita import _check
-from tacita.accounting import LEVELS as NORM_LEVELS
-from tacita.accounting import BayesianAccountant
+from tacita.accounting import NORM_LEVELS, BayesianAccountant
 from tacita.federated.account import epsilon_levels
 from tacita.federated.exchange import Exchange
 from tacita.federated.masking import MOST_CLIENTS, largest, summed

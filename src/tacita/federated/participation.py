@@ -41,7 +41,7 @@ def hidden_participation(plan: FederationPlan, rounds: int, delta: float) -> Gua
     declared = plan.of_records
     if declared is None:
         raise ValueError(f"Level {plan.level!r} does not protect single records.")
-    table = cost_table(declared.sample_rate, declared.noise_multiplier, ORDERS, False)
+    table = cost_table(declared.sample_rate, declared.noise_multiplier, ORDERS)
     costs = rounds * plan.copies * mixed_costs(plan.local_steps * table[:, TOP], plan.client_rate)
     epsilon = max(SMALLEST_EPSILON, float(epsilon_from_costs(costs, ORDERS, delta=delta, notion="weak")))
     plain = plan.record_worst(rounds * plan.steps_a_round, delta)  # of clients that are in every round

@@ -296,8 +296,7 @@ class FederationPlan:
             ValueError: If a setting is missing, out of range, or of another level.
         """
         inside: RecordSettings = grouped("records", RecordSettings, records, settings)
-        if settings:
-            raise TypeError(f"A federation's plan has no {', '.join(settings)}.")
+        refuse_unknown(settings)
         protects = _level_named(level)
         rate, lower = _rates(client_rate, client_rates)
         _check_level(protects, rate, lower, inside)
@@ -323,6 +322,14 @@ class FederationPlan:
 
 
 federation_plan = FederationPlan.declare
+
+
+def refuse_unknown(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that no group has taken."""
+    if "rng" in settings:
+        raise TypeError("rng is called seed: a chosen number; rng is a generator.")
+    if settings:
+        raise TypeError(f"A federation has no setting {', '.join(settings)}.")
 
 
 def _level_named(name: str) -> Level:

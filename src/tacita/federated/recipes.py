@@ -183,7 +183,7 @@ def books_for(recipe: Recipe, run_dir: str | Path) -> Books:
     how = {"even": "all alike", "class": "two classes each", "dirichlet": "in uneven mixes"}[recipe.split]
     return Books(
         run_dir=run_dir,
-        rng=recipe.seed,
+        seed=recipe.seed,
         name=f"{recipe.data.capitalize()} over {recipe.clients} clients, {how}",
         purpose="A linear classifier, trained where the data are by a federation.",
     )

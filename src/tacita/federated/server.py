@@ -66,7 +66,7 @@ class Server:
         held_out: Clients that are followed and never drawn.
         ledger: A path or a `Ledger` of the plan's larger unit; made if it does not exist.
         record_ledger: The same for records, at level joint.
-        rng: A seed. None, the default, is seeded by the operating system; a chosen seed is marked as not secure.
+        seed: None, the default, is seeded by the operating system; a chosen number is marked as not secure.
         identity: The run's name in the ledgers; made up if not given.
         owner: Who holds the run's folder while rounds are taken; None for a run that writes nothing.
 
@@ -85,12 +85,12 @@ class Server:
         held_out: Iterable[str] = (),
         ledger: Ledger | str | Path = ":memory:",
         record_ledger: Ledger | str | Path = ":memory:",
-        rng: int | None = None,
+        seed: int | None = None,
         identity: str | None = None,
         owner: Owner | None = None,
     ) -> None:
         self.plan, self.like = plan, {name: torch.empty_like(p, device="meta") for name, p in like.items()}
-        self.random: Randomness = randomness(rng)
+        self.random: Randomness = randomness(seed)
         self.held_out = frozenset(held_out)
         self.taken = 0
         self.identity = identity or secrets.token_hex(8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 from scipy.stats import binom
 
@@ -27,11 +28,8 @@ def noise_shares(clients: int, client_rate: float, rounds: int) -> int:
     """
     if client_rate == 1.0:
         return clients
-    low, high = 0, clients  # nobody is drawn beyond `clients`
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if rounds * binom.sf(middle, clients, client_rate) <= TOO_MANY else (middle, high)
-    return high
+    fewer = range(1, clients)  # nobody is drawn beyond `clients`
+    return 1 + bisect_left(fewer, True, key=lambda n: rounds * binom.sf(n, clients, client_rate) <= TOO_MANY)
 
 
 def failure(shares: int, clients: int) -> float:

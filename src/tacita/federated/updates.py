@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tacita.accounting import LEVELS as NORM_LEVELS
-from tacita.accounting import level_of
+from tacita.accounting import NORM_LEVELS, level_of
 from tacita.training.gradients import Parameters
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tacita.inference.inputs import records_like
 from tacita.inference.labels import OWNER, label_of_run
 from tacita.inference.results import Result
 from tacita.inference.terms import Separated, called, without_validation
-from tacita.posterior.pyro_model import session_left_as_found
+from tacita.posterior.pyro_model import isolated_pyro_session
 from tacita.runs import Run, read_json, write_json
 
 
@@ -126,7 +126,7 @@ def coverage(
 def _responses(separated: Separated, tensors: tuple[Tensor, ...]) -> dict[str, int]:
     """Return which of the model's arguments each observed site observes."""
     few = tuple(t[:2].clone() for t in tensors)
-    with session_left_as_found(), without_validation():
+    with isolated_pyro_session(), without_validation():
         trace = poutine.trace(separated.model).get_trace(*(() if separated.names else few), **_named(separated, few))
     found = {}
     for name in trace.observation_nodes:
@@ -156,7 +156,7 @@ def _simulated(
 ) -> tuple[Tensor, ...]:
     """Return the data with responses drawn from the model at a truth."""
     model = poutine.condition(poutine.uncondition(separated.model), data=dict(truth))
-    with session_left_as_found(), without_validation(), torch.no_grad():
+    with isolated_pyro_session(), without_validation(), torch.no_grad():
         pyro.set_rng_seed(seed % 2**32)
         trace = poutine.trace(lambda: called(model, separated.names, tensors)).get_trace()
     made = list(tensors)

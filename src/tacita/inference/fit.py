@@ -34,7 +34,7 @@ from tacita.inference.labels import (
 from tacita.inference.results import Posterior, Result, gaussian_draws
 from tacita.inference.separation import separate, start_of
 from tacita.inference.terms import Model, Separated
-from tacita.posterior.pyro_model import session_left_as_found
+from tacita.posterior.pyro_model import isolated_pyro_session
 from tacita.runs import Run, read_json, write_json
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import declared_rate
@@ -216,7 +216,7 @@ def fit(
             panel=panel,
             ledger=ledger,
             run_dir=run_dir,
-            rng=rng,
+            seed=rng,
             name=name or title_of(model),
             purpose=_purpose(separated, chosen),
             **dict(training or {}),
@@ -329,7 +329,7 @@ def own_draws(seed: int | None) -> Iterator[None]:
 
     What a model leaves in Pyro's parameter store is gone afterwards.
     """
-    with session_left_as_found():
+    with isolated_pyro_session():
         torch.manual_seed(secrets.randbits(63) if seed is None else seed)
         yield
 

@@ -40,7 +40,7 @@ from tacita._check import PrivacyError
 from tacita._guard import Stopped, attempt, held
 from tacita.inference import terms
 from tacita.inference.terms import FreshDraws, Model, Run, Separated, Unknown, called, without_validation
-from tacita.posterior.pyro_model import session_left_as_found
+from tacita.posterior.pyro_model import isolated_pyro_session
 
 TOLERANCE = 1e-4  # relative: models compute in single precision
 _PROBES = 3  # stand-ins that the model is tried on at a time
@@ -115,7 +115,7 @@ def separate(model: Model, tensors: tuple[Tensor, ...], names: tuple[str, ...] =
     tensors = tuple(t.detach() for t in tensors)
     _require_arguments(model, names, tensors)
     _require_not_held(model, tensors)
-    with session_left_as_found(), held():
+    with isolated_pyro_session(), held():
         public = _StandIns(model, names, tensors)
         public.require_unchanged()
         looks = [one.look for one in public.made]
@@ -558,7 +558,7 @@ def start_of(made: Separated) -> Tensor:
     start = torch.zeros(made.size)
     flat = start.clone()
     look = _Look()
-    with session_left_as_found(), without_validation(), torch.no_grad():
+    with isolated_pyro_session(), without_validation(), torch.no_grad():
         for u in made.unknowns:  # one after the other, as a prior may be built on those before it
             with look, Run(made.values(flat), {x.name for x in made.unknowns}, made.plate, made.drawn):
                 called(made.model, made.names, tuple(t.unsqueeze(0) for t in made.example))

@@ -1,54 +1,39 @@
-"""Private programs and posteriors: what is believed after seeing private data, released with exact noise.
+"""Conjugate posteriors of private data, released with exact noise that the posterior takes into account.
 
-The names below are loaded when first used, so that a program is checked without loading any numerical library.
+Models and mechanisms are plain descriptions; `release` loads the numerical libraries when it is first used.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tacita.posterior.domains import Bool as Bool
-    from tacita.posterior.domains import Category as Category
-    from tacita.posterior.domains import Real as Real
-    from tacita.posterior.errors import ProgramError as ProgramError
-    from tacita.posterior.models import beta as beta
-    from tacita.posterior.models import dirichlet as dirichlet
-    from tacita.posterior.models import normal as normal
-    from tacita.posterior.program import Program as Program
-    from tacita.posterior.releases import Release as Release
-    from tacita.posterior.releases import release as release
-    from tacita.posterior.requests import best as best
-    from tacita.posterior.requests import exponential as exponential
-    from tacita.posterior.requests import gaussian as gaussian
-    from tacita.posterior.requests import geometric as geometric
-    from tacita.posterior.requests import laplace as laplace
+from tacita.posterior.mechanisms import best, exponential, gaussian, geometric, laplace
+from tacita.posterior.models import beta, dirichlet, normal
 
-_HOMES = {
-    "Bool": "domains",
-    "Category": "domains",
-    "Program": "program",
-    "ProgramError": "errors",
-    "Real": "domains",
-    "Release": "releases",
-    "best": "requests",
-    "beta": "models",
-    "dirichlet": "models",
-    "exponential": "requests",
-    "gaussian": "requests",
-    "geometric": "requests",
-    "laplace": "requests",
-    "normal": "models",
-    "release": "releases",
-}
-__all__ = sorted(set(_HOMES) - {"Release", "release"})  # what programs use: `import *` loads no numerical library
+if TYPE_CHECKING:
+    from tacita.posterior.releases import Release, release
+
+__all__ = [
+    "Release",
+    "best",
+    "beta",
+    "dirichlet",
+    "exponential",
+    "gaussian",
+    "geometric",
+    "laplace",
+    "normal",
+    "release",
+]
+_MOVED = ("Bool", "Category", "Program", "ProgramError", "Real")
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tacita.posterior' has no attribute {name!r}")
-    return getattr(import_module(f"tacita.posterior.{_HOMES[name]}"), name)
+    if name in ("Release", "release"):
+        from tacita.posterior import releases
+
+        return getattr(releases, name)
+    if name in _MOVED:
+        raise ImportError(f"tacita.posterior.{name} is tacita.programs.{name} now: from tacita.programs import {name}")
+    raise AttributeError(f"module 'tacita.posterior' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

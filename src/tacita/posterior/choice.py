@@ -1,73 +1,81 @@
 """Which mechanism brings the released posterior nearest to the true one, on average under the prior.
 
 Distance is Hellinger's, between the true posterior and the best one that can be named from the output: noise-aware
-post-processing is open to everyone, so a mechanism is not blamed for an output that is merely badly read. Only public
-things enter: the prior, the number of records and the budget.
+post-processing is open to everyone, so a mechanism is judged by its output as read at its best. Only public facts are
+used: the prior, the number of records and the budget.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacita.posterior import finite
-from tacita.posterior.plans import Candidate, Noise, cells_plan
-from tacita.posterior.requests import Request, exponential, laplace
+from tacita._check import PrivacyError
+from tacita.posterior.plans import Candidate
 from tacita.posterior.scores import distances, number_of_states, predictive, states
 
 if TYPE_CHECKING:
     from tacita._check import Floats
+    from tacita.posterior.mechanisms import Mechanism, Statistic
     from tacita.posterior.models import Dirichlet
+    from tacita.posterior.noise import Noise
 
 MOST_COMPARED = 1001  # states; beyond this tables take long, and geometric noise was never beaten below it
 _DRAWS = 400
 
 
 @lru_cache(maxsize=32)
-def compare(request: Request, prior: Dirichlet, n: int) -> tuple[Candidate, ...]:
-    """Return every mechanism that fits the budget with its expected distance, the nearest first.
+def compare(options: tuple[Mechanism, ...], statistic: Statistic) -> tuple[Candidate, ...]:
+    """Return the options of `best` with what they are judged by, the best first.
 
-    With too many possible posteriors for tables nothing is compared.
+    Sums are judged by the noise's standard deviation, posteriors by their expected distance. Nothing is compared for
+    other statistics, nor where there are too many possible posteriors for tables.
+
+    Args:
+        options: Mechanisms that fit the statistic.
+        statistic: What is released.
     """
-    plain = replace(request, name="geometric", delta=0.0)
-    if number_of_states(prior.cells, n) > MOST_COMPARED:
-        return ()
-    found = [Candidate(option, expected_distance(option, prior, n)) for option in _options(request, plain, prior)]
+    if statistic.summed:
+        found = [Candidate(option, sd, "standard deviation in steps") for option, sd in _noise_sds(options, statistic)]
+    else:
+        unknown = statistic.prior is None or statistic.n is None
+        if unknown or number_of_states(statistic.cells, statistic.n or 0) > MOST_COMPARED:
+            return ()
+        found = [Candidate(option, expected_distance(option, statistic)) for option in options]
     return tuple(sorted(found, key=lambda candidate: candidate.distance))
 
 
-def expected_distance(request: Request, prior: Dirichlet, n: int) -> float:
+def expected_distance(mechanism: Mechanism, statistic: Statistic) -> float:
     """Return the expected Hellinger distance between the true posterior and the best one named from the output.
 
     Exact for two categories and for tables; for noise on three or more cells it is the mean of 400 simulated releases,
     with simulated data and a fixed seed.
+
+    Args:
+        mechanism: A mechanism that fits the statistic.
+        statistic: A posterior's cells, with its prior and the public number of records.
     """
+    if statistic.prior is None or statistic.n is None:
+        raise ValueError("an expected distance needs a prior and a public number of records")
+    prior, n = statistic.prior, statistic.n
     gaps = distances(prior, n, "hellinger")
     before = predictive(prior, n)
-    plan = cells_plan(request, prior, prior.cells, n)
+    plan = mechanism.calibrated(statistic)
     if plan.noise is not None and prior.cells > 2:
         return _simulated(plan.noise, prior, n, gaps, before)
-    rows = plan.table if plan.table is not None else _noise_rows(plan.source, n)
+    rows = plan.table if plan.table is not None else plan.source.clipped_rows(n)
     return float(((before[:, None] * rows).T @ gaps).min(axis=1).sum())
 
 
-def _options(request: Request, plain: Request, prior: Dirichlet) -> list[Request]:
-    epsilon, delta = request.epsilon, request.delta
-    options = [plain, laplace(epsilon=epsilon), exponential(epsilon=epsilon, delta=delta, sensitivity="global")]
-    if prior.cells == 2:
-        options.append(laplace(epsilon=epsilon, sensitivity="histogram"))
-    if delta > 0.0:
-        options.append(exponential(epsilon=epsilon, delta=delta))
-    return options
-
-
-def _noise_rows(source: Noise, n: int) -> Floats:
-    if source.kind == "geometric":
-        return finite.geometric_rows(n, 1.0 / source.scale)
-    return finite.laplace_rows(n, source.scale)
+def _noise_sds(options: tuple[Mechanism, ...], statistic: Statistic) -> list[tuple[Mechanism, float]]:
+    found = []
+    for option in options:
+        with suppress(PrivacyError):  # too wide to be certified
+            found.append((option, option.calibrated(statistic).source.sd))
+    return found
 
 
 def _simulated(source: Noise, prior: Dirichlet, n: int, gaps: Floats, before: Floats) -> float:

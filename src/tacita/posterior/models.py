@@ -1,4 +1,4 @@
-"""Conjugate models: what is believed before the data, and what one record says.
+"""Conjugate models: a prior, and the likelihood of one record.
 
 Plain descriptions, with no arithmetic in them, so that a program can be checked without numpy.
 """

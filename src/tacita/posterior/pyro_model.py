@@ -1,6 +1,6 @@
-"""Ordinary Pyro models that are conjugate, recognised by what they mean.
+"""Ordinary Pyro models that are conjugate, recognised by their density.
 
-A model is run on placeholder records only and never sees the data. What it says is checked in two ways: its sites
+A model is run on placeholder records only and never sees the data. It is checked in two ways: its sites
 must be those of a supported family, and its log joint density must agree with that family's at every placeholder
 dataset and latent value tried. Privacy does not rest on this; only the usefulness of the released posterior does.
 """
@@ -41,6 +41,22 @@ Site = dict[str, Any]
 Reading = tuple[Any, tuple[Any, ...]]  # the prior's class, and the numbers that describe prior and records
 
 
+class UnsupportedModel(ValueError):
+    """A Pyro model that is not equivalent to a conjugate one.
+
+    Attributes:
+        reason: Why, without a full stop.
+        help: What is supported.
+    """
+
+    def __init__(self, reason: str, help: str) -> None:
+        super().__init__(reason, help)
+        self.reason, self.help = reason, help
+
+    def __str__(self) -> str:
+        return f"{self.reason}. {self.help}"
+
+
 def recognise(model: Callable[[Any], Any], *, cells: int | None) -> models.Model:
     """Return the conjugate description that an ordinary Pyro model is equivalent to.
 
@@ -56,7 +72,7 @@ def recognise(model: Callable[[Any], Any], *, cells: int | None) -> models.Model
         `Normal`.
 
     Raises:
-        ValueError: If the model fails on placeholders, is not conjugate, or does not suit the column.
+        UnsupportedModel: If the model fails on placeholders, is not conjugate, or does not suit the column.
 
     Examples:
         >>> def smokers(data):
@@ -74,11 +90,11 @@ def recognise(model: Callable[[Any], Any], *, cells: int | None) -> models.Model
     # Two cells may be a true/false column or two categories, and the model knows which.
     kinds = {None: (floats,), 2: (floats, whole)}.get(cells, (whole,))
     refusals = []
-    with session_left_as_found():
+    with isolated_pyro_session():
         for kind in kinds:
             try:
                 return _recognise(model, cells, [torch.tensor(a, dtype=kind) for a in _placeholders(cells)])
-            except ValueError as refusal:
+            except UnsupportedModel as refusal:
                 refusals.append(refusal)
     raise refusals[0]
 
@@ -198,7 +214,8 @@ def _described(reading: Reading) -> models.Model:
         mean, sd, record_sd = as_written
         return models.normal(mean, sd, record_sd=record_sd)
     except ValueError as error:
-        raise ValueError(f"The Pyro model's numbers are out of range: {error}") from error
+        reason = f"The Pyro model's numbers are out of range: {str(error).removesuffix('.')}"
+        raise UnsupportedModel(reason, _SUPPORTED) from error
 
 
 def _placeholders(cells: int | None) -> list[Any]:
@@ -262,8 +279,8 @@ def _array(tensor: torch.Tensor) -> Floats:
     return tensor.detach().cpu().numpy().reshape(-1).astype(np.float64)
 
 
-def _refusal(reason: str) -> ValueError:
-    return ValueError(f"The Pyro model is not a conjugate one: {reason}. {_SUPPORTED}")
+def _refusal(reason: str) -> UnsupportedModel:
+    return UnsupportedModel(f"The Pyro model is not a conjugate one: {reason}", _SUPPORTED)
 
 
 @contextmanager
@@ -272,15 +289,15 @@ def _model_errors() -> Iterator[None]:
         yield
     except Exception as error:
         message = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
-        raise ValueError(
-            f"The Pyro model raised {type(error).__name__} on placeholder records: {message}. It is called with one "
-            f"argument, a tensor of records, before any data is read. {_SUPPORTED}"
+        raise UnsupportedModel(
+            f"The Pyro model raised {type(error).__name__} on placeholder records: {message}",
+            f"It is called with one argument, a tensor of records, before any data is read. {_SUPPORTED}",
         ) from error
 
 
 @contextmanager
-def session_left_as_found() -> Iterator[None]:
-    """Run Pyro models without a trace: random numbers and parameters are as before afterwards."""
+def isolated_pyro_session() -> Iterator[None]:
+    """Run Pyro models, then restore the random state and the parameter store."""
     state = pyro.util.get_rng_state()
     try:
         with torch.random.fork_rng(), pyro.get_param_store().scope():

@@ -1,13 +1,14 @@
 """Release a posterior, or a few whole numbers, with exact noise and a certificate of what it costs.
 
-A plan is made first, from public things only: which noise, how much, what is proved about it. Then it is drawn once.
+A plan is made first, from public facts only: which noise, how much, and what is proved about it. Then it is drawn once.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +18,11 @@ from tacita._check import PrivacyError
 from tacita._guard import attempt, held, number_in
 from tacita.guarantee import Guarantee
 from tacita.ledger import Ledger
-from tacita.posterior import requests
-from tacita.posterior.awareness import Grid, cells_posterior, total_posterior
+from tacita.posterior.mechanisms import MECHANISMS, Mechanism, Statistic
 from tacita.posterior.mixtures import Mixture, Shares
 from tacita.posterior.models import LARGEST_NUMBER, Beta, Dirichlet, Normal
-from tacita.posterior.plans import Candidate, Certificate, Plan, cells_plan, charge, draw, sum_plan
-from tacita.posterior.requests import Request
+from tacita.posterior.noise_aware import Grid, cells_posterior, total_posterior
+from tacita.posterior.plans import Candidate, Certificate, ReleasePlan, charge, plan_release
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -39,24 +39,38 @@ class Release:
     Attributes:
         posterior: The posterior of the share, the shares or the mean, the noise taken into account.
         output: The whole numbers that were released: noisy counts, or a noisy sum in steps.
-        guarantee: What is promised to every record.
-        certificate: The exact privacy curve.
-        mechanism: What was used.
-        compared: What `best` compared, the nearest first.
+        plan: How they were drawn, and what is proved about it.
         model: The prior.
         n: The public number of records; None inside a part, whose size is private.
-        labels: The names of the categories, if they have any.
+        labels: The categories, if they are known: texts, or True and False.
     """
 
     posterior: Mixture | Shares
     output: tuple[int, ...]
-    guarantee: Guarantee
-    certificate: Certificate
-    mechanism: Request
-    compared: tuple[Candidate, ...]
+    plan: ReleasePlan
     model: Dirichlet | Normal
     n: int | None
-    labels: tuple[str, ...] = ()
+    labels: tuple[object, ...] = ()
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What is promised to every record."""
+        return self.plan.guarantee()
+
+    @property
+    def certificate(self) -> Certificate:
+        """The exact privacy curve."""
+        return self.plan.certificate
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism that was used."""
+        return self.plan.used
+
+    @property
+    def compared(self) -> tuple[Candidate, ...]:
+        """What `best` compared, the nearest first."""
+        return self.plan.compared
 
     def __repr__(self) -> str:
         return f"<Release under {self.model}: {_summary(self.posterior)}>"
@@ -65,7 +79,7 @@ class Release:
         lines = [f"posterior under {self.model}: {_summary(self.posterior)}", f"mechanism: {self.mechanism}"]
         if len(self.compared) > 1:
             lines[-1] += f", {self.compared[0].measure} {self.compared[0].distance:.3g}; chosen over"
-        lines += [f"  {text}" for text in _comparison(self.compared)]
+        lines += [f"  {c.mechanism}: {c.measure} {c.distance:.3g}" for c in self.compared[1:]]
         return "\n".join([*lines, f"released: {list(self.output)}", str(self.guarantee)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,7 +87,7 @@ class Release:
         intervals = np.atleast_2d(np.array(self.posterior.interval(0.95)))
         return {
             "model": str(self.model),
-            "labels": list(self.labels),
+            "labels": list(map(str, self.labels)),
             "mean": np.atleast_1d(self.posterior.mean).tolist(),
             "sd": np.atleast_1d(self.posterior.sd).tolist(),
             "interval_95": intervals.tolist(),
@@ -92,7 +106,7 @@ def release(
     column: ArrayLike | None = None,
     epsilon: float | None = None,
     delta: float = 0.0,
-    mechanism: str | Request = "best",
+    mechanism: str | Mechanism = "best",
     clamp: tuple[float, float] | None = None,
     step: float | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -125,52 +139,30 @@ def release(
         >>> made.guarantee.epsilon, made.mechanism.name
         (0.5, 'geometric')
     """
-    request = _request(mechanism, epsilon, delta)
+    chosen = _mechanism(mechanism, epsilon, delta)
     if isinstance(model, Normal):
-        return _release_mean(model, counts, column, request, clamp, step, ledger, name)
+        return _release_mean(model, counts, column, chosen, clamp, step, ledger, name)
     if not isinstance(model, Dirichlet):
         raise TypeError(f"model must be what beta, dirichlet or normal returns, got {model!r}.")
     if clamp is not None or step is not None:
         raise TypeError("clamp and step are for a normal model; counts need no bounds.")
     values = _counts(model, counts, column)
     n = sum(values)
-    plan = cells_plan(request, model, model.cells, n)
+    plan = plan_release(chosen, Statistic(model.cells, n, prior=model))
     charge(ledger, plan, name, f"posterior under {model} of {n} records")
-    output = draw(plan, values[:1] if plan.table is None and model.cells == 2 else values)
-    return made(model, plan, output, cells_posterior(plan, model, output, n, n), n)
+    output = plan.draw(values[:1] if plan.table is None and model.cells == 2 else values)
+    return Release(cells_posterior(plan, model, output, n, n), output, plan, model, n)
 
 
-def made(
-    model: Dirichlet | Normal,
-    plan: Plan,
-    output: tuple[int, ...],
-    posterior: Mixture | Shares,
-    n: int | None,
-    labels: tuple[str, ...] = (),
-) -> Release:
-    """Return a release with what its plan proved."""
-    proved = plan.guarantee(), plan.certificate, plan.used, plan.compared
-    return Release(posterior, output, *proved, model, n, labels)
-
-
-def _request(mechanism: str | Request, epsilon: float | None, delta: float) -> Request:
-    if isinstance(mechanism, Request):
+def _mechanism(mechanism: str | Mechanism, epsilon: float | None, delta: float) -> Mechanism:
+    if isinstance(mechanism, Mechanism):
         if epsilon is not None or delta:
             raise TypeError(f"epsilon and delta are in {mechanism} already; leave them out.")
         return mechanism
-    _check.one_of("mechanism", mechanism, tuple(_NAMED))
+    _check.one_of("mechanism", mechanism, tuple(MECHANISMS))
     if epsilon is None:
         raise TypeError(f"epsilon is needed for {mechanism!r}.")
-    make = _NAMED[mechanism]
-    if mechanism in ("geometric", "laplace"):
-        return make(epsilon=epsilon)
-    return make(epsilon=epsilon, delta=delta)
-
-
-_NAMED: dict[str, Callable[..., Request]] = {
-    function.__name__: function
-    for function in (requests.best, requests.geometric, requests.gaussian, requests.laplace, requests.exponential)
-}
+    return MECHANISMS[mechanism].within(epsilon, delta)
 
 
 def _counts(prior: Dirichlet, counts: Sequence[int] | None, column: ArrayLike | None) -> tuple[int, ...]:
@@ -191,7 +183,7 @@ def _counts(prior: Dirichlet, counts: Sequence[int] | None, column: ArrayLike | 
 
 
 def _records(column: Any) -> Floats:
-    """Return a number for each record, NaN where it is none: each is read by itself, so that none changes another's."""
+    """Return a number for each record, NaN where it is not one. Each is read separately, so none can change another."""
     array = None
     if hasattr(column, "__array__"):
         array = np.asarray(column)
@@ -214,7 +206,7 @@ def _release_mean(
     model: Normal,
     counts: Sequence[int] | None,
     column: ArrayLike | None,
-    request: Request,
+    mechanism: Mechanism,
     clamp: tuple[float, float] | None,
     step: float | None,
     ledger: Ledger | str | os.PathLike[str] | None,
@@ -224,13 +216,11 @@ def _release_mean(
         raise TypeError("A normal model needs column, the records themselves, so that they can be clamped.")
     grid = _grid(clamp, step)
     records = _records(column)
-    if request.name not in ("best", "geometric", "gaussian"):
-        raise PrivacyError(f"{request} is for counts; a normal model takes geometric, gaussian or best.")
     n = len(records)
-    plan = sum_plan(request, grid.high)
+    plan = plan_release(mechanism, Statistic(n=n, step=grid.high, summed=True))
     charge(ledger, plan, name, f"posterior under {model} of {n} records in [{grid.base:g}, {grid.value(grid.high):g}]")
-    output = draw(plan, (grid.total(records),))
-    return made(model, plan, output, total_posterior(plan, model, output[0], n, grid), n)
+    output = plan.draw((grid.total(records),))
+    return Release(total_posterior(plan, model, output[0], n, grid), output, plan, model, n)
 
 
 def _grid(clamp: tuple[float, float] | None, step: float | None) -> Grid:
@@ -252,7 +242,3 @@ def _summary(posterior: Mixture | Shares) -> str:
     means, intervals = np.atleast_1d(posterior.mean), np.atleast_2d(np.array(posterior.interval(0.95)))
     parts = [f"{m:.4g} ({low:.4g} to {high:.4g})" for m, (low, high) in zip(means, intervals, strict=True)]
     return f"mean and 95% interval {', '.join(parts)}"
-
-
-def _comparison(compared: tuple[Candidate, ...]) -> list[str]:
-    return [f"{c.mechanism}: {c.measure} {c.distance:.3g}" for c in compared[1:]]

@@ -1,7 +1,7 @@
 """Distances between the posteriors that datasets of one size can lead to.
 
 `states` lists every vector of counts with sum n; the posterior of counts k under the prior a is Dirichlet(a + k).
-Distances only steer where a mechanism puts its probability. No privacy statement rests on their accuracy.
+Distances only decide where a mechanism puts its probability: no privacy statement depends on their accuracy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import betainc, betaln, digamma, expit, gammaln, xlogy
 
 from tacita._check import PrivacyError
-from tacita.posterior.requests import MOST_STATES
+from tacita.posterior.mechanisms._exponential import MOST_STATES, TWO_CELL_SCORES
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -71,8 +71,17 @@ def predictive(prior: Dirichlet, n: int) -> Floats:
 
 
 def distances(prior: Dirichlet, n: int, score: str) -> Floats:
-    """Return the distance of each state's posterior from each other's."""
-    if score in ("total_variation", "jensen_shannon", "lecam") and prior.cells != 2:
+    """Return the distance of each state's posterior from each other's.
+
+    Args:
+        prior: The prior.
+        n: The public number of records.
+        score: Which distance.
+
+    Raises:
+        PrivacyError: If the distance is not available for so many categories.
+    """
+    if score in TWO_CELL_SCORES and prior.cells != 2:
         raise PrivacyError(
             f"score={score!r} is there for two categories only: with {prior.cells} it has no closed form. Use "
             "'hellinger', 'squared_hellinger' or 'kl'."

@@ -11,7 +11,7 @@ from tacita.label import Bound, Finding
 from tacita.report.charts import chart_figure
 from tacita.report.figures import Figure
 from tacita.report.numbers import bound_texts, epsilon_text
-from tacita.report.words import inline
+from tacita.report.units import inline
 
 NOT_RUN = "No attack was run on this result yet."
 STATES = {"not-refuted": "Not refuted", "open": "No verdict", "warning": "Warning"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tacita.guarantee import attack_success, percent_text
 from tacita.label import Label
 from tacita.report.numbers import delta_text, epsilon_text
-from tacita.report.words import Unit, headline_unit, inline
+from tacita.report.units import Unit, headline_unit, inline
 
 WIDTH, HEIGHT = 420, 308
 LEFT, RIGHT, TOP, BOTTOM = 46, 402, 34, 242

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacita import _check
 from tacita.label import GroupRow, Label
-from tacita.report import attacks, figures, numbers, words
+from tacita.report import attacks, figures, numbers, units, wording
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -43,7 +43,7 @@ def label_html(label: Label) -> str:
 
 def label_frame(label: Label) -> str:
     """Return the page inside a sandboxed frame, for notebooks: neither its style nor its content can leak out."""
-    title = html.escape(words.printable(f"Privacy label: {label.title}"))
+    title = html.escape(units.printable(f"Privacy label: {label.title}"))
     document = html.escape(label_html(label))
     return (
         f'<iframe title="{title}" sandbox="" referrerpolicy="no-referrer" srcdoc="{document}" '
@@ -65,7 +65,7 @@ def page_template() -> Template:
 
 
 def _finalize(value: Any) -> Any:
-    return words.printable(value) if type(value) is str else value
+    return units.printable(value) if type(value) is str else value
 
 
 def _view(label: Label) -> dict[str, Any]:
@@ -76,13 +76,13 @@ def _view(label: Label) -> dict[str, Any]:
         "label": label,
         "own": own,
         "owner": owner,
-        "band": words.OWNER_BAND,
-        "sections": words.sections(label),
+        "band": wording.OWNER_BAND,
+        "sections": wording.sections(label),
         "columns": _columns(label),
-        "units_note": words.units_note(label),
-        "meaning": words.meaning(label),
-        "delta_sentence": words.delta_sentence(label.worst.delta),
-        "included_note": words.INCLUDED_NOTE,
+        "units_note": wording.units_note(label),
+        "meaning": wording.meaning(label),
+        "delta_sentence": wording.delta_sentence(label.worst.delta),
+        "included_note": wording.INCLUDED_NOTE,
         "attacks": attacks.attacks(own.audit if own else ()),
         "verdict": attacks.verdict(own.audit if own else ()),
         "not_run": attacks.NOT_RUN,
@@ -90,17 +90,17 @@ def _view(label: Label) -> dict[str, Any]:
         "figures": figures.figures(label),
         "delta_note": figures.delta_note(label),
         "box": {name: getattr(figures, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")},
-        "rows": words.rows(label),
-        "several_units": len({row.unit for row in words.rows(label)}) > 1,
-        "many": words.headline_unit(label).many,
-        "mechanism": words.mechanism(label),
+        "rows": wording.rows(label),
+        "several_units": len({row.unit for row in wording.rows(label)}) > 1,
+        "many": units.headline_unit(label).many,
+        "mechanism": wording.mechanism(label),
         "groups": _by_column(own.groups if own else ()),
         "group_width": _group_width(own.groups if own else ()),
-        "checks": words.checks(label),
-        "states": words.state_words(owner),
-        "glossary": words.glossary(label),
-        "source_note": words.source_note(label),
-        "version": words.version(),
+        "checks": wording.checks(label),
+        "states": wording.state_words(owner),
+        "glossary": wording.glossary(label),
+        "source_note": wording.source_note(label),
+        "version": units.version(),
         "column_text": numbers.column_text,
         "percent": numbers.success_text,
         "bar_width": _bar_width,
@@ -109,7 +109,7 @@ def _view(label: Label) -> dict[str, Any]:
 
 def _columns(label: Label) -> int:
     """Return how many cards stand side by side on paper; the public page has one more, with other words."""
-    return max(len(section.cards) for section in words.sections(label)) + (label.readings is None)
+    return max(len(section.cards) for section in wording.sections(label)) + (label.readings is None)
 
 
 def _by_column(rows: tuple[GroupRow, ...]) -> tuple[tuple[str, tuple[GroupRow, ...]], ...]:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 
 from tacita.label import Finding, GroupRow, Label, Readings
-from tacita.report import attacks, numbers, words
+from tacita.report import attacks, numbers, units, wording
 
 WIDTH = 100
 BAR = 50
@@ -21,31 +21,31 @@ def label_text(label: Label) -> str:
     own = label.readings
     parts = [
         _title(label),
-        *(_card(card) for card in words.cards(label)),
-        _wrap(words.units_note(label)),
-        _wrap(words.delta_sentence(label.worst.delta)),
+        *(_card(card) for card in wording.cards(label)),
+        _wrap(wording.units_note(label)),
+        _wrap(wording.delta_sentence(label.worst.delta)),
         attacks_text(own.audit, label.audit_command) if own else "",
-        _section("What the worst case means", words.meaning(label)),
-        _section("Published by choice", [words.INCLUDED_NOTE, *map(_pair, label.included)] if label.included else []),
+        _section("What the worst case means", wording.meaning(label)),
+        _section("Published by choice", [wording.INCLUDED_NOTE, *map(_pair, label.included)] if label.included else []),
         _section("All figures side by side", _rows(label)),
-        _section("How the data were used", map(_pair, words.mechanism(label))),
+        _section("How the data were used", map(_pair, wording.mechanism(label))),
         _section(f"Declared before the first {label.steps_word}", label.declared),
-        *(_own(own, words.headline_unit(label)) if own else ()),
+        *(_own(own, units.headline_unit(label)) if own else ()),
         _section("What this rests on", _checks(label)),
         _section("What was not hardened", label.not_hardened),
-        _section("Words", (f"{name}: {text}" for name, text in words.glossary(label))),
-        _wrap(f"{words.source_note(label)} tacita {words.version()}."),
+        _section("Words", (f"{name}: {text}" for name, text in wording.glossary(label))),
+        _wrap(f"{wording.source_note(label)} tacita {units.version()}."),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
 def _title(label: Label) -> str:
-    lines = [_wrap(" ".join(words.OWNER_BAND)), ""] if label.readings else []
+    lines = [_wrap(" ".join(wording.OWNER_BAND)), ""] if label.readings else []
     lines += ["PRIVACY LABEL", _wrap(label.title), _wrap(label.purpose)]
     return "\n".join(lines)
 
 
-def _card(card: words.Card) -> str:
+def _card(card: wording.Card) -> str:
     lines = [_wrap(f"{card.heading.upper()} ({card.tag})"), _wrap(str(card.sentence), indent=2)]
     if card.success is not None:
         lines.append(_bar(card.success))
@@ -60,19 +60,19 @@ def _bar(success: float) -> str:
 
 
 def _rows(label: Label) -> Iterable[str]:
-    found = words.rows(label)
+    found = wording.rows(label)
     several = len({row.unit for row in found}) > 1
     return (f"{_row(row)}; unit: {row.unit}" if several else _row(row) for row in found)
 
 
-def _row(row: words.Row) -> str:
+def _row(row: wording.Row) -> str:
     attack = "" if row.attack == "none" else f", attack success {row.attack}"
     split = f" (of delta: {row.split})" if row.split else ""
     publish = "publishable" if row.publishable else "not for publication"
     return f"{row.who}: epsilon {row.epsilon}, delta {row.delta}{attack}; {row.how}{split}; {row.scope}; {publish}"
 
 
-def _own(own: Readings, unit: words.Unit) -> Iterable[str]:
+def _own(own: Readings, unit: units.Unit) -> Iterable[str]:
     yield _section("Certificate", [own.certificate] if own.certificate else [])
     yield _groups(own.groups, unit)
     yield _section("Measured", map(_pair, own.metrics))
@@ -109,13 +109,13 @@ def _table(columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Itera
         yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _groups(rows: tuple[GroupRow, ...], unit: words.Unit) -> str:
+def _groups(rows: tuple[GroupRow, ...], unit: units.Unit) -> str:
     if not rows:
         return ""
     lines = [_wrap(f"GROUPS: half, 90% and all of a group's followed {unit.many} stay under this epsilon")]
     lines.append(f"  {'group':<44} {_cut(unit.many, 9):>9} {'half':>9} {'90%':>9} {'all':>9}")
     for row in rows:
-        name = _cut(f"{words.inline(row.column)} {words.inline(row.value)}", 44)
+        name = _cut(f"{units.inline(row.column)} {units.inline(row.value)}", 44)
         figures = (numbers.column_text(e) for e in (row.median, row.p90, row.largest))
         lines.append(f"  {name:<44} {row.records:>9,} " + " ".join(f"{figure:>9}" for figure in figures))
     return "\n".join(lines)
@@ -126,8 +126,8 @@ def _cut(text: str, width: int) -> str:
 
 
 def _checks(label: Label) -> Iterable[str]:
-    said = words.state_words(label.readings is not None)
-    return (f"[{said[check.state]}] {check.text}" for check in words.checks(label))
+    said = wording.state_words(label.readings is not None)
+    return (f"[{said[check.state]}] {check.text}" for check in wording.checks(label))
 
 
 def _pair(pair: tuple[str, str]) -> str:
@@ -141,7 +141,7 @@ def _section(heading: str, entries: Iterable[str]) -> str:
 
 def _wrap(text: str, *, indent: int = 0, bullet: str = "") -> str:
     return textwrap.fill(
-        words.inline(text),
+        units.inline(text),
         WIDTH,
         initial_indent=" " * indent + bullet,
         subsequent_indent=" " * (indent + len(bullet)),

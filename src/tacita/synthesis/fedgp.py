@@ -346,7 +346,7 @@ def federate_generator(
         optimizer=_optimizer(recipe, generator),
         panel=0,  # those who take part tell what is typical: a followed client would train more than others
         run_dir=where,
-        rng=recipe.seed,
+        seed=recipe.seed,
         name=facts.title,
         purpose=facts.purpose,
     )

@@ -50,7 +50,7 @@ def flower_client(recipe: FedGP) -> ClientApp:
         if this.plan is None:
             return _plain_answer(this, message, context)
         generator, held = this.generator(), _Holding(recipe)
-        return local_training(message, context, this.plan, generator, None, held, this.training, rng=recipe.seed)
+        return local_training(message, context, this.plan, generator, None, held, this.training, seed=recipe.seed)
 
     return app
 
@@ -101,7 +101,7 @@ def serve(this: Ready, folder: Path, grid: Grid, generator: Generator, progress:
         plan=this.plan,
         run_dir=folder,
         named=True,
-        rng=this.recipe.seed,
+        seed=this.recipe.seed,
         name=this.facts.title,
         purpose=this.facts.purpose,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tacita import runs
-from tacita.data import Dataset, load
+from tacita.data import Dataset, Real, load
 from tacita.label import Label
 from tacita.owner import Owner
 from tacita.report.page import page_template
@@ -188,7 +188,9 @@ def _columns(dataset: Dataset) -> list[str]:
     if dataset.schema is None:
         return [repr(name) for name in dataset.feature_names]
     return [
-        f"{name!r} from {column.low:g} to {column.high:g} ({column.scale})" if column.type == "real" else repr(name)
+        f"{name!r} from {column.domain.low:g} to {column.domain.high:g} ({column.domain.scale})"
+        if isinstance(column.domain, Real)
+        else repr(name)
         for column in dataset.schema.columns
         for name in column.features
     ]

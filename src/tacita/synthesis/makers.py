@@ -27,7 +27,7 @@ from tacita.facts import RunFacts
 from tacita.guarantee import round_up_text
 from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 from tacita.ledger.costs import cost_units, total_epsilon
-from tacita.ledger.rows import State
+from tacita.ledger.rows import LedgerState
 from tacita.owner import Owner
 from tacita.runs import Run, RunError
 from tacita.synthesis import embedding as embeddings
@@ -151,7 +151,7 @@ def require_budget(ledger: Ledger, parts: Sequence[Part]) -> None:
     Raises:
         BudgetExceeded: If all steps of all parts would bring the total past the budget.
     """
-    state = State()
+    state = LedgerState()
     for row in ledger.rows():
         state.apply(row)
     if state.budget is None:
@@ -395,7 +395,7 @@ class GanMaker:
             clip_norm=task.recipe.clip_norm or 1.0,
             panel=task.recipe.panel,
             delta=task.recipe.delta,
-            rng=task.recipe.seed,
+            seed=task.recipe.seed,
             run_dir=where,
             ledger=ledger_path(task.recipe, self.folder),
             name=f"{self.facts.title}: critic",
@@ -424,7 +424,7 @@ class GanMaker:
             batch_size=ANNOTATOR["batch_size"],
             panel=task.recipe.panel,
             delta=task.recipe.delta,
-            rng=second_seed(task.recipe.seed),
+            seed=second_seed(task.recipe.seed),
             run_dir=where,
             ledger=ledger_path(task.recipe, self.folder),
             name=f"{self.facts.title}: annotator",

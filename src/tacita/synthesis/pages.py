@@ -24,7 +24,7 @@ from tacita.label import Chart, Series
 from tacita.report import figures
 from tacita.report.charts import chart_figure
 from tacita.report.curves import load_matplotlib
-from tacita.report.words import printable, version
+from tacita.report.units import printable, version
 
 if TYPE_CHECKING:
     from jinja2 import Template

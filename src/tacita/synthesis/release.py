@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tacita import runs
-from tacita.data import Dataset, Schema, decode, write_csv
+from tacita.data import Dataset, decode, write_csv
 from tacita.synthesis.gan import sample
 from tacita.synthesis.makers import Maker
 from tacita.synthesis.pages import grid_png
@@ -96,27 +97,8 @@ def _write_table(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor) 
         runs.write_text(where, "schema.toml", _toml({"data": plain}))
         return
     write_csv(where / "samples.csv", decode(inputs.numpy(), labels.numpy(), schema))
-    runs.write_text(where, "schema.toml", _toml({"data": _described(schema, len(labels))}))
-
-
-def _described(schema: Schema, size: int) -> dict[str, Any]:
-    """Return a schema as the table that it is read from."""
-    columns: dict[str, Any] = {}
-    for column in (*schema.columns, schema.target):
-        if column.type == "real":
-            entry: dict[str, Any] = {"type": "real", "low": column.low, "high": column.high}
-            entry |= {"scale": column.scale} if column.scale != "linear" else {}
-            entry |= {"whole": True} if column.whole else {}
-        else:
-            entry = {"type": column.type, **({"values": list(column.values)} if column.type == "category" else {})}
-        columns[column.name] = entry
-    return {
-        "file": "samples.csv",
-        "nominal_size": size,
-        "target": schema.target.name,
-        "groups": list(schema.groups),
-        "columns": columns,
-    }
+    read_back = replace(schema, file="samples.csv", test=None, nominal_size=len(labels), missing="zero")
+    runs.write_text(where, "schema.toml", _toml({"data": read_back.to_dict()}))
 
 
 def _toml(table: dict[str, Any], path: tuple[str, ...] = ()) -> str:

@@ -98,14 +98,14 @@ def _client_app(recipe: Recipe) -> Any:
                 data=held,
                 learning_rate=this.local.learning_rate,
                 panel=64,  # server and clients are one process, which reports to nobody else
-                rng=recipe.seed,
+                seed=recipe.seed,
             )
         ]
     )
 
     @app.train()  # type: ignore[untyped-decorator]
     def train(message: Message, context: Context) -> Message:
-        return local_training(message, context, this.plan, this.model(), loss, held, rng=recipe.seed)
+        return local_training(message, context, this.plan, this.model(), loss, held, seed=recipe.seed)
 
     return app
 

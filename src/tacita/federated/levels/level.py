@@ -14,6 +14,7 @@ from tacita._check import PrivacyError
 if TYPE_CHECKING:
     import numpy as np
 
+    from tacita.accounting import BayesianAccountant
     from tacita.federated.client import Client
     from tacita.federated.plan import FederationPlan
     from tacita.federated.server import Server
@@ -60,6 +61,7 @@ class Level:
         record_steps: From server and rounds: the most steps that a record is in.
         beside: From plan, rounds and delta: a public figure for records beside that of clients.
         compared: The same, for comparison with the headline where it is smaller.
+        papers_norms: From plan and counted norms: those of the federated paper's own accounting, for comparison.
         remarks: What the label declares about the level.
     """
 
@@ -82,6 +84,7 @@ class Level:
     record_steps: Callable[[Server, int], int] = all_steps
     beside: Callable[[FederationPlan, int, float], Guarantee] | None = None
     compared: Callable[[FederationPlan, int, float], Guarantee] | None = None
+    papers_norms: Callable[[FederationPlan, BayesianAccountant], BayesianAccountant] = lambda plan, norms: norms
     remarks: Callable[[Server], tuple[str, ...]] = lambda server: ()
 
     @property

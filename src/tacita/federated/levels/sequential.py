@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tacita.federated.levels.level import Level, given
 from tacita.federated.updates import norm_counts, with_noise
+from tacita.papers import sequential_accountant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +51,7 @@ SEQUENTIAL = Level(
     everybody_answers=True,
     single_step=True,
     norms_per_client=lambda record_panel: record_panel,
+    papers_norms=lambda plan, norms: sequential_accountant(norms, clients=plan.clients),
     remarks=remarks,
     trust="server-trusted-to-sum",
     followed="the norms of the records followed by each client were counted anew every round, in aggregate",

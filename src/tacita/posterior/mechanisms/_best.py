@@ -1,0 +1,57 @@
+"""The mechanism that brings the released posterior nearest to the true one, chosen from public facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from tacita.posterior.mechanisms._geometric import Geometric
+from tacita.posterior.mechanisms.protocol import Mechanism, Statistic, checked_delta, checked_epsilon
+
+if TYPE_CHECKING:
+    from tacita.posterior.plans import ReleasePlan
+
+
+@dataclass(frozen=True)
+class Best(Mechanism):
+    """The best of the other mechanisms. See `best`."""
+
+    name: ClassVar[str] = "best"
+    epsilon: float
+    delta: float = 0.0
+
+    @classmethod
+    def within(cls, epsilon: float, delta: float) -> Best:
+        """Return it within a budget."""
+        return best(epsilon=epsilon, delta=delta)
+
+    def options(self, statistic: Statistic) -> tuple[Mechanism, ...]:
+        """Return what may be chosen: geometric noise alone, unless it is a sum or a posterior with a public n."""
+        from tacita.posterior.mechanisms import MECHANISMS
+
+        if not statistic.summed and (statistic.prior is None or statistic.n is None):
+            return (Geometric(self.epsilon),)
+        offered = (kind.candidates(self.epsilon, self.delta, statistic) for kind in MECHANISMS.values())
+        return tuple(option for options in offered for option in options if not option.refusal(statistic))
+
+    def is_proportional(self, statistic: Statistic) -> bool:
+        """Return whether every option's cost is proportional to the change."""
+        return all(option.is_proportional(statistic) for option in self.options(statistic))
+
+    def calibrated(self, statistic: Statistic) -> ReleasePlan:
+        """Return the plan of the best option, with what it was compared to."""
+        from tacita.posterior.choice import compare
+
+        compared = compare(self.options(statistic), statistic)
+        chosen = compared[0].mechanism if compared else Geometric(self.epsilon)
+        return replace(chosen.calibrated(statistic), compared=compared)
+
+
+def best(*, epsilon: float, delta: float = 0.0) -> Best:
+    """Whatever brings the released posterior nearest to the true one, on average under the prior, at this cost.
+
+    Args:
+        epsilon: The privacy loss it may have.
+        delta: Its failure probability. Some choices leave it unused.
+    """
+    return Best(checked_epsilon(epsilon), checked_delta(delta))

@@ -1,0 +1,86 @@
+"""From a program's run to its privacy label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tacita import _check
+from tacita._check import PrivacyError
+from tacita.assumptions import assume
+from tacita.facts import RunFacts
+from tacita.guarantee import Guarantee
+from tacita.label import Label, Pairs, Readings, build, run_rows, status_rows
+from tacita.ledger import Ledger
+from tacita.runs import Run
+
+if TYPE_CHECKING:
+    from tacita.programs.program import Program
+
+KIND = "program"
+_HARDENED = ("Timing: how long a release takes depends on the data.",)
+_RESTS_ON = ("program-charged", "exact-noise")
+_CHOSEN = ("record-is-person", "program-chosen-blindly", "nothing-else")
+
+
+def write_run(run: Run, program: Program, *, title: str, ledger: Ledger) -> None:
+    """Write the document of a program's run, after its release.
+
+    Args:
+        run: Its folder.
+        program: What was released.
+        title: Of its label.
+        ledger: Where it was charged.
+    """
+    facts = RunFacts(title, "Results of a private program about a table.", seeded=False, status="done")
+    run.write(
+        kind=KIND,
+        family=KIND,
+        facts=facts.with_ledger(ledger.path.name, shared=True).to_dict(),
+        ledgers=[run.place(ledger.path)],
+        head=ledger.head,
+        plan={"n": program.n, "epsilon": program.epsilon, "delta": program.delta},
+        guarantee=program.guarantee().to_dict(),
+        releases=[list(row) for row in _rows(program)],
+    )
+
+
+def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
+    """Return the label of a program's run directory; neither the program nor the data are needed.
+
+    Args:
+        folder: The run directory.
+        delta: Must be the program's own: it was declared with the budget.
+
+    Guarantee:
+        The program's own, for replacing one record of a public number of records.
+    """
+    run = Run.open(folder, KIND)
+    document, facts = run.document(), run.facts
+    with run.reading():
+        worst = Guarantee.from_dict(document["guarantee"])
+        with Ledger.open(run.ledgers[0]) as ledger:
+            if not ledger.contains(str(document["head"])):
+                raise PrivacyError("This is not the ledger that the program was charged to, or it was rolled back.")
+        rows: Pairs = tuple((str(name), str(value)) for name, value in document["releases"])
+        size = f"{int(document['plan']['n'])}, public; one of them may be replaced by another"
+    if delta is not None and _check.in_range("delta", delta, 0.0, 1.0) != worst.delta:
+        raise ValueError(f"A program's delta is declared in it: this one's is {worst.delta:g}, got {delta:g}.")
+    return build(
+        facts,
+        worst,
+        rests_on=[*map(assume, _RESTS_ON), *worst.assumptions, *map(assume, _CHOSEN)],
+        mechanism=(*rows, ("Records", size), *run_rows(facts)),
+        not_hardened=_HARDENED,
+        readings=Readings(
+            panels="Nobody was followed: a program speaks of any record.",
+            facts=status_rows(facts),
+        ),
+    )
+
+
+def _rows(program: Program) -> Iterable[tuple[str, str]]:
+    for release in program.releases:
+        model = f", {release.query.model}" if release.query.model else ""
+        yield f"Release {release.name}", f"{release.query.label}{model}, by {release.mechanism}"

@@ -1,0 +1,154 @@
+"""What a label calls those it protects, and how texts of users are made safe to show."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from tacita._version import __version__
+from tacita.guarantee import Guarantee
+from tacita.label import Label
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+_BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """How a label speaks of a unit: of what is added to the data, or taken away, as a whole.
+
+    Attributes:
+        name: The unit, such as `record` or `client`.
+        who: Whom it stands for: a person where the label is about records alone, else the unit itself.
+        people: Several of them.
+        anyone: The heading of a worst case.
+        about: The one a question is about.
+        whole: One, with everything that belongs to it.
+        asked: What an attacker has to tell.
+        told: The same, of those just spoken of.
+        holds: For whom a worst case holds.
+        limits: What a worst case limits, and what it does not.
+        unlike: Whom a typical figure promises nothing.
+        drawn: What a typical one is.
+        meant: What the unit is.
+    """
+
+    name: str
+    who: str
+    people: str
+    anyone: str
+    about: str
+    whole: str
+    asked: str
+    told: str
+    holds: str
+    limits: str
+    unlike: str
+    drawn: str
+    meant: str
+
+    @property
+    def many(self) -> str:
+        """Several of the unit."""
+        return f"{self.name}s"
+
+    @property
+    def typical(self) -> str:
+        """The heading of a typical figure."""
+        return f"A typical {self.who}"
+
+
+PERSON = Unit(
+    name="record",
+    who="person",
+    people="people",
+    anyone="Anyone",
+    about="a person",
+    whole="person's record",
+    asked="whether a person's record was used",
+    told="whether their record was used",
+    holds="every person, whatever their record",
+    limits="It limits what can be learnt about a person because their data were used. It does not limit what the "
+    "result says about people in general, which may apply to a person whose data were not used.",
+    unlike="a person who is unlike those followed",
+    drawn="Somebody",
+    meant="One row of the data. The sentences above speak of a person because they take one record for one person; "
+    "somebody with several records is protected less.",
+)
+
+
+def version() -> str:
+    """Return tacita's version."""
+    return __version__
+
+
+def printable(text: str) -> str:
+    """Return `text` with control characters and broken code points made visible.
+
+    Examples:
+        >>> printable("a" + chr(27) + "b")
+        'a�b'
+    """
+    return _CONTROL.sub("\ufffd", text)
+
+
+def inline(text: str) -> str:
+    """Return `text` fit to stand inside a sentence: printable, on one line, unable to reorder what surrounds it."""
+    return _BIDI.sub("", printable(" ".join(text.split())))
+
+
+def spoken(unit: str, headline: str = "record") -> Unit:
+    """Return how to speak of a unit. A record stands for a person only where the label's headline is about records.
+
+    Examples:
+        >>> spoken("record").typical, spoken("client", "client").typical, spoken("record", "client").typical
+        ('A typical person', 'A typical client', 'A typical record')
+    """
+    if unit == headline == "record":
+        return PERSON
+    name = inline(unit)
+    plain = Unit(
+        name=name,
+        who=name,
+        people=f"{name}s",
+        anyone=f"Any one {name}",
+        about=f"a {name}",
+        whole=name,
+        asked=f"whether one {name} was in the data",
+        told="whether one of them was in the data",
+        holds=f"every {name}, whatever is in it",
+        limits=f"It limits what can be learnt about a {name} because it was in the data. It does not limit what the "
+        f"result says about {name}s in general, which may apply to a {name} that was not.",
+        unlike=f"a {name} that is unlike those followed",
+        drawn="One",
+        meant=f"What is in the data or not, as a whole; whoever is behind several {name}s is protected less.",
+    )
+    if unit == "record":
+        return replace(plain, meant="One row of the data; whoever has several records is protected less.")
+    if unit != "client":
+        return plain
+    return replace(
+        plain,
+        about="a client (with all the records it holds)",
+        whole="client with all the records it holds",
+        holds="every client, whatever records it holds",
+        meant="One participant with all the records it holds; whoever is behind several clients is protected less.",
+    )
+
+
+def headline_unit(label: Label) -> Unit:
+    """Return how to speak of the unit of the label's headline."""
+    return spoken(label.worst.unit, label.worst.unit)
+
+
+def target(guarantee: Guarantee, headline: str = "record") -> str:
+    """Say what the attacker of this guarantee has to find out."""
+    unit = spoken(guarantee.unit, headline)
+    return f"which of two {unit.many} was used" if guarantee.neighbours == "replace_one" else unit.asked
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]

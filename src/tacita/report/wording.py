@@ -1,0 +1,428 @@
+"""What a label says, in words and rounded figures, shared by the page and the plain text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tacita.assumptions import Assumption
+from tacita.guarantee import Guarantee, attack_success, round_up_text
+from tacita.label import Label, Readings
+from tacita.report.numbers import chance_text, delta_text, epsilon_text, success_text, times
+from tacita.report.units import PERSON, Unit, capital, inline, spoken, target
+
+OWNER_BAND = ("For the data's owner.", "Contains figures computed from private data: do not publish.")
+INCLUDED_NOTE = (
+    "The owner chose to publish these figures although they depend on the data. The limits on this label do not "
+    "cover what these figures themselves may give away."
+)
+
+_SHARES = {10.0: "One in ten", 50.0: "Half", 90.0: "9 in 10", 99.0: "99 in 100", 100.0: "The most exposed"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """A sentence around the one figure to remember."""
+
+    before: str
+    figure: str
+    after: str
+
+    def __str__(self) -> str:
+        return self.before + self.figure + self.after
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exposure:
+    """What a share of the followed records stays under."""
+
+    who: str
+    epsilon: str
+    success: float
+
+    @property
+    def percent(self) -> str:
+        """Attack success, rounded up."""
+        return success_text(self.success)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One answer: to whom, the sentence, the attack success (None where no bound is claimed), the fine print."""
+
+    key: str
+    heading: str
+    tag: str
+    sentence: Sentence
+    success: float | None
+    figures: str
+    notes: tuple[str, ...] = ()
+    exposures: tuple[Exposure, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table of all figures. The unit is shown where a label has more than one."""
+
+    who: str
+    unit: str
+    epsilon: str
+    delta: str
+    attack: str
+    how: str
+    split: str
+    scope: str
+    publishable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """What is said first about one unit: the question, the answers, and the worst case in other words."""
+
+    question: str
+    cards: tuple[Card, ...]
+    meaning: tuple[str, ...]
+
+
+def cards(label: Label) -> tuple[Card, ...]:
+    """Return the answers to show first: anyone, and for the owner a typical person and the spread."""
+    return tuple(card for section in sections(label) for card in section.cards)
+
+
+def sections(label: Label) -> tuple[Section, ...]:
+    """Return what is said first about each unit that has a worst case, the headline's unit first."""
+    own, headline = label.readings, label.worst.unit
+    found = []
+    for worst, typical in leading(label):
+        first = worst is label.worst
+        unit = spoken(worst.unit, headline)
+        answers = [_anyone(worst, headline)]
+        if typical is not None:
+            answers.append(_typical(typical, headline, own.panels if own and first else ""))
+        elif own and own.panels and first:
+            answers.append(_unknown(unit, own.panels))
+        if own and own.percentiles and first:
+            answers.append(_spread(own, worst))
+        question = f"What can an outsider learn about {unit.about} from the result?"
+        found.append(Section(question=question, cards=tuple(answers), meaning=_meaning(worst, unit)))
+    return tuple(found)
+
+
+def leading(label: Label) -> list[tuple[Guarantee, Guarantee | None]]:
+    """Return the worst case and the typical figure of each unit that has a worst case, the headline's unit first.
+
+    Where the headline's unit has no typical figure of its own, the first one of another unit takes its place.
+    """
+    own = label.readings
+    typical = own.typical if own else tuple(g for g in label.comparisons if g.kind == "bayesian")
+    worst = _by_unit((label.worst, *(g for g in label.comparisons if g.kind == "worst_case")))
+    found = _by_unit(typical)
+    first = found.get(label.worst.unit, typical[0] if typical else None)
+    others = {unit: found[unit] for unit in found if found[unit] is not first}
+    return [(g, first if g is label.worst else others.get(unit)) for unit, g in worst.items()]
+
+
+def _by_unit(statements: Iterable[Guarantee]) -> dict[str, Guarantee]:
+    """Return the first statement of each unit."""
+    found: dict[str, Guarantee] = {}
+    for statement in statements:
+        found.setdefault(statement.unit, statement)
+    return found
+
+
+def units_note(label: Label) -> str:
+    """Say that figures of several units stand side by side; empty where there is one unit."""
+    units = [spoken(worst.unit, label.worst.unit) for worst, _ in leading(label)]
+    if len(units) < 2:
+        return ""
+    listed = " and about ".join(unit.about for unit in units)
+    return f"The figures about {listed} stand side by side: neither follows from the other."
+
+
+def _anyone(worst: Guarantee, headline: str) -> Card:
+    unit = spoken(worst.unit, headline)
+    success = attack_success(worst.epsilon, worst.delta)
+    start = f"An attacker who has to tell {target(worst, headline)}, starting from even odds,"
+    return Card(
+        key="anyone",
+        heading=unit.anyone,
+        tag="worst case",
+        sentence=_attack(start, worst, success),
+        success=success,
+        figures=_figures(worst),
+        notes=(f"Holds for {unit.holds} and whatever the attacker already knows.",)
+        if math.isfinite(worst.epsilon)
+        else (),
+    )
+
+
+def _typical(typical: Guarantee, headline: str, panels: str) -> Card:
+    unit = spoken(typical.unit, headline)
+    bound = typical.is_bound and typical.kind != "empirical_lower"
+    success = attack_success(typical.epsilon, typical.delta) if bound else None
+    told = target(typical, headline).replace(unit.asked, unit.told)
+    start = (
+        f"Against {unit.people} like those followed, on average, an attacker who has to tell {told}, starting from "
+        "even odds,"
+    )
+    return Card(
+        key="typical",
+        heading=unit.typical,
+        tag="reading of this run" if typical.scope == "reading" else "guarantee",
+        sentence=_attack(start, typical, success),
+        success=success,
+        figures=_figures(typical),
+        notes=tuple(_typical_notes(typical, unit, panels)),
+    )
+
+
+def _unknown(unit: Unit, panels: str) -> Card:
+    said = Sentence(before="", figure="No figure.", after=f" {_sentence(panels)}")
+    return Card(key="typical", heading=unit.typical, tag="not known", sentence=said, success=None, figures="")
+
+
+def _sentence(text: str) -> str:
+    clean = inline(text)
+    return capital(clean).rstrip(".") + "."
+
+
+def _typical_notes(typical: Guarantee, unit: Unit, panels: str) -> list[str]:
+    notes = [_sentence(panels)] if panels else []
+    if typical.scope == "reading":
+        notes.append("It describes this run and is no promise about other runs.")
+    notes.append(f"It promises nothing to {unit.unlike}.")
+    if typical.model == "model-based":
+        notes.append(f"It is model-based: where a few {unit.many} contribute far more than the rest it can be too low.")
+    return notes
+
+
+def _attack(start: str, guarantee: Guarantee, success: float | None) -> Sentence:
+    if success is None:
+        after = " This figure is kept for comparison only; the truth may be larger."
+        return Sentence(before="", figure="Not an upper bound.", after=after)
+    if math.isinf(guarantee.epsilon):
+        after = f" {start} may be right every time."
+        return Sentence(before="", figure="Nothing is promised.", after=after)
+    right, tries = times(success)
+    after = f" (guessing: {tries // 2:,})."
+    return Sentence(before=f"{start} is right at most ", figure=f"{right:,} times in {tries:,}", after=after)
+
+
+def _figures(guarantee: Guarantee) -> str:
+    return f"epsilon {epsilon_text(guarantee.epsilon)}, delta {delta_text(guarantee.delta)}"
+
+
+def _spread(own: Readings, worst: Guarantee) -> Card:
+    unit = spoken(worst.unit, worst.unit)
+    rows = exposures(own, worst.delta)
+    half = next((row for row in rows if row.who == _SHARES[50.0]), rows[-1])
+    right, tries = times(half.success)
+    last = rows[-1]
+    after = f" (guessing: {tries // 2:,})"
+    if last is not half:
+        most, among = times(last.success)
+        who = "the most exposed" if last.who == _SHARES[100.0] else f"{last.who} of them"
+        after += f"; against {who}, at most {most:,} in {among:,}"
+    who = "half" if half.who == _SHARES[50.0] else half.who.lower()
+    return Card(
+        key="spread",
+        heading="The most exposed and the least",
+        tag="reading of this run",
+        sentence=Sentence(
+            before=f"Against {who} of the {unit.many} followed, an attacker is right at most ",
+            figure=f"{right:,} times in {tries:,}",
+            after=after + ".",
+        ),
+        success=None,
+        figures=f"each {unit.name}'s own epsilon, at delta {delta_text(worst.delta)}",
+        notes=(
+            f"These shares are counted among the {unit.many} followed; they promise nothing to any one {unit.who}.",
+        ),
+        exposures=rows,
+    )
+
+
+def exposures(own: Readings, delta: float) -> tuple[Exposure, ...]:
+    """Return what half, 90%, 99% and all of the followed records stay under, as far as it is known."""
+    points = sorted(own.percentiles)
+    known = [(p, e) for p, e in points if p in _SHARES] or points[-5:]
+    return tuple(
+        Exposure(who=_SHARES.get(p, f"{p:g}%"), epsilon=epsilon_text(e), success=attack_success(e, delta))
+        for p, e in known
+    )
+
+
+def rows(label: Label) -> tuple[Row, ...]:
+    """Return every figure of the label, side by side: those of the headline's unit, of other units, comparisons."""
+    own, headline = label.readings, label.worst.unit
+    typical = own.typical if own else ()
+    spread = exposures(own, label.worst.delta) if own and own.percentiles else ()
+    first, *others = ([g for g in pair if g is not None and (own or g.kind == "worst_case")] for pair in leading(label))
+    beside = [g for pair in others for g in pair]
+    shown = {id(g) for g in (*first[1:], *beside)}
+    return (
+        *(_row(g, headline) for g in first),
+        *(_exposure_row(e, label.worst) for e in spread),
+        *(_row(g, headline) for g in beside),
+        *(_row(g, headline, also=True) for g in (*label.comparisons, *typical) if id(g) not in shown),
+    )
+
+
+def _row(g: Guarantee, headline: str, *, also: bool = False) -> Row:
+    lower = g.kind == "empirical_lower"
+    how = (g.method, g.estimator, g.composition, g.notion and f"{g.notion} notion", g.model)
+    return Row(
+        who=_who(g, spoken(g.unit, headline), also=also),
+        unit=inline(g.unit),
+        epsilon=f"at least {round_up_text(g.epsilon, up=False)}" if lower else epsilon_text(g.epsilon),
+        delta=delta_text(g.delta),
+        attack=f"at most {success_text(attack_success(g.epsilon, g.delta))}" if g.is_bound and not lower else "none",
+        how=", ".join(part for part in how if part),
+        split=", ".join(f"{name} {round_up_text(value).replace('e-0', 'e-')}" for name, value in g.delta_split),
+        scope="reading of this run" if g.scope == "reading" else "guarantee",
+        publishable=g.publishable,
+    )
+
+
+def _who(g: Guarantee, unit: Unit, *, also: bool) -> str:
+    if not g.is_bound:
+        return "Not an upper bound, for comparison only"
+    if g.kind == "empirical_lower":
+        return "An attack that was tried (lower bound)"
+    who = {
+        "worst_case": f"{unit.anyone} (worst case)",
+        "bayesian": unit.typical,
+        "individual": f"One {unit.name} alone",
+    }
+    return f"{who[g.kind]}, for comparison" if also else who[g.kind]
+
+
+def _exposure_row(e: Exposure, worst: Guarantee) -> Row:
+    unit = spoken(worst.unit, worst.unit)
+    return Row(
+        who=e.who if e.who == _SHARES[100.0] else f"{e.who} of the {unit.many} followed",
+        unit=unit.name,
+        epsilon=e.epsilon,
+        delta=delta_text(worst.delta),
+        attack=f"at most {e.percent}",
+        how=f"each {unit.name}'s own figure",
+        split="",
+        scope="reading of this run",
+        publishable=False,
+    )
+
+
+def checks(label: Label) -> tuple[Assumption, ...]:
+    """Return every assumption with its state, warnings first.
+
+    What a figure assumes and nobody tested rests on the user.
+    """
+    own = label.readings
+    statements = (label.worst, *label.comparisons, *(own.typical if own else ()))
+    found = (*label.checks, *(own.checks if own else ()), *(a for g in statements for a in g.assumptions))
+    return tuple(sorted(dict.fromkeys(found), key=lambda check: ("warning", "open", "holds").index(check.state)))
+
+
+def state_words(owner: bool) -> dict[str, str]:
+    """Return how each state of an assumption is said, to the owner or to the public."""
+    return {
+        "holds": "Holds",
+        "open": "Rests on you" if owner else "Rests on the publisher",
+        "warning": "Warning",
+    }
+
+
+def meaning(label: Label) -> tuple[str, ...]:
+    """Return what the worst cases do and do not say, for people who never heard of epsilon."""
+    return tuple(text for section in sections(label) for text in section.meaning)
+
+
+def _meaning(worst: Guarantee, unit: Unit) -> tuple[str, ...]:
+    if math.isinf(worst.epsilon):
+        return (f"The noise does not limit what the result may give away about one {unit.who}.",)
+    factor = round_up_text(math.exp(worst.epsilon)) if worst.epsilon < 20 else f"e^{round_up_text(worst.epsilon)}"
+    return (
+        f"Whatever an outsider sees of the result, one {unit.whole} makes it at most {factor} times as likely, or as "
+        f"unlikely, apart from a chance of {chance_text(worst.delta)}.",
+        unit.limits,
+    )
+
+
+def delta_sentence(delta: float) -> str:
+    """Explain delta in one sentence."""
+    return (
+        f"Delta ({delta_text(delta)}, {chance_text(delta)}) is the probability set aside for outcomes in which the "
+        "limit given by epsilon may fail; the attack figures on this label include it."
+    )
+
+
+def source_note(label: Label) -> str:
+    """Say what on this label was computed from the data."""
+    if label.readings is not None:
+        return "Only the rows marked publishable, the mechanism and the declared terms do not depend on the data."
+    end = "which declared end was reached"
+    if label.bare_rate:
+        chosen = f"{end} and figures published by choice" if label.end_shown else "figures published by choice"
+        return (
+            "The sampling rate was given as a number: if it was computed from the data, this page tells how many "
+            f"records there are. Nothing else on it was, apart from {chosen}."
+        )
+    if label.included:
+        chosen = f"the figures published by choice and {end}" if label.end_shown else "the figures published by choice"
+        return f"Apart from {chosen}, nothing on this page was computed from the data."
+    if label.end_shown:
+        return f"Nothing on this page was computed from the data, apart from {end}."
+    return "Nothing on this page was computed from the data."
+
+
+def mechanism(label: Label) -> tuple[tuple[str, str], ...]:
+    """Return the description of the mechanism, or what the guarantee knows of it."""
+    known = tuple((name.replace("_", " "), f"{value:.6g}") for name, value in label.worst.mechanism)
+    return label.mechanism or known
+
+
+def glossary(label: Label) -> tuple[tuple[str, str], ...]:
+    """Return the words a reader may not know."""
+    own, headline = label.readings, label.worst.unit
+    statements = (label.worst, *label.comparisons, *(own.typical if own else ()))
+    units = [spoken(unit, headline) for unit in _by_unit(statements)]
+    one = " or ".join(unit.name for unit in units)
+    was = "was used" if units == [PERSON] else "was in the data"
+    common = (
+        ("Even odds", f"Before looking, the attacker thinks it as likely as not that the {one} {was}."),
+        *((capital(unit.name), unit.meant) for unit in units),
+        (
+            "Epsilon",
+            f"How much one {one} can change what comes out; 0 is not at all. An epsilon of 1 lets the attacker be "
+            "right 74 times in 100, an epsilon of 3, 96 times in 100.",
+        ),
+        ("Worst case", f"A limit that holds for every {one} imaginable, including the one that sticks out most."),
+        ("Noise multiplier", f"How much noise is added, as a multiple of the most that one {one} can contribute."),
+        _ROUND
+        if label.steps_word == "round"
+        else ("Sample rate", f"The chance with which a {one} takes part in a step."),
+    )
+    return common if own is None else (*common, *_owner_glossary(label, units))
+
+
+_ROUND = (
+    "Round",
+    "One exchange between the server and the clients (the participants, which hold the records). It ends with a new "
+    "model.",
+)
+
+
+def _owner_glossary(label: Label, units: list[Unit]) -> tuple[tuple[str, str], ...]:
+    many = " or ".join(unit.many for unit in units)
+    measured = f"The panel: {many} whose contribution was measured at every step."
+    if label.steps_word == "round":
+        measured = "Those whose contribution was measured along the way."
+    return (
+        (
+            f"Typical {' or '.join(unit.who for unit in units)}",
+            f"{units[0].drawn} drawn from the population that the followed {many} stand for, on average.",
+        ),
+        (f"Followed {many}", measured),
+        ("Reading", "A figure that describes one run, as opposed to a guarantee, which holds for every run."),
+    )
