@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx  # noqa: E
 
 from tacita import PrivacyError  # noqa: E402
 from tacita.federated import Federation, Local, PrivateStrategy, federation_plan, instance_privacy, named_client  # noqa: E402
+from tacita.federated.flower import client_metrics  # noqa: E402
 from tacita.federated.flower_client import ANSWER, ASK, fingerprint, local_training  # noqa: E402
 from tacita.federated.labels import rests_on  # noqa: E402
 from tacita.federated.server import Server  # noqa: E402
@@ -108,13 +109,13 @@ class DirectGrid(Grid):
 
 
 def app_for(plan, *, rng: int | None = 3, panel: int = 2) -> ClientApp:
-    mod = instance_privacy(plan, model=model, loss_fn=LOSS, data=held, learning_rate=0.5, panel=panel, rng=rng)
+    mod = instance_privacy(plan, model=model, loss_fn=LOSS, data=held, learning_rate=0.5, panel=panel, seed=seed)
     app = ClientApp(mods=[mod])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         return local_training(
-            message, context, plan, model(), LOSS, held, Local(batch_size=5, learning_rate=0.5), rng=rng
+            message, context, plan, model(), LOSS, held, Local(batch_size=5, learning_rate=0.5), seed=seed
         )
 
     return app
@@ -387,7 +388,7 @@ def test_metrics_of_one_client_that_cannot_be_weighed_are_dropped(caplog):
     for found in (result.train_metrics_clientapp, result.evaluate_metrics_clientapp):
         assert dict(found[1]) == {"loss": 4.5}
     answers = [Message(RecordDict({"metrics": MetricRecord({"num-examples": 0})}), dst_node_id=1, message_type="train")]
-    assert strategy._client_metrics(answers) is None  # nothing to divide by
+    assert client_metrics(strategy.inner, answers) is None  # nothing to divide by
     unlike = [MetricRecord({"num-examples": 1, name: 1.0}) for name in "ab"]
     replies = [Message(RecordDict({"metrics": m}), dst_node_id=1, message_type="evaluate") for m in unlike]
     assert strategy.aggregate_evaluate(1, replies) is None

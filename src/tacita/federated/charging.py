@@ -104,7 +104,7 @@ class RoundCharges:
             taken: Rounds that the checkpoint knows.
             heads: The ledgers' heads at the checkpoint.
             random: The randomness of a run that goes on.
-            resume: Whether the run goes on, which the ledgers are told.
+            resume: Whether the run goes on, which is recorded in the ledgers.
         """
         reached = []
         for charges, head in zip(self._charges, heads, strict=True):

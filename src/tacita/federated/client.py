@@ -38,7 +38,7 @@ Memory = Mapping[str, Tensor]  # what a client keeps from round to round, and se
 
 @dataclass(frozen=True)
 class Local:
-    """What a client does between two rounds where nothing inside it is protected.
+    """What a client does between two rounds at levels without privacy inside the client.
 
     Attributes:
         epochs: Passes over its records.
@@ -74,12 +74,12 @@ class Training(Protocol):
 
 
 class Task:
-    """A model and its loss: how parameters and records make updates. Shared by all clients of a process.
+    """A model and its loss, which turn parameters and records into updates. Shared by all clients of a process.
 
     Args:
-        model: Any module of per-record layers; it is a workspace, its parameters are overwritten.
+        model: Any module of per-record layers; its parameters are overwritten.
         loss_fn: As in PyTorch, the mean over a batch; None with a `Training`, which has its own.
-        local: What a client does where nothing inside it is protected: settings of plain SGD, or a `Training`.
+        local: What a client does at levels without privacy inside it: settings of plain SGD, or a `Training`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Task:
         self.model, self.local = model, local if isinstance(local, Local) else Local()
         self.training = None if isinstance(local, Local) else local
         if loss_fn is None and self.training is None:
-            raise TypeError("loss_fn is needed, unless clients have a training of their own.")
+            raise TypeError("loss_fn is needed, unless clients have their own training.")
         self._layout: torch.memory_format | None = None
         self.loss_fn = loss_fn or _no_loss
         self.loss = record_loss(model, self.loss_fn)
@@ -112,7 +112,7 @@ class Task:
             try_one(self.model, self.loss, self.parameters, records)
 
     def settle(self, records: Records | Part) -> None:
-        """Lay images out with their channels last, twice as fast to pool, if the model runs so: a `view` may not."""
+        """Lay images out with channels last, which pools twice as fast, if the model accepts it: `view` may not."""
         for layout in (torch.channels_last, torch.contiguous_format) if self._layout is None else ():
             self._layout = layout
             for own in self._own.values():
@@ -130,11 +130,17 @@ class Task:
                     raise
 
     def laid_out(self, value: Tensor) -> Tensor:
-        """Return a tensor of images in the layout that was settled; others as they are."""
+        """Return a tensor of images in the chosen layout; others as they are."""
         return value.to(memory_format=self._layout or torch.contiguous_format) if value.dim() == 4 else value
 
     def train(self, parameters: Parameters, batches: Iterator[Any], rate: float) -> Parameters:
-        """Return by how much plain SGD over the batches moves the parameters."""
+        """Return by how much plain SGD moves the parameters.
+
+        Args:
+            parameters: Where it starts.
+            batches: What it steps over.
+            rate: The learning rate.
+        """
         self.set(parameters)
         own: list[Tensor] = list(self._own.values())
         for batch in batches:
@@ -147,13 +153,13 @@ class Task:
 
 
 class Client:
-    """One client: its records, its coins and its noise, and, where records are protected, their account.
+    """One client: its records, its coins, its noise and, where records are protected, their account.
 
     Args:
         name: Its name in the federation.
         task: Model and loss.
-        dataset: Its records, as `PrivateTraining` takes them, or none: then it sends noise alone, or an update of zeros
-            at level client. Whether it holds any stops nothing.
+        dataset: Its records, as `PrivateTraining` takes them, or none: then it sends only noise, or an update of zeros
+            at level client.
         plan: What the federation declared.
         panel: How many of its records are followed, for typical figures; 0 follows none.
         seed: For its coins and its noise. None, the default, is seeded by the operating system.
@@ -174,7 +180,7 @@ class Client:
             raise PrivacyError(f"A training of your own is for level 'client'; level {plan.level!r} has private steps.")
 
     def update(self, parameters: Parameters, number: int) -> Parameters:
-        """Return this client's update of round `number`, noisy where the plan says so.
+        """Return this client's update of round `number`, with noise at the levels that protect records.
 
         Guarantee:
             At levels parallel, sequential and joint what is returned is one or more Poisson-sampled Gaussian steps for
@@ -183,7 +189,7 @@ class Client:
         self.require_next(number)
         self.answered = number
         random = np.random.Generator(np.random.PCG64DXSM(self._entropy(number)))
-        with fresh_draws(random):  # what one client draws must not depend on who came before
+        with fresh_draws(random):  # a client's draws must not depend on the clients before it
             return self.plan.privacy_level.update(self, parameters, random)
 
     def require_next(self, number: int) -> None:
@@ -207,12 +213,12 @@ class Client:
 
     # What levels make updates of.
 
-    def batches(self, random: np.random.Generator) -> Iterator[Any]:
+    def batches(self, rng: np.random.Generator) -> Iterator[Any]:
         """Yield the batches of plain SGD over the client's records."""
         size = len(self.records)
         batch = self.task.local.batch_size or size
         for _ in range(self.task.local.epochs):
-            order = np.arange(size) if batch >= size else random.permutation(size)
+            order = np.arange(size) if batch >= size else rng.permutation(size)
             taken = self.records.take(order)
             if taken is None:  # no record can be read
                 return
@@ -225,12 +231,12 @@ class Client:
         """The mechanism as a record of this client sees it; raises where records are not protected."""
         return record_plan(self.plan)
 
-    def clipped_mean(self, parameters: Parameters, random: np.random.Generator) -> Parameters:
+    def clipped_mean(self, parameters: Parameters, rng: np.random.Generator) -> Parameters:
         """Return one clipped sum of sampled gradients over the declared batch, within the clip norm of an update."""
         declared = self.declared
-        sample = poisson_sample(len(self.records), declared.sample_rate, rng=random)
+        sample = poisson_sample(len(self.records), declared.sample_rate, rng=rng)
         bounds = torch.full((len(sample),), declared.clip_norm, dtype=torch.float64)
-        sums = clipped_sum(self.task.loss, parameters, self.records.marked(sample), bounds, rng=random).sums
+        sums = clipped_sum(self.task.loss, parameters, self.records.marked(sample), bounds, rng=rng).sums
         mean = {name: -total / declared.batch_size for name, total in sums.items()}
         return clipped(mean, self.plan.clip_norm)  # a projection: it brings two sums nearer, never further apart
 

@@ -149,7 +149,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
 
     # What Flower calls.
 
-    def start(  # noqa: D102
+    def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
@@ -159,6 +159,17 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
+        """Take the plan's remaining rounds, as Flower's `Strategy.start`, and write the label.
+
+        Args:
+            grid: Flower's grid.
+            initial_arrays: The model's parameters.
+            num_rounds: At most so many rounds; by default all that remain.
+            timeout: Seconds to wait for replies.
+            train_config: Settings for clients' training.
+            evaluate_config: Settings for clients' evaluation.
+            evaluate_fn: Called on the server after every round, with the plan's number of the round.
+        """
         self.timeout = timeout
         arrays = self.open(initial_arrays)
         done = self._core.next_round - 1
@@ -187,7 +198,14 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Charge the round, toss the coins and return the messages to those who take part."""
+        """Charge the round, toss the coins and return the messages to those who take part.
+
+        Args:
+            server_round: Flower's number of the round; not used.
+            arrays: The model's parameters.
+            config: Settings for clients.
+            grid: Flower's grid.
+        """
         self._grid = grid
         if self.server is None:
             arrays = self.open(arrays)
@@ -230,19 +248,19 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         self._save(arrays or current)
         worst = ", ".join(f"{unit} {round_up_text(e)}" for unit, e in figures(self._core).items())
         _LOG.info("Tacita: round %s of %s, worst-case epsilon of the plan: %s", now.number, self.plan.rounds, worst)
-        return arrays, self._client_metrics(answers)
+        return arrays, client_metrics(self.inner, answers) if self.plan.client_metrics else None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask nobody, unless metrics were asked for: what clients measure is computed from private data."""
+        """Ask nobody, unless the plan has `client_metrics`: they are computed from private data."""
         if not self.plan.client_metrics:
             return []
         messages: Iterable[Message] = self.inner.configure_evaluate(self._core.taken, arrays, config, grid)
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Pass on the inner strategy's answer if metrics were asked for."""
+        """Return the inner strategy's aggregate if the plan has `client_metrics`."""
         if not self.plan.client_metrics:
             return None
         key = getattr(self.inner, "weighted_by_key", "num-examples")
@@ -301,7 +319,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         return self.server
 
     def open(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Make the server for these arrays, or take up the run that the run directory holds; `start` does it, too."""
+        """Create the server for these arrays, or resume the run in the run directory; `start` calls it."""
         if self.server is not None and self._arrays is not None:
             return self._arrays
         check_arrays(arrays, self.plan)
@@ -342,15 +360,13 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         state = {"model": model, "inner": inner_state(self.inner, self._first), "panels": panels}
         save_federation(Run(self.run_dir), self._core, self._facts, state, document)
 
-    # What clients sent.
 
-    def _client_metrics(self, replies: list[Message]) -> MetricRecord | None:
-        if not self.plan.client_metrics:
-            return None
-        key = getattr(self.inner, "weighted_by_key", "num-examples")
-        contents = [r.content for r in replies if not r.has_error() and _weighed(r, key)]
-        aggregate = getattr(self.inner, "train_metrics_aggr_fn", None)
-        return _metrics(lambda: aggregate(contents, key)) if aggregate and contents else None
+def client_metrics(inner: Strategy, replies: Iterable[Message]) -> MetricRecord | None:
+    """Return the inner strategy's aggregate of the metrics that came along with updates."""
+    key = getattr(inner, "weighted_by_key", "num-examples")
+    contents = [r.content for r in replies if not r.has_error() and _weighed(r, key)]
+    aggregate = getattr(inner, "train_metrics_aggr_fn", None)
+    return _metrics(lambda: aggregate(contents, key)) if aggregate and contents else None
 
 
 def _metrics(aggregate: Callable[[], MetricRecord | None]) -> MetricRecord | None:

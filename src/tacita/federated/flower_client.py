@@ -107,7 +107,7 @@ def instance_privacy(
 
 @dataclass
 class _Maker:
-    """Makes this node's client, for every message anew; what it remembers is in Flower's own state."""
+    """Creates this node's client for every message; what the client remembers is in Flower's state."""
 
     model: Callable[[], torch.nn.Module]
     loss_fn: Callable[[Any, Any], torch.Tensor]
@@ -169,7 +169,7 @@ class _Guard:
         return answer
 
     def _charge(self, client: Client, context: Context) -> None:
-        """Charge one answer to the client's ledger, and keep what that returned in Flower's own state."""
+        """Charge one answer to the client's ledger, and keep the new standing in Flower's state."""
         if self.ledger is None:
             if not self.warned and _STATE not in context.state.config_records:
                 _LOG.warning("Tacita: without ledger= this client does not count what its records spend in other runs.")
@@ -252,7 +252,7 @@ def local_training(
 
 
 def keep_memory(context: Context, memory: Memory) -> None:
-    """Keep what a client's training remembers in Flower's own state."""
+    """Keep what a client's training remembers in Flower's state."""
     if memory:
         context.state[_MEMORY] = ArrayRecord(dict(memory))
 
@@ -266,8 +266,13 @@ def kept_memory(context: Context) -> Memory:
 def named_client(message: Message, context: Context, call_next: App) -> Message:
     """A Flower mod that reports the client's name, for `PrivateStrategy(named=True)` at level client.
 
-    It protects nothing: every other message, from any server, reaches the app's own functions as it is. Use
+    It protects nothing: every other message, from any server, reaches the app's functions unchanged. Use
     `instance_privacy` for a client that refuses servers without its plan.
+
+    Args:
+        message: The server's message.
+        context: Flower's context.
+        call_next: The app, or the next mod.
     """
     asked = message.content.config_records.get(ASK)
     if asked is not None and asked.get("ask") == "name":
@@ -281,7 +286,7 @@ def client_name_of(context: Context) -> str:
 
 
 def identity_of(context: Context, name: Name | None = None) -> tuple[str, bool]:
-    """Return a client's name, and whether it was declared. A node's number changes at every restart, so it is none."""
+    """Return a client's name, and whether it was declared: a node's number changes at every restart."""
     if name is not None:
         return name_text("name", name(context) if callable(name) else name), True
     for key in ("client-id", "partition-id"):
@@ -361,7 +366,7 @@ def _check_parameters(model: torch.nn.Module, names: Iterable[str], plan: Federa
 
 
 def _keep_client(client: Client, context: Context) -> None:
-    """Keep what a client must remember between messages in Flower's own state, which stays with the client."""
+    """Keep what a client must remember between messages in Flower's state, which stays with the client."""
     masker = client.masker
     context.state[_STATE] = ConfigRecord(
         {

@@ -82,7 +82,7 @@ def reason_of(reply: Message) -> str:
 
 
 def fingerprint(plan: FederationPlan) -> str:
-    """Return a hash by which both sides tell whether they speak of the same plan."""
+    """Return a hash by which both sides check that they have the same plan."""
     return hashlib.sha256(json.dumps(plan.to_dict(), sort_keys=True).encode()).hexdigest()
 
 

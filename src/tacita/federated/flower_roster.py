@@ -167,7 +167,13 @@ class Roster:
 
 
 def message_to(node: int, content: RecordDict, timeout: float) -> Message:
-    """Return a message to a node that expires after `timeout` seconds."""
+    """Return a message to a node.
+
+    Args:
+        node: Its number.
+        content: What to send.
+        timeout: Seconds until the message expires.
+    """
     return Message(content, dst_node_id=node, message_type="train", ttl=timeout)
 
 

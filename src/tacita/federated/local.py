@@ -40,15 +40,15 @@ from tacita.training.settings import Books, grouped
 
 
 class Federation:
-    """Train a model over many clients with privacy, in this process, and say what it leaks.
+    """Train a model over many clients with privacy, in this process, and report what it leaks.
 
     Args:
         model: Any module of per-record layers.
         loss_fn: As in PyTorch: the mean over a batch of the model's output and the target. None with a `Training`.
-        clients: What each client holds, as `PrivateTraining` takes it; by name, or in a row. Or (dataset, positions).
+        clients: What each client holds, as `PrivateTraining` takes it; by name, or in a list. Or (dataset, positions).
         plan: From `FederationPlan.declare`: level, noise, rates, rounds.
-        local: What a client does where nothing inside it is protected, and its learning rate; or, at level client, a
-            `tacita.federated.client.Training` of your own.
+        local: What a client does at levels without privacy inside it, and its learning rate; or, at level client, your
+            own `tacita.federated.client.Training`.
         optimizer: The server's optimiser of the model's parameters, on the private mean; by default the mean is added.
         held_out: Names of clients that are followed and never drawn.
         panel: How many clients are followed, at level client; 0 takes the norms of those who take part.
@@ -173,7 +173,7 @@ class Federation:
             return None
         parameters = self._parameters()
         answered = [n for n in now.asked if not self._drops_out()]
-        replies = self._replies(now, parameters, answered)
+        replies = _replies([self.clients[n] for n in answered], parameters, now.number)
         self._remember(now, answered)
         mean = self.server.finish(replies)
         self._collect(now, set(answered))
@@ -188,9 +188,9 @@ class Federation:
         return self
 
     def pause(self) -> None:
-        """Let go of the run directory, as leaving a loop does; every round is kept as it ends.
+        """Release the run directory, as leaving a loop does; every round is kept as it ends.
 
-        Until then nobody else can resume the run. The next round goes on, unless somebody else has resumed it.
+        Until then nobody else can resume the run. The next round continues, unless somebody else has resumed the run.
         """
         self.server.owner.close()
 
@@ -208,7 +208,7 @@ class Federation:
         self._facts = self._facts.with_metrics(metrics or {})
         unreported = set(self.server.measured.unreported)
         if unreported and self._follows_records and self.server.open_round is None:
-            self.server.collect_costs(self._exchange(unreported))
+            self.server.collect_costs(_exchange(self.clients, self.server, unreported))
         facts = self._facts.with_status(self.server.status)
         label = federation_label(self.server, facts, self.plan.delta if delta is None else delta)
         self._save()
@@ -233,21 +233,6 @@ class Federation:
 
     # A round's parts.
 
-    def _replies(self, now: Round, parameters: Parameters, names: Sequence[str]) -> dict[str, Parameters]:
-        """Return the updates of those who could compute one: what a client's records raise stops nobody else."""
-        replies, failed = dict[str, Parameters](), list[str]()
-        for name in names:
-            try:
-                with held():
-                    replies[name] = self.clients[name].update(parameters, now.number)
-            except Stopped:
-                raise
-            except Exception as error:
-                failed.append(type(error).__name__)
-        if failed and not replies:
-            raise RuntimeError(f"No client could compute its update ({', '.join(sorted(set(failed)))}).") from None
-        return replies
-
     def _parameters(self) -> Parameters:
         return {name: p.detach().clone() for name, p in self._moved.items()}
 
@@ -261,18 +246,9 @@ class Federation:
     def _collect(self, now: Round, here: set[str]) -> None:
         per_client = self.plan.privacy_level.norms_per_client(self._record_panel)
         if per_client:
-            self.server.collect_norms(now, self._exchange(here), per_client=per_client)
+            self.server.collect_norms(now, _exchange(self.clients, self.server, here), per_client=per_client)
         if self._follows_records and now.number % self._costs_every == 0:
-            self.server.collect_costs(self._exchange(here))
-
-    def _exchange(self, here: set[str]) -> Exchange:
-        def keys(names: tuple[str, ...], exchange: str) -> dict[str, bytes]:
-            return {n: self.clients[n].key(exchange) for n in names if n in here}
-
-        def costs(keys: Mapping[str, bytes], exchange: str, what: str) -> dict[str, Any]:
-            return {n: self.clients[n].costs(keys, what=what, steps=self.server.steps_of(n)) for n in keys}
-
-        return Exchange(keys, costs)
+            self.server.collect_costs(_exchange(self.clients, self.server, here))
 
     # Keeping.
 
@@ -313,10 +289,25 @@ class Federation:
         dropout: float = 0.0,
         costs_every: int | None = None,
     ) -> Federation:
-        """Go on with an interrupted federation: the same plan, the same guarantee, fresh coins and noise.
+        """Continue an interrupted federation: the same plan, the same guarantee, fresh coins and noise.
 
         A round that was charged after the last checkpoint may have been released, so it is lost: it counts among the
         planned ones, at its bound.
+
+        Args:
+            run_dir: The run directory.
+            model: A module like the one that was trained; its parameters are replaced.
+            loss_fn: As for `Federation`, like the arguments that follow.
+            clients: What each client holds.
+            local: What a client does at levels without privacy inside it.
+            optimizer: The server's optimiser of the model's parameters.
+            held_out: Further clients that are followed and never drawn.
+            record_panel: How many records each client follows.
+            dropout: The chance that a client does not answer.
+            costs_every: Rounds between two exchanges of the records' typical costs.
+
+        Raises:
+            RunError: If the checkpoint does not fit.
         """
         run = Run.open(run_dir, KIND)
         folder, plan = run.folder, plan_of(run)
@@ -339,7 +330,7 @@ class Federation:
 
 
 def named(clients: Any) -> dict[str, Any]:
-    """Return what each client holds, by name; a row of clients is numbered, so that names sort like numbers."""
+    """Return what each client holds, by name; a list of clients is numbered, so that names sort like numbers."""
     if isinstance(clients, Mapping):
         held = {str(name): data for name, data in clients.items()}
     elif isinstance(clients, tuple) and len(clients) == 2 and isinstance(clients[1], list):
@@ -362,9 +353,41 @@ def client_name(number: int) -> str:
     return f"{number:06d}"
 
 
+def _replies(clients: Sequence[Client], parameters: Parameters, number: int) -> dict[str, Parameters]:
+    """Return the updates of the clients that could compute one: an error in one client does not stop the others."""
+    replies, failed = dict[str, Parameters](), list[str]()
+    for client in clients:
+        try:
+            with held():
+                replies[client.name] = client.update(parameters, number)
+        except Stopped:
+            raise
+        except Exception as error:
+            failed.append(type(error).__name__)
+    if failed and not replies:
+        raise RuntimeError(f"No client could compute its update ({', '.join(sorted(set(failed)))}).") from None
+    return replies
+
+
+def _exchange(clients: Mapping[str, Client], server: Server, here: set[str]) -> Exchange:
+    def keys(names: tuple[str, ...], exchange: str) -> dict[str, bytes]:
+        return {n: clients[n].key(exchange) for n in names if n in here}
+
+    def costs(keys: Mapping[str, bytes], exchange: str, what: str) -> dict[str, Any]:
+        return {n: clients[n].costs(keys, what=what, steps=server.steps_of(n)) for n in keys}
+
+    return Exchange(keys, costs)
+
+
 def apply(mean: Parameters, moved: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
-    """Let the server's optimiser move the parameters along the private mean."""
-    optimizer.zero_grad(set_to_none=True)  # nobody else's gradient may move a parameter
+    """Let the server's optimiser move the parameters along the private mean.
+
+    Args:
+        mean: The private mean of the updates.
+        moved: The parameters.
+        optimizer: The server's optimiser.
+    """
+    optimizer.zero_grad(set_to_none=True)  # no stale gradient may move a parameter
     for name, parameter in moved.items():
         parameter.grad = -mean[name].to(parameter.dtype)
     optimizer.step()

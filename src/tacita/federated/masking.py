@@ -2,8 +2,8 @@
 
 Clients stand on a ring, in an order that their fresh public keys decide. Each pair that is at most ten places apart
 agrees on a secret (X25519, HKDF-SHA256) and stretches it to a mask (ChaCha20): one adds it to what it sends, the other
-subtracts it. The server adds up all messages modulo 2^64: the masks cancel and the sum is left. One message missing,
-and nothing can be read. With up to 21 clients every pair has a mask; with more, the work does not grow.
+subtracts it. The server adds up all messages modulo 2^64: the masks cancel and the sum is left. If one message is
+missing, nothing can be read. With up to 21 clients every pair has a mask; with more, the work does not grow.
 
 What it protects: a server that follows the protocol and looks at what it gets learns the sum, or which levels at least
 one client reaches, and nothing else about a client, as long as two clients that do not work with the server take part
@@ -78,7 +78,12 @@ class Masker:
     ) -> Words:
         """Return which levels each cost is above, masked, for a maximum.
 
-        Where it is above, a random number that is not 0 stands, so that the sum does not say how many are.
+        Each of these is marked by a random number that is not 0, so that the sum does not reveal how many there are.
+
+        Args:
+            costs: Numbers to compare.
+            levels: What they are compared with.
+            keys: Every client's public key by name, this one's too.
         """
         above = np.asarray(costs, dtype=np.float64)[:, None] > np.asarray(levels, dtype=np.float64)[None, :]
         drawn = np.array([1 + secrets.randbelow(2**64 - 1) for _ in range(above.size)], dtype=np.uint64)
@@ -152,7 +157,16 @@ def summed(messages: Mapping[str, Words], keys: Mapping[str, bytes]) -> Floats:
 
 
 def largest(messages: Mapping[str, Words], keys: Mapping[str, bytes], levels: Sequence[float] | Floats) -> Floats:
-    """Return, for each cost, the first level that no client is above; infinite if one is above the last."""
+    """Return, for each cost, the first level that no client is above; infinite if one is above the last.
+
+    Args:
+        messages: Every client's masked message.
+        keys: Every client's public key.
+        levels: The levels that clients compared with; they must rise.
+
+    Raises:
+        PrivacyError: If a message is missing or damaged; repeat the exchange with new keys.
+    """
     edges = np.append(np.asarray(levels, dtype=np.float64), np.inf)
     if not (np.diff(edges) > 0.0).all():
         raise ValueError("levels must rise.")

@@ -308,14 +308,11 @@ class FederationPlan:
             rounds=_check.count("rounds", rounds),
             clip_norm=check_clip_norm(clip_norm),
             **_noise(protects, noise_multiplier, inside.record_noise_multiplier),
-            local_steps=_check.count("local_steps", inside.local_steps),
-            copies=_check.count("copies", inside.copies),
             divisor=positive("divisor", divisor) if divisor is not None else _expected(enrolled, rate, lower),
             delta=_check.probability("delta", delta),
             client_rates=lower,
             client_metrics=bool(client_metrics),
             stops=declared_stops(stops, _check.count("rounds", rounds)),
-            bare_rate=inside.local_size is None and inside.record_rate is not None and inside.record_rate < 1.0,
             **_per_record(protects, inside),
         )
         return protects.complete(plan)
@@ -357,7 +354,7 @@ def _check_level(level: Level, rate: float, lower: Mapping[str, float], inside: 
         )
 
 
-def _per_record(level: Level, inside: RecordSettings) -> dict[str, float]:
+def _per_record(level: Level, inside: RecordSettings) -> dict[str, Any]:
     rate, batch = inside.record_rate, inside.local_batch
     if inside.local_size is not None:
         batch, rate = declared_rate(rate, batch, inside.local_size)
@@ -367,7 +364,7 @@ def _per_record(level: Level, inside: RecordSettings) -> dict[str, float]:
         if wrong:
             names = ", ".join(wrong)
             raise ValueError(f"Level {level.name!r} clips whole updates; {names} belong to the other levels.")
-        return {}
+        return {"local_steps": _check.count("local_steps", inside.local_steps)}
     missing = [name for name, value in values.items() if value is None]
     if missing:
         raise ValueError(f"Level {level.name!r} needs {', '.join(missing)}.")
@@ -375,10 +372,13 @@ def _per_record(level: Level, inside: RecordSettings) -> dict[str, float]:
         "record_clip_norm": check_clip_norm(inside.record_clip_norm),
         "record_rate": _check.rate("record_rate", rate),
         "local_batch": positive("local_batch", batch),
+        "local_steps": _check.count("local_steps", inside.local_steps),
+        "copies": _check.count("copies", inside.copies),
+        "bare_rate": inside.local_size is None and inside.record_rate is not None and inside.record_rate < 1.0,
     }
 
 
-def _noise(level: Level, clients: float | None, records: float | None) -> dict[str, float]:
+def _noise(level: Level, clients: float | None, records: float | None) -> dict[str, Any]:
     """Return the noise multiplier that the level declares; another one is refused."""
     values = {"noise_multiplier": clients, "record_noise_multiplier": records}
     declared = values.pop(level.declared_noise)

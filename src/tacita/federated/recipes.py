@@ -169,7 +169,13 @@ def _plan(recipe: Recipe, each: int) -> FederationPlan:
 
 
 def keep_recipe(recipe: Recipe, run_dir: str | Path, engine: str) -> None:
-    """Write a recipe and the name of its engine to the run directory."""
+    """Write a recipe to its run directory.
+
+    Args:
+        recipe: The recipe.
+        run_dir: The run directory.
+        engine: The name of the engine that it was started with.
+    """
     Run(Path(run_dir)).write(recipe=asdict(recipe), engine=engine)
 
 

@@ -1,4 +1,4 @@
-"""What the server of a federation does: coins, charge, clip, sum, noise, account. No transport in here.
+"""What the server of a federation does: coins, charge, clip, sum, noise, account. Transport is elsewhere.
 
 A round is `begin`, whose charge is on disk before anybody is asked, and `finish`, which takes what came back, whatever
 that is, and returns the private mean. Nothing that a client sends stops the server.
@@ -213,9 +213,9 @@ class Server:
         return mean
 
     def _accepted(self, reply: object) -> Parameters | None:
-        """Return a reply in float64 if it is an update, whatever it is.
+        """Return a reply in float64, or None if it is not an update; it may be anything.
 
-        One with noise of its own must not be scaled, so it is dropped where it is larger than any honest one.
+        An update with a share of the noise must not be scaled, so it is dropped if it is larger than any honest one.
         """
         if not isinstance(reply, Mapping) or set(reply) != set(self.like):
             return None
@@ -287,9 +287,14 @@ class Server:
         return f"{self.identity} round {now.number} norms"
 
     def collect_norms(self, now: Round, exchange: Exchange, *, per_client: int = 1) -> None:
-        """Ask a round's participants for counts of their norms, `per_client` at most, and charge the round by them.
+        """Ask a round's participants for counts of their norms, in aggregate, and charge the round by them.
 
         Where the exchange fails, or the counts are not plausible, the round is charged at the clip bound.
+
+        Args:
+            now: The round.
+            exchange: The exchange to ask through.
+            per_client: How many norms a client reports at most.
         """
         name = self.norms_exchange(now)
         self.measured.collect_norms(exchange, name, now.drawn, taken=self.taken, per_client=per_client)
@@ -320,7 +325,7 @@ class Server:
         Args:
             tensors: The first part of what `state` returned.
             saved: The second part.
-            resume: Whether the run goes on, which the ledgers are told; otherwise it is only read.
+            resume: Whether the run goes on, which is recorded in the ledgers; otherwise it is only read.
         """
         self.taken, self.lost = int(saved["taken"]), int(saved["lost"])
         self.status = cast(Status, _check.one_of("status", saved["status"], get_args(Status)))

@@ -30,10 +30,16 @@ def clipped(update: Parameters, bound: float) -> Parameters:
     return {name: (value.double() * factor).to(value.dtype) for name, value in update.items()}
 
 
-def with_noise(update: Parameters, scale: float, random: np.random.Generator) -> Parameters:
-    """Return an update with Gaussian noise of standard deviation `scale` added to every number, drawn from `random`."""
+def with_noise(update: Parameters, scale: float, rng: np.random.Generator) -> Parameters:
+    """Return an update with Gaussian noise added to every number.
+
+    Args:
+        update: The update.
+        scale: The standard deviation of the noise.
+        rng: Draws the noise.
+    """
     return {
-        name: (value.double() + torch.from_numpy(np.asarray(scale * random.standard_normal(tuple(value.shape))))).to(
+        name: (value.double() + torch.from_numpy(np.asarray(scale * rng.standard_normal(tuple(value.shape))))).to(
             value.dtype
         )
         for name, value in update.items()

@@ -15,16 +15,22 @@ if TYPE_CHECKING:
     from tacita.training.gradients import Parameters
 
 
-def train_freely(client: Client, parameters: Parameters, random: np.random.Generator) -> Parameters:
-    """Return by how much the client's training moves the parameters; its records are protected by nothing yet."""
+def train_freely(client: Client, parameters: Parameters, rng: np.random.Generator) -> Parameters:
+    """Return by how much the client's training moves the parameters; its records are protected by nothing yet.
+
+    Args:
+        client: The client.
+        parameters: The model of the round.
+        rng: The client's generator for the round.
+    """
     task = client.task
     if not len(client.records):
         return {name: torch.zeros_like(value) for name, value in parameters.items()}
     if task.training is not None:
-        update, client.memory = task.training(parameters, client.records, client.memory, random)
+        update, client.memory = task.training(parameters, client.records, client.memory, rng)
         return update
     task.settle(client.records)
-    return task.train(parameters, client.batches(random), task.local.learning_rate)
+    return task.train(parameters, client.batches(rng), task.local.learning_rate)
 
 
 CLIENT = Level(

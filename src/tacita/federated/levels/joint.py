@@ -23,12 +23,18 @@ if TYPE_CHECKING:
 _NOISE_RANGE = (0.01, 1e4)
 
 
-def shared_step(client: Client, parameters: Parameters, random: np.random.Generator) -> Parameters:
-    """Return the clipped mean of the client's records with its share of the noise; count its norm before the noise."""
+def shared_step(client: Client, parameters: Parameters, rng: np.random.Generator) -> Parameters:
+    """Return the clipped mean of the client's records with its share of the noise; count its norm before the noise.
+
+    Args:
+        client: The client.
+        parameters: The model of the round.
+        rng: The client's generator for the round.
+    """
     client.measure(parameters)
-    mean = client.clipped_mean(parameters, random)
+    mean = client.clipped_mean(parameters, rng)
     client.histogram = norm_counts(np.array([min(1.0, norm_of(mean) / client.plan.clip_norm)]))
-    return with_noise(mean, client.plan.share_noise, random)
+    return with_noise(mean, client.plan.share_noise, rng)
 
 
 def with_record_noise(plan: FederationPlan) -> FederationPlan:

@@ -17,12 +17,18 @@ if TYPE_CHECKING:
     from tacita.training.gradients import Parameters
 
 
-def private_steps(client: Client, parameters: Parameters, random: np.random.Generator) -> Parameters:
-    """Return by how much DP-SGD inside the client moves the parameters: each step samples, clips and adds noise."""
+def private_steps(client: Client, parameters: Parameters, rng: np.random.Generator) -> Parameters:
+    """Return by how much DP-SGD inside the client moves the parameters: each step samples, clips and adds noise.
+
+    Args:
+        client: The client.
+        parameters: The model of the round.
+        rng: The client's generator for the round.
+    """
     declared, now = client.declared, dict(parameters)
     for _ in range(client.plan.local_steps):
         client.measure(now)
-        sample = poisson_sample(len(client.records), declared.sample_rate, rng=random)
+        sample = poisson_sample(len(client.records), declared.sample_rate, rng=rng)
         gradient, _ = private_gradient(
             client.task.loss,
             now,
@@ -30,7 +36,7 @@ def private_steps(client: Client, parameters: Parameters, random: np.random.Gene
             clip_norm=declared.clip_norm,
             noise_multiplier=declared.noise_multiplier,
             divisor=declared.batch_size,
-            rng=random,
+            rng=rng,
         )
         now = {name: p - client.task.local.learning_rate * gradient[name] for name, p in now.items()}
     return {name: now[name] - p for name, p in parameters.items()}

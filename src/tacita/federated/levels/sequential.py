@@ -18,12 +18,18 @@ if TYPE_CHECKING:
     from tacita.training.gradients import Parameters
 
 
-def shared_step(client: Client, parameters: Parameters, random: np.random.Generator) -> Parameters:
-    """Return the clipped mean of the client's records with its share of the noise; count its followed norms."""
+def shared_step(client: Client, parameters: Parameters, rng: np.random.Generator) -> Parameters:
+    """Return the clipped mean of the client's records with its share of the noise; count its followed norms.
+
+    Args:
+        client: The client.
+        parameters: The model of the round.
+        rng: The client's generator for the round.
+    """
     norms = client.measure(parameters)
     if norms is not None:
         client.histogram = norm_counts(norms)
-    return with_noise(client.clipped_mean(parameters, random), client.plan.share_noise, random)
+    return with_noise(client.clipped_mean(parameters, rng), client.plan.share_noise, rng)
 
 
 def total_noise(plan: FederationPlan) -> float:
