@@ -108,7 +108,7 @@ class DirectGrid(Grid):
         return None
 
 
-def app_for(plan, *, rng: int | None = 3, panel: int = 2) -> ClientApp:
+def app_for(plan, *, seed: int | None = 3, panel: int = 2) -> ClientApp:
     mod = instance_privacy(plan, model=model, loss_fn=LOSS, data=held, learning_rate=0.5, panel=panel, seed=seed)
     app = ClientApp(mods=[mod])
 
