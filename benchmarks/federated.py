@@ -62,7 +62,7 @@ def federation(batch: int, level: str = "client") -> Federation:
         local=local,
         panel=0,
         record_panel=0,
-        rng=0,
+        seed=0,
     )
 
 
@@ -129,9 +129,9 @@ def flower_seconds(rounds: int) -> float:
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import FedAvg
 
+    from tacita.federated.engines.flower import quiet_flower, simulate
     from tacita.federated.flower import PrivateStrategy
     from tacita.federated.flower_client import local_training, named_client
-    from tacita.federated.recipes import quiet_flower, simulate
 
     plan = federation_plan(level="client", clients=COHORT, client_rate=1.0, rounds=rounds + 1, noise_multiplier=1.0)
     client, server, ends = ClientApp(mods=[named_client]), ServerApp(), list[float]()

@@ -33,7 +33,7 @@ from tacita.accounting.levels import TOP
 from tacita.data import load
 from tacita.estimators import student
 from tacita.federated import Federation, FederationPlan, Local, federation_plan, splits
-from tacita.federated.labels import hidden_participation
+from tacita.federated.participation import hidden_participation
 from tacita.papers import printed_cost_table, product_figure
 
 RESULTS = Path(__file__).parent / "results.jsonl"
@@ -166,7 +166,7 @@ def federation(setting: Setting, data: Data, plan: FederationPlan) -> Federation
         optimizer=torch.optim.SGD(model.parameters(), lr=setting.learning_rate, momentum=setting.momentum),
         panel=setting.panel,
         record_panel=setting.panel,
-        rng=SEED,
+        seed=SEED,
     )
 
 
@@ -300,7 +300,7 @@ def growth(split: str, clients: int, rounds: int) -> Iterator[Row]:
         optimizer=torch.optim.SGD(model.parameters(), lr=0.25),
         record_panel=GROWTH_PANEL,
         costs_every=rounds + 1,
-        rng=SEED,
+        seed=SEED,
     )
     papers = Papers(made)
     for now in made:

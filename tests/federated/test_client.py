@@ -14,7 +14,9 @@ import tacita
 from tacita._check import PrivacyError
 from tacita.accounting import NORM_LEVELS
 from tacita.federated import Client, Local, Task, federation_plan, summed
-from tacita.federated.client import Part, clipped, epsilon_levels, norm_of, with_noise
+from tacita.federated.account import epsilon_levels
+from tacita.federated.client import Part
+from tacita.federated.updates import clipped, norm_of, with_noise
 from tacita.training import private_gradient
 from tacita.training.records import Records
 from tacita.training.step import poisson_sample
@@ -49,7 +51,7 @@ def make_plan(level, **settings):
 
 def make_client(plan, data=None, *, model=None, name="a", local=None, **settings):
     task = Task(model if model is not None else nn.Linear(4, 2), loss_fn, local)
-    return Client(name, task, blobs() if data is None else data, plan, **{"rng": 3, **settings})
+    return Client(name, task, blobs() if data is None else data, plan, **{"seed": 3, **settings})
 
 
 def flat(update):
@@ -225,7 +227,7 @@ def test_the_noise_is_the_planned_one_and_never_used_twice(level):
 
 def test_f4_without_a_seed_two_clients_never_agree():
     plan, zeros = make_plan("joint"), (torch.zeros(3, 1), torch.zeros(3, dtype=torch.long))
-    one, other = (make_client(plan, zeros, model=Noise(), rng=None) for _ in range(2))
+    one, other = (make_client(plan, zeros, model=Noise(), seed=None) for _ in range(2))
     assert not np.array_equal(*(flat(c.update({"w": torch.zeros(1000)}, 1)) for c in (one, other)))
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from tacita import PrivacyError
 from tacita.federated import Federation, federation_plan
 from tacita.federated.labels import figures
-from tacita.federated.local import declare_end, label_of_run
+from tacita.federated.storage import declare_end, label_of_run
 from tacita.ledger import Ledger
 
 LEVELS = {
@@ -18,14 +18,14 @@ LEVELS = {
 }
 
 
-def federation(level="client", *, run_dir=None, ledger=None, rng=None, clients=6, **declared):
+def federation(level="client", *, run_dir=None, ledger=None, seed=None, clients=6, **declared):
     rate = 1.0 if level == "sequential" else 0.5
     plan = federation_plan(
         **{"level": level, "clients": clients, "client_rate": rate, "rounds": 6, **LEVELS[level], **declared}
     )
     draws = torch.Generator().manual_seed(1)
     data = [(torch.randn(10, 3, generator=draws), torch.arange(10) % 2) for _ in range(clients)]
-    options = {"panel": 0, "record_panel": 0, "run_dir": run_dir, "ledger": ledger, "rng": rng, "name": "the same"}
+    options = {"panel": 0, "record_panel": 0, "run_dir": run_dir, "ledger": ledger, "seed": seed, "name": "the same"}
     return Federation(nn.Linear(3, 2), nn.functional.cross_entropy, data, plan, **options)
 
 
@@ -54,7 +54,7 @@ def test_f21_a_federation_stopped_early_is_labelled_with_its_plan(level, tmp_pat
 
 
 def test_f21_the_busiest_client_counts_once_all_rounds_were_taken():
-    made = take(federation("parallel", rng=3), 5)
+    made = take(federation("parallel", seed=3), 5)
     early = made.label().worst.epsilon
     busiest = made.run().label().worst.epsilon
     assert busiest == made.plan.record_worst(made.server.most_steps, made.plan.delta).epsilon < early

@@ -24,8 +24,9 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx  # noqa: E
 
 from tacita import PrivacyError  # noqa: E402
 from tacita.federated import Federation, Local, PrivateStrategy, federation_plan, instance_privacy, named_client  # noqa: E402
+from tacita.federated.flower import client_metrics  # noqa: E402
 from tacita.federated.flower_client import ANSWER, ASK, fingerprint, local_training  # noqa: E402
-from tacita.federated.labels import _checks  # noqa: E402
+from tacita.federated.labels import rests_on  # noqa: E402
 from tacita.federated.server import Server  # noqa: E402
 from tacita.ledger import Ledger  # noqa: E402
 
@@ -107,14 +108,14 @@ class DirectGrid(Grid):
         return None
 
 
-def app_for(plan, *, rng: int | None = 3, panel: int = 2) -> ClientApp:
-    mod = instance_privacy(plan, model=model, loss_fn=LOSS, data=held, learning_rate=0.5, panel=panel, rng=rng)
+def app_for(plan, *, seed: int | None = 3, panel: int = 2) -> ClientApp:
+    mod = instance_privacy(plan, model=model, loss_fn=LOSS, data=held, learning_rate=0.5, panel=panel, seed=seed)
     app = ClientApp(mods=[mod])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         return local_training(
-            message, context, plan, model(), LOSS, held, Local(batch_size=5, learning_rate=0.5), rng=rng
+            message, context, plan, model(), LOSS, held, Local(batch_size=5, learning_rate=0.5), seed=seed
         )
 
     return app
@@ -122,7 +123,7 @@ def app_for(plan, *, rng: int | None = 3, panel: int = 2) -> ClientApp:
 
 def strategy_for(plan, inner=None, **options) -> PrivateStrategy:
     wrapped = inner or FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
-    return PrivateStrategy(wrapped, **{"plan": plan, "rng": 3, "named": True, "record_panel": 2, **options})
+    return PrivateStrategy(wrapped, **{"plan": plan, "seed": 3, "named": True, "record_panel": 2, **options})
 
 
 def initial() -> ArrayRecord:
@@ -136,8 +137,8 @@ def same(one: ArrayRecord, other: ArrayRecord) -> bool:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("seed", [None, 3])
 def test_whether_clients_chose_a_seed_is_an_open_check_where_they_add_the_noise(level, seed):
-    strategy = strategy_for(plan_for(level), rng=seed)
-    found = _checks(Server(strategy.plan, {}), strategy._facts)
+    strategy = strategy_for(plan_for(level), seed=seed)
+    found = rests_on(Server(strategy.plan, {}), strategy._facts)
     states = {"holds": [], "open": [], "warning": []}
     for check in found:
         states[check.state].append(check.text)
@@ -155,7 +156,7 @@ def test_every_level_gives_the_model_and_the_figures_of_the_local_engine():
         network = model()
         clients = {f"{i:06d}": records(i) for i in range(CLIENTS)}
         local = Local(batch_size=5 if level == "client" else None, learning_rate=0.5)
-        federation = Federation(network, LOSS, clients, plan, local=local, panel=4, record_panel=2, rng=3).run()
+        federation = Federation(network, LOSS, clients, plan, local=local, panel=4, record_panel=2, seed=3).run()
         for name, array in result.arrays.items():
             np.testing.assert_allclose(array.numpy(), network.state_dict()[name].numpy(), atol=1e-6, err_msg=level)
         one, other = strategy.label(), federation.label()
@@ -196,7 +197,7 @@ def test_a_killed_server_goes_on_and_charges_the_lost_round_once(tmp_path):
     strategy.configure_train(3, strategy._arrays, ConfigRecord(), DirectGrid(app_for(plan)))
     del strategy  # and the process is gone
     again = strategy_for(
-        plan, FedAdam(fraction_evaluate=0.0, min_available_nodes=CLIENTS, eta=0.1), run_dir=tmp_path / "run", rng=None
+        plan, FedAdam(fraction_evaluate=0.0, min_available_nodes=CLIENTS, eta=0.1), run_dir=tmp_path / "run", seed=None
     )
     again.open(initial())
     assert (again.server.taken, again.server.lost) == (3, 1)
@@ -387,7 +388,7 @@ def test_metrics_of_one_client_that_cannot_be_weighed_are_dropped(caplog):
     for found in (result.train_metrics_clientapp, result.evaluate_metrics_clientapp):
         assert dict(found[1]) == {"loss": 4.5}
     answers = [Message(RecordDict({"metrics": MetricRecord({"num-examples": 0})}), dst_node_id=1, message_type="train")]
-    assert strategy._client_metrics(answers) is None  # nothing to divide by
+    assert client_metrics(strategy.inner, answers) is None  # nothing to divide by
     unlike = [MetricRecord({"num-examples": 1, name: 1.0}) for name in "ab"]
     replies = [Message(RecordDict({"metrics": m}), dst_node_id=1, message_type="evaluate") for m in unlike]
     assert strategy.aggregate_evaluate(1, replies) is None
@@ -569,11 +570,11 @@ import json, sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
 from tacita import runs
-from tacita.federated import recipes
+from tacita.federated.engines import ENGINES
+from tacita.federated.recipes import Recipe
 level, folder = sys.argv[1], Path(sys.argv[2])
-recipe = recipes.Recipe(level=level, rounds=3, clients=5, client_rate=0.8, seed=7)
-labels = [recipes.finish(recipes.start(recipe, folder / "local"), recipe)]
-labels.append(recipes.run_flower(recipe, folder / "flower"))
+recipe = Recipe(level=level, rounds=3, clients=5, client_rate=0.8, seed=7)
+labels = [ENGINES[name].prepare(recipe, folder / name, resume=False)() for name in ("local", "flower")]
 models = []
 for name in ("local", "flower"):
     models.append(runs.Run(folder / name).load()[0]["model"])

@@ -478,9 +478,9 @@ def test_l17_an_answer_that_fails_after_its_charge_stays_charged(tmp_path):
 
 def test_l17_a_chosen_seed_is_used_in_one_run_only(tmp_path):
     plan, path = plan_for("parallel"), tmp_path / "l.sqlite"
-    assert not any(reply.has_error() for reply in one_run(mod_for(plan, ledger=path, rng=3), plan, 1))
-    assert all("ledger refuses" in r.error.reason for r in one_run(mod_for(plan, ledger=path, rng=3), plan, 2))
-    assert not any(reply.has_error() for reply in one_run(mod_for(plan, ledger=path, rng=4), plan, 3))
+    assert not any(reply.has_error() for reply in one_run(mod_for(plan, ledger=path, seed=3), plan, 1))
+    assert all("ledger refuses" in r.error.reason for r in one_run(mod_for(plan, ledger=path, seed=3), plan, 2))
+    assert not any(reply.has_error() for reply in one_run(mod_for(plan, ledger=path, seed=4), plan, 3))
 
 
 def test_l17_a_ledger_that_was_replaced_between_two_answers_is_refused(tmp_path):

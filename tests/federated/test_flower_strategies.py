@@ -56,7 +56,7 @@ def quiet_plan(**changes):
 
 
 def private(inner: Strategy, plan=None, **options) -> PrivateStrategy:
-    return PrivateStrategy(inner, **{"plan": plan or quiet_plan(), "rng": 3, **options})
+    return PrivateStrategy(inner, **{"plan": plan or quiet_plan(), "seed": 3, **options})
 
 
 def one_round(strategy: PrivateStrategy, grid: DirectGrid, look=None) -> ArrayRecord:
@@ -336,7 +336,7 @@ def test_a_client_that_answers_with_buffers_all_the_same_is_dropped_and_the_log_
 
 
 def app_of(plan, network) -> ClientApp:
-    app = ClientApp(mods=[instance_privacy(plan, model=network, loss_fn=LOSS, data=held, panel=2, rng=3)])
+    app = ClientApp(mods=[instance_privacy(plan, model=network, loss_fn=LOSS, data=held, panel=2, seed=3)])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -437,7 +437,7 @@ def test_round_numbers_and_schedules_go_on_after_a_resume(tmp_path):
     first, second, sent = Both(**NODES), Both(**NODES), []
     options = {"run_dir": tmp_path / "run", "one_reply": True}
     private(first, plan, **options).start(told(sent), initial(), num_rounds=2)
-    result = private(second, plan, **options, rng=None).start(told(sent), initial(), evaluate_fn=show)
+    result = private(second, plan, **options, seed=None).start(told(sent), initial(), evaluate_fn=show)
     assert sent == [(1, 0.5), (2, 0.25), (3, 0.125), (4, 0.0625)]
     assert (first.seen, second.seen) == ([(1, 1), (2, 1)], [(3, 1), (4, 1)])
     assert [n for what, n in shown if what == "shown"] == [2, 3, 4]
@@ -455,7 +455,7 @@ def test_numbers_that_a_strategy_changes_from_round_to_round_are_kept(tmp_path):
     plan, options = quiet_plan(rounds=4), {"run_dir": tmp_path / "run", "one_reply": True}
     private(Shrinks(**NODES), plan, **options).start(DirectGrid(adds_a_tenth()), initial(), num_rounds=2)
     again = Shrinks(**NODES, server_momentum=0.5)
-    private(again, plan, **options, rng=None).open(initial())
+    private(again, plan, **options, seed=None).open(initial())
     assert (again.server_learning_rate, again.server_momentum) == (0.25, 0.5)
 
 
@@ -471,7 +471,7 @@ def test_nodes_above_the_plans_number_are_not_enrolled_and_those_known_stay(name
     one_round(first, small)
     known = set(first.server.participations)
     del first  # the process that had the folder is gone
-    again = strategy_for(plan, named=named, run_dir=tmp_path / "run", rng=None)
+    again = strategy_for(plan, named=named, run_dir=tmp_path / "run", seed=None)
     with caplog.at_level("WARNING", "flwr"):
         one_round(again, large)
         one_round(again, large)

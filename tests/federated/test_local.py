@@ -17,8 +17,9 @@ from torch import nn
 from tacita import runs
 from tacita._check import PrivacyError
 from tacita.federated import Client, Federation, Local, Task, federation_plan
-from tacita.federated.labels import _checks
-from tacita.federated.local import client_name, label_of_run, named
+from tacita.federated.labels import rests_on
+from tacita.federated.local import client_name, named
+from tacita.federated.storage import label_of_run
 from tacita.ledger import Ledger
 
 loss_fn = nn.functional.cross_entropy
@@ -42,7 +43,7 @@ def make_plan(level, **settings):
 def make(level, data=None, *, model=None, **settings):
     torch.manual_seed(0)
     plan = settings.pop("plan", None) or make_plan(level)
-    given = {"rng": 4, "panel": 3, "record_panel": 4, "local": Local(learning_rate=0.1)}
+    given = {"seed": 4, "panel": 3, "record_panel": 4, "local": Local(learning_rate=0.1)}
     return Federation(model or nn.Linear(4, 2), loss_fn, data or make_data(), plan, **{**given, **settings})
 
 
@@ -53,11 +54,11 @@ def weights(federation):
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_seed_repeats_a_federation_and_another_does_not(level):
     plan = make_plan(level, client_rate=1.0 if level == "sequential" else 0.6)
-    one, same, other = (make(level, plan=plan, rng=seed, dropout=0.2, record_panel=0).run() for seed in (4, 4, 5))
+    one, same, other = (make(level, plan=plan, seed=seed, dropout=0.2, record_panel=0).run() for seed in (4, 4, 5))
     assert np.array_equal(weights(one), weights(same))
     assert not np.array_equal(weights(one), weights(other))
     assert one.server.participations == same.server.participations
-    unseeded = [weights(make(level, rng=None, record_panel=0).run()) for _ in range(2)]
+    unseeded = [weights(make(level, seed=None, record_panel=0).run()) for _ in range(2)]
     assert not np.array_equal(*unseeded)
 
 
@@ -79,7 +80,7 @@ def test_a_client_that_loses_its_only_record_stops_nothing_and_shows_on_no_page(
     for kept in (1, 0):
         data = make_data(clients=3)
         data[0] = tuple(t[:kept] for t in data[0])
-        federation = make(level, data, plan=make_plan(level, clients=3), rng=None).run()
+        federation = make(level, data, plan=make_plan(level, clients=3), seed=None).run()
         assert federation.server.taken == 3
         if level == "sequential":  # the quickest label
             pages.append(federation.label().public().to_dict())
@@ -91,7 +92,7 @@ def test_a_client_that_loses_its_only_record_stops_nothing_and_shows_on_no_page(
 def test_a_client_without_records_sends_noise_alone_or_zeros(level, empty):
     plan = make_plan(level)
     task = Task(nn.Linear(4, 2), loss_fn)
-    client = Client("a", task, empty, plan, panel=4, rng=3)
+    client = Client("a", task, empty, plan, panel=4, seed=3)
     update = torch.cat([v.flatten() for v in client.update(task.parameters, 1).values()])
     assert bool((update == 0).all()) == (level == "client")
     if level in ("parallel", "joint"):
@@ -115,13 +116,13 @@ def test_a_label_is_the_same_from_the_run_directory(level, tmp_path):
 def test_an_interrupted_federation_goes_on_and_a_clean_one_loses_nothing(level, tmp_path):
     federation = make(level, run_dir=tmp_path / "run")
     federation.advance()
-    before, members = weights(federation), federation.server.members
+    before, members = weights(federation), federation.server.measured.members
     del federation
     again = Federation.resume(
         tmp_path / "run", nn.Linear(4, 2), loss_fn, make_data(), local=Local(learning_rate=0.1), record_panel=4
     )
     assert np.array_equal(weights(again), before)
-    assert (again.server.taken, again.server.lost, again.server.members) == (1, 0, members)
+    assert (again.server.taken, again.server.lost, again.server.measured.members) == (1, 0, members)
     again.run()
     assert (again.server.taken, again.server.lost, again.status) == (3, 0, "done")
     assert [ledger.charged(again.server.identity) for ledger in again.server.ledgers] == [3] * len(again.server.ledgers)
@@ -262,19 +263,19 @@ def test_sequential_is_centralised_training_on_all_records():
 
 def test_shared_ledgers_add_up_over_federations(tmp_path):
     for seed in (1, 2):
-        make("client", ledger=tmp_path / "shared", rng=seed).run()
+        make("client", ledger=tmp_path / "shared", seed=seed).run()
     with Ledger.open(tmp_path / "shared") as ledger:
         assert sum(run["charged"] for run in ledger.runs().values()) == 6
         assert ledger.spent(1e-5).unit == "client"
     with pytest.raises(PrivacyError, match="used this seed"):
-        make("client", ledger=tmp_path / "shared", rng=1).run()
+        make("client", ledger=tmp_path / "shared", seed=1).run()
     with pytest.raises(PrivacyError, match="use another ledger"):
         make("parallel", ledger=tmp_path / "shared")
 
 
 def checks_of(federation):
-    """Return the checks of the label, without its figures, which take seconds."""
-    return _checks(federation.server, federation._facts)
+    """Return what the label rests on, without its figures, which take seconds."""
+    return rests_on(federation.server, federation._facts)
 
 
 def test_a_label_says_which_charges_are_in_memory_only(tmp_path):
@@ -333,14 +334,14 @@ def test_a_client_that_fails_is_one_that_does_not_answer(monkeypatch):
 
 @pytest.mark.slow
 def test_more_clients_than_one_exchange_takes_are_asked_in_groups(monkeypatch):
-    monkeypatch.setattr("tacita.federated.server.MOST_CLIENTS", 4)
+    monkeypatch.setattr("tacita.federated.measurements.MOST_CLIENTS", 4)
     declared = {"record_clip_norm": 1.0, "record_rate": 0.5, "local_batch": 5, "record_noise_multiplier": 2.0}
     plan = federation_plan(level="parallel", clients=9, client_rate=1.0, rounds=1, **declared)
     data = [(torch.randn(10, 3), torch.randint(0, 2, (10,))) for _ in range(9)]
     model = torch.nn.Linear(3, 2)
-    federation = Federation(model, torch.nn.functional.cross_entropy, data, plan, record_panel=2, rng=0).run()
+    federation = Federation(model, torch.nn.functional.cross_entropy, data, plan, record_panel=2, seed=0).run()
     label = federation.label()
-    assert not federation.server.untold
+    assert not federation.server.measured.unreported
     assert {g.unit for g in label.readings.typical} == {"record"}
 
 
@@ -370,7 +371,7 @@ def test_models_of_all_layouts_train(make, shape):
     model = make()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     task = Task(deepcopy(model), nn.functional.cross_entropy)
-    update = Client("000000", task, data[0], plan, rng=0).update(task.parameters, 1)
+    update = Client("000000", task, data[0], plan, seed=0).update(task.parameters, 1)
     nn.functional.cross_entropy(model(data[0][0]), data[0][1]).backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(update[name], -parameter.grad, rtol=1e-4, atol=1e-6)
@@ -429,7 +430,7 @@ def test_l18_looking_at_a_label_closes_no_round_and_changes_no_status(tmp_path):
         return {name: torch.full_like(p, 0.1) for name, p in parameters.items()}, memory
 
     plan = make_plan("client", rounds=4)
-    federation = Federation(nn.Linear(4, 2), None, make_data(), plan, local=training, run_dir=tmp_path / "run", rng=3)
+    federation = Federation(nn.Linear(4, 2), None, make_data(), plan, local=training, run_dir=tmp_path / "run", seed=3)
     federation.advance()
     broken.append(True)
     with pytest.raises(RuntimeError, match=r"No client could compute its update \(OSError\)"):

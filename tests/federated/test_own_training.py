@@ -9,7 +9,7 @@ from torch import nn
 import tacita
 from tacita import PrivacyError, runs
 from tacita.federated import Federation, Task, federation_plan
-from tacita.federated.local import kept_memory
+from tacita.federated.storage import kept_memory
 
 CLIENTS = 4
 
@@ -46,7 +46,7 @@ def times(federation):
 
 def federation(network=None, **changes):
     options = {"plan": plan(), "clients": holdings(), "run_dir": None, **changes}
-    return Federation(network or model(), None, local=Counting(), panel=0, rng=1, **options)
+    return Federation(network or model(), None, local=Counting(), panel=0, seed=1, **options)
 
 
 def test_a_client_remembers_the_rounds_that_it_was_in():
@@ -133,12 +133,12 @@ def test_flower_keeps_it_in_the_clients_own_state_and_agrees_with_the_local_engi
 
     @app.train()
     def train(message, context):
-        return local_training(message, context, plan(), model(), None, lambda _: holdings()["0"], Counting(), rng=1)
+        return local_training(message, context, plan(), model(), None, lambda _: holdings()["0"], Counting(), seed=1)
 
     seen = []
     grid = DirectGrid(app, CLIENTS, tamper=lambda _, reply: seen.append(reply) or reply)
     inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
-    strategy = PrivateStrategy(inner, plan=plan(), named=True, rng=1)
+    strategy = PrivateStrategy(inner, plan=plan(), named=True, seed=1)
     result = strategy.start(grid, ArrayRecord(model().state_dict()))
     network = model()
     local = federation(network, clients=holdings(names)).run()

@@ -9,7 +9,7 @@ from torch import nn
 
 from tacita import PrivacyError
 from tacita.federated import Federation, federation_plan, server
-from tacita.federated.local import label_of_run
+from tacita.federated.storage import label_of_run
 from tacita.ledger import Ledger
 
 LOSS = nn.functional.cross_entropy

@@ -10,12 +10,13 @@ import torch
 from scipy.stats import binom, norm
 
 import tacita
-import tacita.federated.plan as plan_module
+import tacita.federated.shares as shares_module
 from tacita._check import PrivacyError
 from tacita.federated import FederationPlan, federation_plan
-from tacita.federated.labels import hidden_participation, mixed_costs
-from tacita.federated.plan import noise_shares
+from tacita.federated.levels import LEVELS
+from tacita.federated.participation import hidden_participation, mixed_costs
 from tacita.federated.server import Server
+from tacita.federated.shares import noise_shares
 
 RECORDS = {"record_clip_norm": 0.5, "record_rate": 0.05, "local_batch": 10}
 
@@ -68,7 +69,7 @@ def test_b16_figures_of_clients_and_of_records_do_not_mix():
             getattr(make(level), method)(1, 1e-3)
 
 
-@pytest.mark.parametrize("level", plan_module.LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_plan_survives_being_written_down(level):
     plan = make(level, client_rates={} if level == "sequential" else {"slow": 0.25})
     assert FederationPlan.from_dict(plan.to_dict()) == plan
@@ -167,8 +168,8 @@ def test_rounds_with_too_many_clients_are_part_of_delta():
 
 def test_joint_covers_the_rounds_in_which_nobody_is_asked(monkeypatch):
     """A tiny federation that often draws too many, against an attacker who is told who else was drawn."""
-    monkeypatch.setattr(plan_module, "TOO_MANY", 0.03)
-    monkeypatch.setattr(plan_module, "LARGEST_EPSILON", 3.0)
+    monkeypatch.setattr(shares_module, "TOO_MANY", 0.03)
+    monkeypatch.setattr(shares_module, "LARGEST_EPSILON", 3.0)
     plan, sigma = make("joint", clients=8, client_rate=0.4, rounds=1, noise_multiplier=0.7, delta=0.9), 0.7
     delta = 0.05 + plan.failure
     epsilon, x = plan.client_worst(1, delta).epsilon, np.linspace(-15.0, 25.0, 40_001)

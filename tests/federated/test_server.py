@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, chi2, chisquare, kstest, norm
 
-import tacita.federated.plan as plan_module
+import tacita.federated.shares as shares_module
 from tacita._check import PrivacyError
 from tacita.accounting import NORM_LEVELS, ORDERS
 from tacita.accounting.levels import TOP, cost_table
 from tacita.facts import RunFacts
 from tacita.federated import Exchange, Server, federation_plan, masker
-from tacita.federated.client import epsilon_levels, with_noise
+from tacita.federated.account import epsilon_levels
 from tacita.federated.labels import federation_label, typical_floor
+from tacita.federated.updates import with_noise
 from tacita.ledger import DECLARED, Ledger
 from tacita.ledger.costs import COST_UNIT, DELTA_UNIT
 
@@ -34,7 +35,7 @@ def make_plan(level, **settings):
 
 
 def make_server(level="client", plan=None, like=LIKE, **settings):
-    return Server(plan or make_plan(level), like, **{"rng": 5, **settings})
+    return Server(plan or make_plan(level), like, **{"seed": 5, **settings})
 
 
 def update(value=0.01, dtype=torch.float32):
@@ -285,8 +286,8 @@ def test_l11_the_noise_in_the_sum_is_the_promised_one_whoever_answers(level):
 
 @pytest.mark.stat
 def test_b12_a_joint_round_with_more_clients_than_shares_asks_nobody(monkeypatch):
-    monkeypatch.setattr(plan_module, "TOO_MANY", 50.0)  # a rare case made common: one round in six
-    monkeypatch.setattr(plan_module, "LARGEST_EPSILON", 0.0)
+    monkeypatch.setattr(shares_module, "TOO_MANY", 50.0)  # a rare case made common: one round in six
+    monkeypatch.setattr(shares_module, "LARGEST_EPSILON", 0.0)
     plan = make_plan("joint", clients=12, client_rate=0.4, rounds=300)
     like = {"w": torch.zeros(50, dtype=torch.float64)}
     assert plan.shares < 12
@@ -312,7 +313,7 @@ def test_f6_the_servers_noise_is_never_used_twice():
         server.begin("ab")
         rows.append(flat(server.finish({})))
     assert np.abs(np.corrcoef(rows)[np.triu_indices(60, 1)]).max() < 6 / math.sqrt(500)
-    other = make_server(plan=make_plan("client", rounds=60), like={"w": torch.zeros(500)}, rng=None)
+    other = make_server(plan=make_plan("client", rounds=60), like={"w": torch.zeros(500)}, seed=None)
     other.begin("ab")
     assert abs(np.corrcoef(rows[0], flat(other.finish({})))[0, 1]) < 6 / math.sqrt(500)
 
@@ -366,7 +367,7 @@ def test_a_panel_that_begins_late_is_charged_from_the_first_round():
     server.finish({})
     server.begin("abc")
     server.finish({n: update() for n in "abc"})
-    assert server.members["training"]
+    assert server.measured.members["training"]
     for panel in server.panels.values():
         panel.settle()
         assert panel.accountant.taken == server.taken == 2
@@ -401,7 +402,7 @@ def told(server, now, messages, *, followed=1):
     def costs(public, exchange, what):
         return {n: messages(n, sides[n], public) for n in public}
 
-    server.hear_norms(now, Exchange(keys, costs), followed=followed)
+    server.collect_norms(now, Exchange(keys, costs), per_client=followed)
 
 
 def counts_at(norm, number=1):
@@ -471,7 +472,7 @@ def test_b14_those_who_do_not_tell_are_counted_at_the_clip_bound():
     def costs(public, exchange, what):
         return {n: sides[n].sum_message(counts_at(0.25), public) for n in public}
 
-    server.hear_norms(now, Exchange(keys, costs))
+    server.collect_norms(now, Exchange(keys, costs))
     ((_, histogram),) = server.norms.history.histograms
     assert histogram[-1] == 2
     assert histogram.sum() == 5
@@ -495,7 +496,7 @@ def test_rounds_with_hardly_anybody_have_a_typical_figure_too(level):
     server = make_server(plan=make_plan(level, rounds=2, client_rate=0.2))
     while (now := server.begin("abcde")) is not None:
         server.finish({})
-        server.hear_norms(now, Exchange(lambda names, exchange: {}, lambda *a: {}))
+        server.collect_norms(now, Exchange(lambda names, exchange: {}, lambda *a: {}))
     label = federation_label(server, FACTS, 1e-5)
     bound = next(g for g in label.readings.typical if g.estimator == "bernstein")
     assert bound.epsilon == pytest.approx(label.worst.epsilon, rel=1e-3)
@@ -535,13 +536,13 @@ def test_b14_clients_that_never_tell_are_at_the_worst_case_and_nobody_is_above_i
         server.begin("abcd")
         server.finish({})
     levels = epsilon_levels(plan)
-    server.hear_records(records_exchange([0.01, 0.02], levels, absent="d"))
-    assert server.untold == {"d"}
+    server.collect_costs(records_exchange([0.01, 0.02], levels, absent="d"))
+    assert server.measured.unreported == {"d"}
     assert typical_floor(server) == plan.record_worst(2, plan.delta).epsilon
     figures = federation_label(server, FACTS, plan.delta).readings.typical
     assert [g.epsilon for g in figures] == [plan.record_worst(2, plan.delta).epsilon] * 2
-    server.hear_records(records_exchange([1e9, math.inf], levels))
-    assert (server.typical <= levels[-1]).all()
+    server.collect_costs(records_exchange([1e9, math.inf], levels))
+    assert (server.measured.typical <= levels[-1]).all()
     assert {g.notion for g in figures} == {"weak"}  # the only one that a worst case bounds
 
 
@@ -551,13 +552,13 @@ def test_lost_rounds_are_in_the_typical_figures_of_records():
     for _ in range(2):
         server.begin("abcd")
         server.finish({})
-    server.hear_records(records_exchange([0.01, 0.01], epsilon_levels(plan)))
+    server.collect_costs(records_exchange([0.01, 0.01], epsilon_levels(plan)))
     assert typical_floor(server) == 0.0
     server.begin("abcd")
     server.lose(1)
-    assert server.untold == set("abcd")
+    assert server.measured.unreported == set("abcd")
     assert typical_floor(server) == plan.record_worst(3, plan.delta).epsilon
-    server.hear_records(records_exchange([0.01, 0.01], epsilon_levels(plan)))
+    server.collect_costs(records_exchange([0.01, 0.01], epsilon_levels(plan)))
     assert typical_floor(server) == plan.record_worst(1, plan.delta).epsilon  # clients first drawn in the lost round
 
 
@@ -595,7 +596,7 @@ def test_a_used_up_budget_of_either_unit_ends_the_run_and_charges_nothing_twice(
     """The records' budget ends first; once its owner raises it, the run goes on and each round is charged once."""
     plan = make_plan("joint", clients=3, client_rate=0.9)
     record = Ledger.create(tmp_path / "r")
-    server = Server(plan, LIKE, record_ledger=record, rng=1)
+    server = Server(plan, LIKE, record_ledger=record, seed=1)
     server.begin("abc")
     server.finish({})
     record.set_budget(record.spent(1e-5).epsilon, 1e-5)
@@ -604,7 +605,7 @@ def test_a_used_up_budget_of_either_unit_ends_the_run_and_charges_nothing_twice(
         assert server.status == "budget-spent"
     assert [ledger.charged(server.identity) for ledger in server.ledgers] == [2, 1]
     tensors, document = server.state()
-    again = Server(plan, LIKE, ledger=server.ledgers[0], record_ledger=record, identity=server.identity, rng=None)
+    again = Server(plan, LIKE, ledger=server.ledgers[0], record_ledger=record, identity=server.identity, seed=None)
     again.restore(tensors, document, resume=True)
     assert (again.taken, again.lost) == (1, 0)  # the round that one ledger alone knows was not begun
     record.set_budget(1e3, 1e-5, allow_increase=True)
@@ -664,17 +665,17 @@ def test_restoring_keeps_every_count_and_loses_what_was_charged_since():
     again.restore(tensors, saved, resume=True)
     assert (again.taken, again.lost) == (4, 1)
     assert again.participations == server.participations
-    assert again.members == server.members
+    assert again.measured.members == server.measured.members
     for panel in again.panels.values():
         assert panel.accountant.taken == 4
     assert again.ledgers[0].charged(again.identity) == 4
 
 
 def test_f5_a_seed_is_used_once_on_one_ledger():
-    server = make_server(rng=3)
+    server = make_server(seed=3)
     server.begin("abc")
     with pytest.raises(PrivacyError, match="used this seed"):
-        make_server(rng=3, ledger=server.ledgers[0]).begin("abc")
+        make_server(seed=3, ledger=server.ledgers[0]).begin("abc")
 
 
 # Who takes part does not show.
@@ -703,7 +704,7 @@ def test_public_figures_of_clients_do_not_tell_how_often_they_took_part():
     """At joint the records' figure stands beside the clients': it must not be that of the busiest client."""
     pages = set()
     for seed in range(3):
-        server = make_server(plan=make_plan("joint", rounds=2, client_rate=0.4), rng=seed)
+        server = make_server(plan=make_plan("joint", rounds=2, client_rate=0.4), seed=seed)
         enrolled = "abcde" if seed else "a"
         while server.begin(enrolled) is not None:
             server.finish({})
@@ -714,8 +715,8 @@ def test_public_figures_of_clients_do_not_tell_how_often_they_took_part():
 def test_the_panel_is_drawn_evenly():
     counts = dict.fromkeys("abcde", 0)
     for seed in range(200):
-        server = make_server(panel=2, rng=seed)
+        server = make_server(panel=2, seed=seed)
         server.begin("abcde")
-        for name in server.members["training"]:
+        for name in server.measured.members["training"]:
             counts[name] += 1
     assert chisquare(list(counts.values())).pvalue > FALSE_ALARM

@@ -18,8 +18,8 @@ import tacita
 from tacita import runs
 from tacita.cli import app
 from tacita.federated import Federation
-from tacita.federated.client import norm_of
-from tacita.federated.local import kept_memory
+from tacita.federated.storage import kept_memory
+from tacita.federated.updates import norm_of
 from tacita.ledger import Ledger
 from tacita.synthesis import fedgp
 from tacita.synthesis.average_case import average_case
@@ -212,7 +212,7 @@ def test_f20_one_client_moves_the_sum_by_at_most_the_clip_norm():
 
     def sums(holdings):
         generator = this.generator()
-        made = Federation(generator, None, holdings, this.plan, local=this.training, panel=0, rng=3)
+        made = Federation(generator, None, holdings, this.plan, local=this.training, panel=0, seed=3)
         found = []
         for _ in range(2):
             made.advance()

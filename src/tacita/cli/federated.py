@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +13,9 @@ from tacita.cli.app import DIR, JSON, SEED, app, busy, new_run, refuse_ignored, 
 from tacita.cli.training import Progress, show_label
 
 if TYPE_CHECKING:
+    from tacita.federated.engines.engine import Rounds
+    from tacita.federated.recipes import Recipe
     from tacita.federated.server import Server
-    from tacita.label import Label
 
 
 _SETTINGS = ("engine", "level", "split", "dataset", "clients", "rounds", "client_rate", "epsilon", "dropout", "seed")
@@ -44,14 +45,15 @@ def federate(
     sequential protects each record with noise shared by all clients; joint protects clients and records with the same
     noise.
 
-    For a federation of your own see `tacita.federated` and its Flower strategy in the guide.
+    For your own federation see `tacita.federated` and its Flower strategy in the guide.
     """
     from tacita import _check
-    from tacita.federated.recipes import ENGINES, Recipe
+    from tacita.federated.engines import ENGINES
+    from tacita.federated.recipes import Recipe
 
     if demo == (resume is not None):
         raise ValueError("Pass either --demo to start a run, or --resume RUN to go on with one.")
-    _check.one_of("--engine", engine, ENGINES)
+    chosen = ENGINES[_check.one_of("--engine", engine, tuple(ENGINES))]
     if resume is not None:
         refuse_ignored(context, _SETTINGS, "--resume goes on with the run's own settings")
         _go_on(resume, as_json)
@@ -61,67 +63,45 @@ def federate(
         split=split,
         clients=clients,
         rounds=rounds,
-        level="parallel" if level == "instance" else level,
+        level=level,
         client_rate=client_rate,
         epsilon=epsilon,
         dropout=dropout,
         seed=seed,
     )
+    if recipe.dropout and not chosen.simulates_dropout:
+        raise ValueError("--dropout is for --engine local; in Flower a client drops out by not answering.")
     run = new_run(folder, f"federate-{dataset}-{recipe.level}")
-    if engine == "flower":
-        _flower(recipe, run, as_json)
-    else:
-        _local(recipe, run, as_json)
-
-
-def _local(recipe: Any, run: Path, as_json: bool) -> None:
-    from tacita.federated.recipes import start
-
     with busy("Preparing", quiet=as_json):
-        federation = start(recipe, run)
-    _finish(federation, recipe, run, as_json)
+        rounds_left = chosen.prepare(recipe, run, resume=False)
+    _finish(rounds_left, recipe, run, as_json)
 
 
 def _go_on(run: Path, as_json: bool) -> None:
-    from tacita.federated.recipes import recipe_of, restart
+    from tacita.federated.engines import recipe_of
 
     tell_finished(run, "federation")
     recipe, engine = recipe_of(run)
-    if engine == "flower":
-        _flower(recipe, run, as_json)
-        return
     with busy("Reading the run", quiet=as_json):
-        federation = restart(recipe, run)
-    _finish(federation, recipe, run, as_json)
+        rounds_left = engine.prepare(recipe, run, resume=True)
+    _finish(rounds_left, recipe, run, as_json)
 
 
-def _finish(federation: Any, recipe: Any, run: Path, as_json: bool) -> None:
-    from tacita.federated.recipes import finish
+def _finish(rounds_left: Rounds, recipe: Recipe, run: Path, as_json: bool) -> None:
+    from tacita.federated.storage import rounds_kept
 
-    plan = federation.plan
     try:
-        with Progress(plan.rounds, quiet=as_json, word="round") as bar:
-            made = finish(federation, recipe, lambda now, score: bar.show(now.number, _words(federation.server, score)))
+        with Progress(recipe.rounds, quiet=as_json, word="round") as bar:
+            made = rounds_left(lambda server, score: bar.show(server.taken, _words(server, score)))
     except KeyboardInterrupt:
-        where = f"round {federation.server.taken} of {plan.rounds} is kept. Go on with: tacita federate --resume {run}"
-        print(f"tacita: interrupted; {where}", file=sys.stderr)
+        kept = f"round {rounds_kept(run)} of {recipe.rounds} is kept"
+        print(f"tacita: interrupted; {kept}. Go on with: tacita federate --resume {run}", file=sys.stderr)
         raise typer.Exit(130) from None
     show_label(made, run, as_json)
 
 
-def _flower(recipe: Any, run: Path, as_json: bool) -> None:
-    from tacita.federated.recipes import ready, run_flower
-
-    plan = ready(recipe).plan
-    if recipe.dropout:
-        raise ValueError("--dropout is for --engine local; in Flower a client drops out by not answering.")
-    with Progress(plan.rounds, quiet=as_json, word="round") as bar:
-        made: Label = run_flower(recipe, run, lambda server, score: bar.show(server.taken, _words(server, score)))
-    show_label(made, run, as_json)
-
-
 def _words(server: Server, score: float) -> Callable[[int], str]:
-    """Return what to say of a round, computed only where it is shown."""
+    """Return the text for a round, computed only where it is shown."""
     from tacita.federated.labels import figures
     from tacita.guarantee import round_up_text
 

@@ -61,8 +61,8 @@ KINDS = {
     ),
     "federation": Kind(
         words="a federation",
-        label="tacita.federated.local:label_of_run",
-        end="tacita.federated.local:declare_end",
+        label="tacita.federated.storage:label_of_run",
+        end="tacita.federated.storage:declare_end",
         resume="tacita federate --resume {run}",
         unattacked="it is not trained as one dataset",
     ),
@@ -75,7 +75,7 @@ KINDS = {
     "federated-generator": Kind(
         words="a federated generator",
         label="tacita.synthesis.fedgp:label_of_run",
-        end="tacita.federated.local:declare_end",
+        end="tacita.federated.storage:declare_end",
         resume="tacita synthesise --resume {run}",
         unattacked="it is not trained as one dataset",
     ),

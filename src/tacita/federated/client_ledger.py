@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,8 +106,8 @@ def checked_budget(epsilon: float | None, delta: float | None) -> tuple[float, f
 def enforced_plan(plan: FederationPlan) -> Plan:
     """Return the mechanism that a client enforces by itself, as one of its records sees it.
 
-    It counts the client's own noise and its own sampling of records. What the client cannot check does not count: the
-    server's noise, that of other clients, and the coin that decides whether the client takes part.
+    It counts the client's noise and its sampling of records. What the client cannot check does not count: the noise of
+    the server and of other clients, and the coin that decides whether the client takes part.
 
     Examples:
         >>> from tacita.federated.plan import federation_plan
@@ -123,8 +122,6 @@ def enforced_plan(plan: FederationPlan) -> Plan:
             f"At level {plan.level!r} the server adds the noise, so the client enforces nothing that its ledger could "
             "count: leave ledger out, or choose a level with noise on the client."
         )
-    noise = declared.noise_multiplier
-    if plan.level == "sequential":
-        noise /= math.sqrt(plan.shares)
+    noise = plan.privacy_level.enforced_noise(plan)
     _check.in_range("the noise multiplier of this client's share", noise, 0.01, 1e4)
     return replace(declared, noise_multiplier=noise, steps=plan.rounds * plan.local_steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,31 +17,28 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.federated.client import Client, Local, Memory, Task, Training
 from tacita.federated.client_ledger import ClientLedger, Standing, checked_budget, enforced_plan
+from tacita.federated.flower_messages import (
+    ANSWER,
+    ASK,
+    check_digits,
+    fingerprint,
+    parameters_of,
+    record_like,
+    refuse_buffers,
+    request_of,
+)
 from tacita.federated.masking import Masker
 from tacita.federated.plan import FederationPlan
 from tacita.ledger.rows import name_text
-from tacita.training.gradients import Parameters
 from tacita.training.records import check_model
 
 try:
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 except ImportError as error:
     raise _check.missing("Flower is not installed", "federated") from error
 
-ASK, ANSWER = "tacita-ask", "tacita-answer"  # records of a message
 _STATE, _MEMORY, _CHARGED = "tacita", "tacita-memory", "tacita-ledger"  # records of a client's own state
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of layers that are no parameters
 _LOG = logging.getLogger("flwr")
-_UPDATE: dict[str, type] = {"plan": str, "round": int}
-_KEY: dict[str, type] = {"plan": str, "exchange": str}
-_REQUESTS: dict[str, tuple[dict[str, type], ...]] = {  # what a server may ask for, each with its exact fields
-    "name": ({}, {"arrays": list}),  # the names of the server's arrays, before the first round
-    "update": (_UPDATE, {**_UPDATE, "exchange": str}),
-    "key": (_KEY,),
-    "costs": ({**_KEY, "what": str, "names": list, "keys": list, "steps": int},),
-}
-_COSTS = ("records", "norms")
-
 App = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, App], Message]
 Name = str | Callable[[Context], str]
@@ -57,7 +53,7 @@ def instance_privacy(
     data: Callable[[Context], Any],
     learning_rate: float = 1.0,
     panel: int = 0,
-    rng: int | None = None,
+    seed: int | None = None,
     name: Name | None = None,
     ledger: LedgerPath | None = None,
     epsilon: float | None = None,
@@ -74,7 +70,7 @@ def instance_privacy(
     Give the mod to the whole app, `ClientApp(mods=[...])`: one that is given to a single function guards that function.
 
     Args:
-        plan: From `federation_plan`, the same on both sides; or a function of Flower's context that returns it.
+        plan: From `FederationPlan.declare`, the same on both sides; or a function of Flower's context that returns it.
         model: Returns the model; its parameters' names are those of the server's arrays.
         loss_fn: As in PyTorch, the mean over a batch.
         data: Returns this client's records, from Flower's context; called for every message, so keep what is slow.
@@ -83,7 +79,7 @@ def instance_privacy(
             and reports nothing, at level joint no norms either: the client then counts at the worst case. Costs are
             computed from the records and reported masked, without noise. A hostile server that plays the other
             clients can unmask them; no ledger is charged for them, and no figure covers them.
-        rng: A seed. None, the default, is seeded by the operating system.
+        seed: None, the default, is seeded by the operating system.
         name: The client's name, the same after every restart: a string, or a function of Flower's context. By default
             `client-id` or `partition-id` of the node's configuration. A client without a name says so, and the server
             counts it as if it had taken part in every round.
@@ -105,20 +101,20 @@ def instance_privacy(
         enforced_plan(plan)
     budget = None if epsilon is None and delta is None else checked_budget(epsilon, delta)
     followed = _check.count("panel", panel, low=0, high=10**6)
-    make = _Maker(model, loss_fn, data, Local(learning_rate=learning_rate), followed, rng, name)
+    make = _Maker(model, loss_fn, data, Local(learning_rate=learning_rate), followed, seed, name)
     return _Guard(plan, make, ledger, budget, allow_evaluation)
 
 
 @dataclass
 class _Maker:
-    """Makes this node's client, for every message anew; what it remembers is in Flower's own state."""
+    """Creates this node's client for every message; what the client remembers is in Flower's state."""
 
     model: Callable[[], torch.nn.Module]
     loss_fn: Callable[[Any, Any], torch.Tensor]
     data: Callable[[Context], Any]
     local: Local
     panel: int
-    rng: int | None
+    seed: int | None
     name: Name | None
     task: Task | None = None
 
@@ -126,7 +122,7 @@ class _Maker:
         if self.task is None:
             self.task = Task(self.model(), self.loss_fn, self.local)
         name, _ = identity_of(context, self.name)
-        made = Client(name, self.task, self.data(context), plan, panel=self.panel, rng=self.rng)
+        made = Client(name, self.task, self.data(context), plan, panel=self.panel, seed=self.seed)
         _restore_client(made, context)
         return made
 
@@ -156,10 +152,12 @@ class _Guard:
             _require_plan(asked, plan)
             if self.ledger is not None:
                 enforced_plan(plan)
-            if plan.level != "client":
+            if plan.privacy_level.protects_records:
                 return self._answer(message, context, plan, asked)
             if asked["ask"] != "update":
-                raise PrivacyError("At level 'client' a client answers requests for its name and its update only.")
+                raise PrivacyError(
+                    f"At level {plan.level!r} a client answers requests for its name and its update only."
+                )
             with _redacted():
                 return call_next(message, context)
 
@@ -171,7 +169,7 @@ class _Guard:
         return answer
 
     def _charge(self, client: Client, context: Context) -> None:
-        """Charge one answer to the client's ledger, and keep what that returned in Flower's own state."""
+        """Charge one answer to the client's ledger, and keep the new standing in Flower's state."""
         if self.ledger is None:
             if not self.warned and _STATE not in context.state.config_records:
                 _LOG.warning("Tacita: without ledger= this client does not count what its records spend in other runs.")
@@ -185,7 +183,7 @@ class _Guard:
             where = self.ledger(context) if callable(self.ledger) else self.ledger
             ledger = ClientLedger(Path(where), self.budget)
             now = ledger.charge(client.plan, last, title=f"flower {context.run_id}", seed_mark=client.seed_mark)
-        except PrivacyError as error:  # its words tell what was spent elsewhere
+        except PrivacyError as error:  # its message says what was spent elsewhere
             _LOG.error("Tacita: the ledger refuses this answer. %s", error)
             raise PrivacyError("This client's ledger refuses another answer: nothing was computed.") from None
         context.state[_CHARGED] = ConfigRecord({"run": now.run, "steps": now.steps, "head": now.head, **ties})
@@ -215,22 +213,6 @@ class _RedactedError(RuntimeError):
     """An error in place of another one, without its text."""
 
 
-def request_of(message: Message) -> dict[str, Any]:
-    """Return the private request that a message carries; anything else is refused."""
-    asked: dict[str, Any] = {}
-    if message.metadata.message_type == "train":
-        asked = dict(message.content.config_records.get(ASK, {}))
-    kind = asked.get("ask")
-    fields = {field: type(value) for field, value in asked.items() if field != "ask"}
-    known = _REQUESTS.get(kind, ()) if isinstance(kind, str) else ()
-    if fields not in known or asked.get("what", "records") not in _COSTS:
-        raise PrivacyError(
-            "This client answers well-formed private requests only, and this message is none: nothing is sent. "
-            "The server needs tacita.federated.PrivateStrategy with the client's plan."
-        )
-    return asked
-
-
 def local_training(
     message: Message,
     context: Context,
@@ -239,17 +221,30 @@ def local_training(
     loss_fn: Callable[[Any, Any], torch.Tensor] | None,
     data: Callable[[Context], Any],
     local: Local | Training | None = None,
-    rng: int | None = None,
+    seed: int | None = None,
 ) -> Message:
     """Answer a train message with plain local training, for level client: the same as the local engine does.
 
-    What a `Training` remembers is kept in Flower's own state, which stays with the client.
+    What a `Training` remembers is kept in Flower's state, which stays with the client.
+
+    Args:
+        message: The server's message.
+        context: Flower's context.
+        plan: What the federation declared.
+        model: The model; its parameters are overwritten.
+        loss_fn: As in PyTorch, the mean over a batch; None with a `Training`.
+        data: Returns this client's records, from Flower's context.
+        local: Settings of plain SGD, or a `Training`.
+        seed: None, the default, is seeded by the operating system.
+
+    Returns:
+        The reply, with the client's update, which nothing protects before the server has clipped and noised it.
     """
     asked = request_of(message)
     if asked["ask"] != "update":
         raise PrivacyError("Local training answers requests for an update only.")
     _require_plan(asked, plan)
-    client = Client(client_name_of(context), Task(model, loss_fn, local), data(context), plan, rng=rng)
+    client = Client(client_name_of(context), Task(model, loss_fn, local), data(context), plan, seed=seed)
     client.memory = kept_memory(context)
     answer = _answers(client, message, asked)
     keep_memory(context, client.memory)
@@ -257,7 +252,7 @@ def local_training(
 
 
 def keep_memory(context: Context, memory: Memory) -> None:
-    """Keep what a client's training remembers in Flower's own state."""
+    """Keep what a client's training remembers in Flower's state."""
     if memory:
         context.state[_MEMORY] = ArrayRecord(dict(memory))
 
@@ -271,8 +266,13 @@ def kept_memory(context: Context) -> Memory:
 def named_client(message: Message, context: Context, call_next: App) -> Message:
     """A Flower mod that reports the client's name, for `PrivateStrategy(named=True)` at level client.
 
-    It protects nothing: every other message, from any server, reaches the app's own functions as it is. Use
+    It protects nothing: every other message, from any server, reaches the app's functions unchanged. Use
     `instance_privacy` for a client that refuses servers without its plan.
+
+    Args:
+        message: The server's message.
+        context: Flower's context.
+        call_next: The app, or the next mod.
     """
     asked = message.content.config_records.get(ASK)
     if asked is not None and asked.get("ask") == "name":
@@ -286,7 +286,7 @@ def client_name_of(context: Context) -> str:
 
 
 def identity_of(context: Context, name: Name | None = None) -> tuple[str, bool]:
-    """Return a client's name, and whether it was declared. A node's number changes at every restart, so it is none."""
+    """Return a client's name, and whether it was declared: a node's number changes at every restart."""
     if name is not None:
         return name_text("name", name(context) if callable(name) else name), True
     for key in ("client-id", "partition-id"):
@@ -298,11 +298,6 @@ def identity_of(context: Context, name: Name | None = None) -> tuple[str, bool]:
         if isinstance(value, str) and value:
             return name_text(key, value), True
     return str(context.node_id), False
-
-
-def fingerprint(plan: FederationPlan) -> str:
-    """Return a hash by which both sides tell whether they speak of the same plan."""
-    return hashlib.sha256(json.dumps(plan.to_dict(), sort_keys=True).encode()).hexdigest()
 
 
 def _require_plan(asked: Mapping[str, Any], plan: FederationPlan) -> None:
@@ -354,15 +349,15 @@ def _update_reply(
 
 def _check_parameters(model: torch.nn.Module, names: Iterable[str], plan: FederationPlan) -> None:
     """Refuse names of a server's arrays that are buffers of this client's model, and a model that cannot be trained."""
-    told = set(names)
-    buffers = told & {name for name, _ in model.named_buffers()}
+    sent = set(names)
+    buffers = sent & {name for name, _ in model.named_buffers()}
     if buffers:
-        _refuse_buffers(buffers)
-    if plan.level == "client":
+        refuse_buffers(buffers)
+    if not plan.privacy_level.protects_records:
         return  # the app trains, in its own way
     check_model(model)
     own = dict(model.named_parameters())  # a tied weight once, whatever a state dict holds
-    wrong = sorted({*told - set(own), *({name for name, p in own.items() if p.requires_grad} - told)})
+    wrong = sorted({*sent - set(own), *({name for name, p in own.items() if p.requires_grad} - sent)})
     if wrong:
         raise PrivacyError(
             f"{wrong[0]!r} is not both among the server's arrays and this client's parameters: the server must send "
@@ -371,7 +366,7 @@ def _check_parameters(model: torch.nn.Module, names: Iterable[str], plan: Federa
 
 
 def _keep_client(client: Client, context: Context) -> None:
-    """Keep what a client must remember between messages in Flower's own state, which stays with the client."""
+    """Keep what a client must remember between messages in Flower's state, which stays with the client."""
     masker = client.masker
     context.state[_STATE] = ConfigRecord(
         {
@@ -419,72 +414,3 @@ def _name_reply(message: Message, name: str, declared: bool) -> Message:
 
 def _reply(message: Message, answer: Mapping[str, Any]) -> Message:
     return Message(RecordDict({ANSWER: ConfigRecord(dict(answer))}), reply_to=message)
-
-
-def parameters_of(arrays: ArrayRecord) -> Parameters:
-    """Return the floating-point arrays as tensors: what updates are about. Counters and the like stay as they are."""
-    values = {name: np.array(array.numpy()) for name, array in arrays.items()}
-    return {name: torch.from_numpy(v) for name, v in values.items() if np.issubdtype(v.dtype, np.floating)}
-
-
-def record_like(values: Mapping[str, Any], like: ArrayRecord) -> ArrayRecord:
-    """Return arrays with the names, order and types of others."""
-    return ArrayRecord({k: Array(np.ascontiguousarray(values[k], dtype=a.numpy().dtype)) for k, a in like.items()})
-
-
-def check_arrays(arrays: ArrayRecord, plan: FederationPlan) -> None:
-    """Refuse arrays that are no parameters, by name, as far as a server can tell: running statistics and integers.
-
-    Parameters in which shares of the noise would round away are refused as well.
-    """
-    wrong = [
-        name
-        for name, array in arrays.items()
-        if name.rpartition(".")[2] in _STATISTICS or not np.issubdtype(array.numpy().dtype, np.floating)
-    ]
-    if wrong:
-        _refuse_buffers(wrong)
-    check_digits(parameters_of(arrays), plan)
-
-
-def check_digits(arrays: Parameters, plan: FederationPlan, own: Parameters | None = None) -> None:
-    """Refuse parameters in which a client's share of the noise would round away.
-
-    A client sends parameters plus update plus noise, rounded to their type. Where the promised noise is the sum of
-    all shares, each must survive that: with steps of a sixteenth of a share or less, the sum of the rounded shares is
-    as good as Gaussian. At level parallel a client's noise protects that client alone, and rounding a noisy result is
-    work on what is private already. At level client the server adds the noise itself, to differences in float64.
-
-    Args:
-        arrays: The server's parameters.
-        plan: What was declared.
-        own: The client's parameters, in whose type its update and its share are computed.
-    """
-    if not plan.shares:
-        return
-    numbers = [
-        (name, value.dtype, float(value.abs().max()) if value.numel() else 0.0) for name, value in arrays.items()
-    ]
-    numbers += [(name, value.dtype, 0.0) for name, value in (own or {}).items()]
-    for name, kind, largest in numbers:
-        digits = torch.finfo(kind)
-        if digits.bits < 32:
-            raise PrivacyError(
-                f"{name!r} has half precision, and at level {plan.level!r} a client's share of the noise would be lost "
-                "in it: use float32."
-            )
-        if not digits.eps * (largest + plan.clip_norm) <= plan.share_noise / 16:  # nor if it is not a number
-            raise PrivacyError(
-                f"{name!r} is so large that a client's share of the noise would round away in it: use float64 "
-                "parameters, or keep them smaller."
-            )
-
-
-def _refuse_buffers(names: Iterable[str]) -> None:
-    """Raise the error for arrays that are no parameters."""
-    found = sorted(names)
-    some = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
-    raise PrivacyError(
-        f"The arrays hold buffers, which noise would spoil: {some}. Send the parameters alone, as "
-        "ArrayRecord(dict(model.named_parameters())); GroupNorm in the place of BatchNorm needs no buffers."
-    )

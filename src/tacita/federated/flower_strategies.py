@@ -6,8 +6,10 @@ and then step, and wrong for those that compare clients. Either way nothing leak
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,16 +17,21 @@ import torch
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita.federated.flower_messages import record_like
+from tacita.federated.plan import FederationPlan
+from tacita.training.gradients import Parameters
 
 try:
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 except ImportError as error:
     raise _check.missing("Flower is not installed", "federated") from error
 
+_LOG = logging.getLogger("flwr")
 SUPPORTED: dict[type[Strategy], str] = {
     FedAvg: "adds the private mean to the model",
     FedAvgM: "steps along the private mean, with momentum and a learning rate of the server",
-    FedProx: "adds the private mean; tells clients how far to stray, at level client",
+    FedProx: "adds the private mean; limits how far clients move from the model, at level client",
     FedAdagrad: "steps along the private mean, adaptively",
     FedAdam: "steps along the private mean, adaptively",
     FedYogi: "steps along the private mean, adaptively",
@@ -54,11 +61,15 @@ REFUSED = {
 _BASES = {base for cls in SUPPORTED for base in cls.__mro__}
 
 
-def check_strategy(strategy: object, *, level: str, one_reply: bool) -> None:
+def check_strategy(strategy: object, plan: FederationPlan, *, one_reply: bool) -> None:
     """Refuse a strategy that is not right with the private mean as its one reply.
 
-    A class of one's own is accepted if it leaves `aggregate_train` to a class of the table, or if `one_reply` declares
-    that it is right with one reply.
+    A subclass is accepted if it leaves `aggregate_train` to a class of the table.
+
+    Args:
+        strategy: The strategy to wrap.
+        plan: What was declared.
+        one_reply: Declares that a strategy with its own `aggregate_train` is right with one reply.
 
     Raises:
         TypeError: If it is no strategy of `flwr.serverapp.strategy`.
@@ -78,9 +89,9 @@ def check_strategy(strategy: object, *, level: str, one_reply: bool) -> None:
             f"{name} has a start() of its own, which would not be called: do what it does around "
             "PrivateStrategy.start(), or in its evaluate_fn, which is called after every round."
         )
-    if isinstance(strategy, FedProx) and level != "client" and getattr(strategy, "proximal_mu", None):
+    if isinstance(strategy, FedProx) and plan.privacy_level.protects_records and getattr(strategy, "proximal_mu", None):
         raise PrivacyError(
-            f"{name} tells clients a proximal term, which they do not have at level {level!r}: use FedAvg."
+            f"{name} sends clients a proximal term, which they do not use at level {plan.level!r}: use FedAvg."
         )
     combines = next(cls for cls in classes if "aggregate_train" in vars(cls))
     if (combines not in SUPPORTED or "aggregate_train" in vars(strategy)) and not one_reply:
@@ -119,3 +130,105 @@ def restore_inner(strategy: Strategy, state: Mapping[str, Any]) -> None:
         elif isinstance(value, list):
             plain = [v.numpy() for v in value]
         setattr(strategy, name, plain)
+
+
+def content_for(
+    strategy: Strategy, plan: FederationPlan, number: int, arrays: ArrayRecord, config: ConfigRecord
+) -> RecordDict:
+    """Return what a strategy would send to a client.
+
+    Args:
+        strategy: The inner strategy.
+        plan: What was declared.
+        number: The round.
+        arrays: The model.
+        config: Flower's settings of the round.
+
+    Raises:
+        PrivacyError: If clients would get different messages, or other arrays than the model's where they add noise.
+    """
+    with _quiet():
+        messages = list(strategy.configure_train(number, arrays, config, _Roll(strategy)))
+    if not messages:
+        config["server-round"] = number
+        return RecordDict({"arrays": arrays, "config": config})
+    first, name = messages[0].content, type(strategy).__name__
+    if any(m.content is not first and m.content != first for m in messages):
+        raise PrivacyError(
+            f"{name} has different messages for different clients, and who gets which would be lost: send the same to "
+            "all."
+        )
+    if plan.privacy_level.protects_records and not _holds(first, arrays):
+        raise PrivacyError(
+            f"{name} sends other arrays than the model's, and the differences of the replies from the model would not "
+            f"be what clients clipped: at level {plan.level!r} send the arrays that configure_train gets."
+        )
+    return RecordDict(dict(first.items()))
+
+
+def moved_by(strategy: Strategy, number: int, mean: Parameters, current: ArrayRecord) -> ArrayRecord | None:
+    """Give a strategy the private mean as its one reply, and return its new arrays, of the same types.
+
+    Args:
+        strategy: The inner strategy.
+        number: The round.
+        mean: The private mean of the updates.
+        current: The model.
+
+    Returns:
+        The new model; None if the strategy returns none.
+    """
+    moved = {k: a.numpy() + mean[k].numpy() for k, a in current.items()}
+    weight, key = getattr(strategy, "weighted_by_key", "num-examples"), getattr(strategy, "arrayrecord_key", "arrays")
+    one = RecordDict({key: record_like(moved, current), "metrics": MetricRecord({weight: 1.0})})
+    with _quiet(), _without_metrics(strategy):
+        arrays, _ = strategy.aggregate_train(number, [Message(one, dst_node_id=0, message_type="train")])
+    if not arrays:
+        return None
+    found = {k: a.numpy() for k, a in arrays.items()}
+    if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in moved.items()}:
+        raise PrivacyError(f"{type(strategy).__name__} returned arrays of other names or shapes than the model's.")
+    return record_like(found, current)
+
+
+class _Roll:
+    """As many nodes as the inner strategy wants to see, so that it returns what it would send without waiting."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._count = max(getattr(strategy, n, 1) for n in ("min_available_nodes", "min_train_nodes"))
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(1, self._count + 1))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The inner strategy sees one stand-in; what it logs about it would mislead."""
+    level = _LOG.level
+    _LOG.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        _LOG.setLevel(level)
+
+
+@contextmanager
+def _without_metrics(inner: Strategy) -> Iterator[None]:
+    """The stand-in has no metrics, and their aggregate would be dropped: the app's function is not called."""
+    own = vars(inner).get("train_metrics_aggr_fn")
+    if own is not None:
+        inner.train_metrics_aggr_fn = lambda contents, weight: MetricRecord()
+    try:
+        yield
+    finally:
+        if own is not None:
+            inner.train_metrics_aggr_fn = own
+
+
+def _holds(content: RecordDict, arrays: ArrayRecord) -> bool:
+    """Return whether a message holds these arrays and no others."""
+    sent = [{k: a.numpy() for k, a in record.items()} for record in content.array_records.values()]
+    own = {k: a.numpy() for k, a in arrays.items()}
+    return [list(found) for found in sent] == [list(own)] and all(
+        sent[0][k].dtype == v.dtype and np.array_equal(sent[0][k], v, equal_nan=True) for k, v in own.items()
+    )

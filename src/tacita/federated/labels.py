@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacita.accounting import ORDERS, epsilon_from_costs
-from tacita.accounting.levels import TOP, cost_table
 from tacita.assumptions import Assumption, assume
 from tacita.facts import MEMORY, RunFacts
 from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Server
-from tacita.guarantee import SMALLEST_EPSILON, Guarantee
+from tacita.guarantee import Guarantee
 from tacita.label import (
     Label,
     Readings,
@@ -26,39 +24,41 @@ from tacita.label import (
     run_rows,
     status_rows,
 )
-from tacita.papers import product_figure, sequential_accountant
+from tacita.papers import product_figure
 from tacita.training.labels import own_epsilons
 from tacita.training.plan import of_one_end, within_promise
 
 if TYPE_CHECKING:
-    from tacita._check import Floats
     from tacita.training.panel import Panel
 
 _POINTS = 10  # of the curve over rounds
 
-_TRUST = {
-    "client": "server-trusted",
-    "parallel": "server-not-trusted",
-    "sequential": "server-trusted-to-sum",
-    "joint": "server-trusted-for-clients",
-}
-
 
 def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
-    """Return the label of a federation after the rounds it has taken, at one delta for every figure."""
-    plan, server = server.plan, server.settled()  # an open round was charged, and what comes of it is not known
-    worst, (end, share) = _headline(server, delta), _end(server)
+    """Return the label of a federation after the rounds it has taken, at one delta for every figure.
+
+    Args:
+        server: The federation's server; it is left as it is. An open round counts as charged and lost.
+        facts: What the run knows about itself.
+        delta: Total failure probability.
+
+    Guarantee:
+        The headline holds for every client where clients are protected, else for every record, whenever the federation
+        ends, under the assumptions of `rests_on`.
+    """
+    plan, server = server.plan, server.settled()
+    worst, (end, share) = _headline(server, delta), server.covered_end
     return build(
         facts,
         worst,
-        rests_on=_rests_on(server, facts),
+        rests_on=rests_on(server, facts),
         comparisons=_comparisons(server, delta),
         curve=(
             *((t, min(worst.epsilon, _running(server, t, delta * share))) for t in _times(end)),
             (end, worst.epsilon),
         ),
         mechanism=_mechanism(server, facts),
-        declared=_declared(server),
+        declared=plan.privacy_level.remarks(server),
         bare_rate=plan.bare_rate,
         end_shown=bool(plan.stops) or bool(server.ended),
         steps_word="round",
@@ -67,68 +67,27 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
     )
 
 
-def hidden_participation(plan: FederationPlan, rounds: int, delta: float) -> Guarantee:
-    """Return a record's worst case whose client takes part by chance, over that chance as well.
-
-    In a round the record's client takes part with chance p, and only then do the two worlds differ. Moments of a
-    mixture are at most mixed moments: the round costs log(1 + p (exp(a) - 1)), a being the cost of the client's steps.
-    It holds whether or not the attacker learns who took part, since the coins are the same in both worlds; once they
-    are known, the figure of the busiest client says more.
-    """
-    declared = plan.of_records
-    if declared is None:
-        raise ValueError(f"Level {plan.level!r} does not protect single records.")
-    table = cost_table(declared.sample_rate, declared.noise_multiplier, ORDERS)
-    costs = rounds * plan.copies * mixed_costs(plan.local_steps * table[:, TOP], plan.client_rate)
-    epsilon = max(SMALLEST_EPSILON, float(epsilon_from_costs(costs, ORDERS, delta=delta, notion="weak")))
-    plain = plan.record_worst(rounds * plan.steps_a_round, delta)  # of clients that are in every round
-    if plain.epsilon <= epsilon:
-        return plain
-    return replace(plain, epsilon=epsilon, method="rdp, over who takes part", mechanism=())
-
-
-def mixed_costs(costs: Floats, chance: float) -> Floats:
-    """Return log(1 + p (exp(a) - 1)) for every cost a, without overflow and never below it.
-
-    Examples:
-        >>> float(mixed_costs(np.log([3.0]), 0.5)[0] - np.log(2.0)) < 1e-14
-        True
-    """
-    small = np.minimum(costs, 1.0)
-    large = np.maximum(costs, 1.0)
-    mixed = np.where(
-        costs < 1.0,
-        np.log1p(chance * np.expm1(small)),
-        large + np.log(chance + (1.0 - chance) * np.exp(-large)),
-    )
-    return np.asarray(np.minimum(mixed * (1.0 + 1e-14) + 1e-15, costs))
-
-
-def _end(server: Server) -> tuple[int, float]:
-    """Return the round that the label speaks of, and its share of delta: the declared end that covers those taken."""
-    return (server.taken, 1.0) if server.ended else server.plan.end_after(server.taken)
-
-
 def _headline(server: Server, delta: float) -> Guarantee:
     """Return the headline: for clients where they are protected, else for records of the busiest client."""
     found = _worst(server, delta, "pld")
-    return within_promise(found, server.promise(found.unit)) if _end(server)[1] == 1.0 else found
+    return within_promise(found, server.charges.promise(found.unit)) if server.covered_end[1] == 1.0 else found
 
 
 def figures(server: Server) -> dict[str, float]:
     """Return what the label says of each unit if the federation ends now, at the plan's delta."""
-    plan, (rounds, share) = server.plan, _end(server)
+    plan, (rounds, share) = server.plan, server.covered_end
     found = _headline(server, plan.delta)
-    if plan.level != "joint":
-        return {found.unit: found.epsilon}
-    return {found.unit: found.epsilon, "record": hidden_participation(plan, rounds, plan.delta * share).epsilon}
+    beside = plan.privacy_level.beside
+    smaller = {} if beside is None else {"record": beside(plan, rounds, plan.delta * share).epsilon}
+    return {found.unit: found.epsilon, **smaller}
 
 
 def _worst(server: Server, delta: float, method: str) -> Guarantee:
-    plan, (rounds, share) = server.plan, _end(server)
+    plan, (rounds, share) = server.plan, server.covered_end
     if plan.of_clients is not None:
         return of_one_end(plan.client_worst(rounds, delta * share, method=method), delta, share)
-    return of_one_end(plan.record_worst(_record_steps(server, rounds), delta * share, method), delta, share)
+    steps = plan.privacy_level.record_steps(server, rounds)
+    return of_one_end(plan.record_worst(steps, delta * share, method), delta, share)
 
 
 def _running(server: Server, rounds: int, delta: float) -> float:
@@ -136,33 +95,23 @@ def _running(server: Server, rounds: int, delta: float) -> float:
     plan = server.plan
     if plan.of_clients is not None:
         return plan.of_clients.running(rounds, delta - plan.failure)
-    return plan.headline.running(_record_steps(server, rounds), delta)
-
-
-def _record_steps(server: Server, rounds: int) -> int:
-    """Return the most steps that a record is in; at level parallel the coins tell, which do not depend on the data.
-
-    They count once all rounds that the label speaks of were taken: before, how many were may depend on the data.
-    """
-    steps = rounds * server.plan.steps_a_round
-    known = server.plan.level == "parallel" and _end(server)[0] == server.taken
-    return min(steps, server.most_steps) if known else steps
+    return plan.headline.running(plan.privacy_level.record_steps(server, rounds), delta)
 
 
 def _comparisons(server: Server, delta: float) -> list[Guarantee]:
-    plan, (rounds, share) = server.plan, _end(server)
-    found, own = [_worst(server, delta, "rdp")], delta * share
-    if plan.level == "joint":  # how often clients took part is theirs to hide, so it enters no public figure
-        records = of_one_end(hidden_participation(plan, rounds, own), delta, share)
-        found.insert(0, within_promise(records, server.promise("record")) if share == 1.0 else records)
+    plan, (rounds, share) = server.plan, server.covered_end
+    level, found, own = plan.privacy_level, [_worst(server, delta, "rdp")], delta * share
+    if level.beside is not None:
+        records = of_one_end(level.beside(plan, rounds, own), delta, share)
+        found.insert(0, within_promise(records, server.charges.promise("record")) if share == 1.0 else records)
     if plan.of_clients is not None:
         lowest = min(plan.client_rates.values(), default=plan.client_rate)
         if lowest < plan.client_rate:
             slow = of_one_end(plan.client_worst(rounds, own, rate=lowest), delta, share)
             found.append(replace(slow, unit=f"client at rate {lowest:g}"))
-    if plan.level == "parallel":
-        hidden = of_one_end(hidden_participation(plan, rounds, own), delta, share)
-        found += [hidden] if hidden.epsilon < _worst(server, delta, "pld").epsilon else []
+    if level.compared is not None:
+        other = of_one_end(level.compared(plan, rounds, own), delta, share)
+        found += [other] if other.epsilon < _worst(server, delta, "pld").epsilon else []
     return found
 
 
@@ -176,7 +125,7 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
         ("Level", plan.level),
         ("Clients enrolled at most", f"{plan.clients:,}"),
         ("Chance to take part in a round", f"{plan.client_rate:.6g} (independent coins)"),
-        ("Rounds", declared_ends(plan.rounds, plan.stops, _end(server)[0], server.ended)),
+        ("Rounds", declared_ends(plan.rounds, plan.stops, server.covered_end[0], server.ended)),
         ("Clip norm of an update", f"{plan.clip_norm:g}"),
     ]
     if plan.noise_multiplier is not None:
@@ -196,33 +145,11 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
     return (*rows, *run_rows(facts))
 
 
-def _declared(server: Server) -> tuple[str, ...]:
-    plan, lines = server.plan, []
-    if plan.level == "parallel" and server.unnamed_took_part:
-        lines.append(
-            "The headline is for a record of a client that took part in every round, since not every client declared "
-            "who it is."
-        )
-    elif plan.level == "parallel":
-        lines.append(
-            "Who takes part is decided by coins and does not depend on the data. Once all rounds were taken, the "
-            "headline is for a record of the client that took part most often; before, for one in every round."
-        )
-    if plan.copies > 1:
-        lines.append(f"A record may be held by up to {plan.copies} clients: its costs are added up over them.")
-    if plan.level == "joint" and plan.shares < plan.clients:
-        lines.append(f"A round in which more than {plan.shares} clients are drawn asks nobody.")
-    if plan.level == "sequential":
-        lines.append(
-            "Every record of the federation has its own coin in every round, and all clients answer every round."
-        )
-    return tuple(lines)
-
-
-def _rests_on(server: Server, facts: RunFacts) -> list[Assumption]:
+def rests_on(server: Server, facts: RunFacts) -> list[Assumption]:
+    """Return what every publishable figure of a federation rests on."""
     plan = server.plan
     found = [assume("client-coins"), assume("updates-checked"), assume("rounds-fixed-beforehand"), _charged(server)]
-    found.append(assume("updates-clipped" if plan.level == "client" else "clipped-inside"))
+    found.append(assume("clipped-inside" if plan.privacy_level.protects_records else "updates-clipped"))
     if plan.shares:
         found += [assume("noise-complete"), assume("shares-kept-secret")]
     if plan.client_metrics:
@@ -232,7 +159,7 @@ def _rests_on(server: Server, facts: RunFacts) -> list[Assumption]:
         found.append(assume("bare-rate"))
     if facts.form_taken:
         found.append(assume("form-taken"))
-    found.append(assume(_TRUST[plan.level]))
+    found.append(assume(plan.privacy_level.trust))
     found.append(
         assume("record-in-few-clients", copies=plan.copies) if plan.of_clients is None else assume("client-is-person")
     )
@@ -276,10 +203,7 @@ def _who_was_followed(server: Server) -> str:
     if server.panels:
         sizes = [f"{len(panel.indices)} {kind}" for kind, panel in server.panels.items()]
         return f"{' and '.join(sizes)} clients were followed through all rounds"
-    if server.plan.level == "parallel":
-        return "each client followed records of its own; the largest figure of all clients is shown"
-    who = "records followed by each client" if server.plan.level == "sequential" else "clients that took part"
-    return f"the norms of the {who} were counted anew every round, in aggregate"
+    return server.plan.privacy_level.followed
 
 
 def _typical_clients(server: Server, delta: float) -> list[Guarantee]:
@@ -292,11 +216,8 @@ def _typical_clients(server: Server, delta: float) -> list[Guarantee]:
     unit = plan.headline.unit
     sound = server.norms.guarantee(delta=delta, estimator="bernstein", notion="weak")
     found = [replace(sound, unit=unit, assumptions=_fresh(plan))]
-    theirs = server.norms
-    if plan.level == "sequential":
-        theirs = sequential_accountant(theirs, clients=plan.clients)
     try:
-        product = product_figure(theirs, delta=delta)
+        product = product_figure(plan.privacy_level.papers_norms(plan, server.norms), delta=delta)
         found.append(replace(product, unit=unit, assumptions=(assume("papers-product"),)))
     except ValueError:  # too few were measured for the paper's estimator
         pass
@@ -318,27 +239,25 @@ def _panel_figures(panels: dict[str, Panel], delta: float) -> list[Guarantee]:
 
 def _fresh(plan: FederationPlan) -> tuple[Assumption, ...]:
     found = (assume("measured-representative", unit=plan.headline.unit), assume("hoelder"))
-    return found if plan.level == "client" else (*found, assume("true-norms"))
+    return found if plan.privacy_level.server_measures else (*found, assume("true-norms"))
 
 
 def _typical_records(server: Server, delta: float) -> list[Guarantee]:
-    """Return the largest typical epsilon that any client told of its records; the worst case for those who did not."""
-    plan = server.plan
-    if plan.level not in ("parallel", "joint") or not server.typical.any() or delta != plan.delta:
+    """Return the largest typical epsilon that any client reported of its records; else the worst case."""
+    plan, typical = server.plan, server.measured.typical
+    bound = plan.privacy_level.record_bound
+    if bound is None or not typical.any() or delta != plan.delta:
         return []
     if plan.copies > 1:  # a client knows nothing of what a record costs elsewhere
         return []
-    floor = typical_floor(server)
-    worst = plan.record_worst(server.most_steps, delta)
-    if plan.level == "joint":
-        worst = hidden_participation(plan, server.taken, delta)
+    floor, worst = typical_floor(server), bound(server, delta)
     figures = []
-    for estimator, told in zip(("band", "student"), server.typical, strict=True):
+    for estimator, reported in zip(("band", "student"), typical, strict=True):
         figures.append(
             replace(
                 worst,
                 kind="bayesian",
-                epsilon=min(worst.epsilon, max(float(told), floor)),
+                epsilon=min(worst.epsilon, max(float(reported), floor)),
                 method="pld" if estimator == "band" else "moments",
                 scope="reading",
                 notion="weak",
@@ -360,7 +279,7 @@ _ABOUT_RECORDS = (assume("largest-of-clients"), assume("true-costs"), assume("ob
 
 def typical_floor(server: Server) -> float:
     """Return the worst case of clients whose records' costs are not known."""
-    steps = [server.steps_of(name) for name in server.untold]
+    steps = [server.steps_of(name) for name in server.measured.unreported]
     steps.append(server.lost * server.plan.local_steps)
     most = max(steps)
     return server.plan.record_worst(most, server.plan.delta).epsilon if most else 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,20 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita._guard import Interrupts, Stopped, held
 from tacita.facts import RunFacts, Status
-from tacita.federated.client import Client, Local, Memory, Part, Task, Training
+from tacita.federated.client import Client, Local, Part, Task, Training
+from tacita.federated.exchange import Exchange
 from tacita.federated.labels import federation_label
-from tacita.federated.plan import FederationPlan
-from tacita.federated.server import Exchange, Round, Server
+from tacita.federated.plan import FederationPlan, refuse_unknown
+from tacita.federated.server import Round, Server
+from tacita.federated.storage import (
+    KIND,
+    keep_memory,
+    kept_memory,
+    ledger_place,
+    plan_of,
+    restore_federation,
+    save_federation,
+)
 from tacita.label import Label
 from tacita.ledger import Ledger
 from tacita.owner import Owner
@@ -27,32 +36,33 @@ from tacita.report.page import page_template
 from tacita.runs import Run, RunError
 from tacita.training.gradients import Parameters
 from tacita.training.records import Records, trainable
-
-KIND = "federation"
+from tacita.training.settings import Books, grouped
 
 
 class Federation:
-    """Train a model over many clients with privacy, in this process, and say what it leaks.
+    """Train a model over many clients with privacy, in this process, and report what it leaks.
 
     Args:
         model: Any module of per-record layers.
         loss_fn: As in PyTorch: the mean over a batch of the model's output and the target. None with a `Training`.
-        clients: What each client holds, as `PrivateTraining` takes it; by name, or in a row. Or (dataset, positions).
-        plan: From `federation_plan`: level, noise, rates, rounds.
-        local: What a client does where nothing inside it is protected, and its learning rate; or, at level client, a
-            `tacita.federated.client.Training` of your own.
+        clients: What each client holds, as `PrivateTraining` takes it; by name, or in a list. Or (dataset, positions).
+        plan: From `FederationPlan.declare`: level, noise, rates, rounds.
+        local: What a client does at levels without privacy inside it, and its learning rate; or, at level client, your
+            own `tacita.federated.client.Training`.
         optimizer: The server's optimiser of the model's parameters, on the private mean; by default the mean is added.
         held_out: Names of clients that are followed and never drawn.
         panel: How many clients are followed, at level client; 0 takes the norms of those who take part.
         record_panel: How many records each client follows, at the other levels.
         dropout: The chance that a client does not answer, to try it out.
         costs_every: Rounds between two exchanges of the records' typical costs; by default there is one at the end.
-        ledger: A path, or a `Ledger` of the plan's larger unit. Without one the run directory gets its own.
-        record_ledger: The same for records, at level joint.
-        run_dir: Where to write the run. None writes nothing, and the run cannot be resumed.
-        rng: A seed, for everybody's coins and noise. None, the default, is seeded by the operating system.
-        name: The run's name on its label.
-        purpose: What is made, in a sentence, for its label.
+        record_ledger: A path, or a `Ledger` of records, at level joint. Without one the run directory gets its own.
+        books: Where the run is kept; or the fields of `tacita.training.settings.Books` as keywords: `ledger` (of the
+            plan's larger unit), `run_dir`, `seed` (for everybody's coins and noise), `name`, `purpose`.
+        settings: Single settings of `books`.
+
+    Guarantee:
+        That of `Server` and `Client`: a round is charged before anybody is asked, and the label's figures hold for the
+        plan's level.
 
     Examples:
         >>> import torch
@@ -80,35 +90,34 @@ class Federation:
         record_panel: int = 64,
         dropout: float = 0.0,
         costs_every: int | None = None,
-        ledger: Ledger | str | Path | None = None,
         record_ledger: Ledger | str | Path | None = None,
-        run_dir: str | Path | None = None,
-        rng: int | None = None,
-        name: str | None = None,
-        purpose: str = "",
+        books: Books | None = None,
+        **settings: Any,
     ) -> None:
-        if run_dir is not None:
-            page_template()  # a missing extra is told now, not after the work
-        self._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, rng)
-        self.run_dir = None if run_dir is None else Run.create(run_dir).folder
+        kept: Books = grouped("books", Books, books, settings)
+        refuse_unknown(settings)
+        if kept.run_dir is not None:
+            page_template()  # fail early if an extra is missing
+        self._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, kept.seed)
+        self.run_dir = None if kept.run_dir is None else Run.create(kept.run_dir).folder
         self.server = Server(
             plan,
             self._parameters(),
             panel=panel,
             held_out=held_out,
-            ledger=ledger_place(ledger, self.run_dir, "ledger.sqlite"),
+            ledger=ledger_place(kept.ledger, self.run_dir, "ledger.sqlite"),
             record_ledger=ledger_place(record_ledger, self.run_dir, "record-ledger.sqlite"),
-            rng=rng,
+            seed=kept.seed,
             owner=Owner(self.run_dir).hold(),
         )
         self._facts = RunFacts(
-            title=name or (Path(run_dir).name if run_dir else "Private federation"),
-            purpose=purpose or f"A {type(model).__name__} model trained by a federation.",
-            seeded=rng is not None,
+            title=kept.name or (Path(kept.run_dir).name if kept.run_dir else "Private federation"),
+            purpose=kept.purpose or f"A {type(model).__name__} model trained by a federation.",
+            seeded=kept.seed is not None,
             trained=len(self.clients) - len(held_out),
             held_out=len(held_out),
             form_taken=any(client.records.form_taken for client in self.clients.values()),
-        ).with_ledger(self.server.ledgers[0].path.name, shared=ledger is not None)
+        ).with_ledger(self.server.ledgers[0].path.name, shared=kept.ledger is not None)
         self._save()
 
     def _attach(
@@ -122,7 +131,7 @@ class Federation:
         record_panel: int,
         dropout: float,
         costs_every: int | None,
-        rng: int | None,
+        seed: int | None,
     ) -> None:
         self.model, self.plan = model, plan
         self.optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1.0)
@@ -133,13 +142,13 @@ class Federation:
         self._task = Task(twin, loss_fn, local)
         self._record_panel = _check.count("record_panel", record_panel, low=0)
         self.clients = {
-            name: Client(name, self._task, data, plan, panel=self._record_panel, rng=rng)
+            name: Client(name, self._task, data, plan, panel=self._record_panel, seed=seed)
             for name, data in named(clients).items()
         }
         held = [client.records for client in self.clients.values()]
         self._task.try_one(next((records for records in held if len(records)), held[0]))
         self._dropout = _check.in_range("dropout", dropout, 0.0, 1.0)
-        self._absent = np.random.default_rng(rng)
+        self._absent = np.random.default_rng(seed)
         self._costs_every = costs_every or plan.rounds
 
     # What users call.
@@ -164,10 +173,10 @@ class Federation:
             return None
         parameters = self._parameters()
         answered = [n for n in now.asked if not self._drops_out()]
-        replies = self._replies(now, parameters, answered)
+        replies = _replies([self.clients[n] for n in answered], parameters, now.number)
         self._remember(now, answered)
         mean = self.server.finish(replies)
-        self._tell_costs(now, set(answered))
+        self._collect(now, set(answered))
         apply(mean, self._moved, self.optimizer)
         self._note(self.server.status)
         return now
@@ -179,9 +188,9 @@ class Federation:
         return self
 
     def pause(self) -> None:
-        """Let go of the run directory, as leaving a loop does; every round is kept as it ends.
+        """Release the run directory, as leaving a loop does; every round is kept as it ends.
 
-        Until then nobody else can resume the run. The next round goes on, unless somebody else has resumed it.
+        Until then nobody else can resume the run. The next round continues, unless somebody else has resumed the run.
         """
         self.server.owner.close()
 
@@ -197,8 +206,9 @@ class Federation:
             raise PrivacyError("No round was taken yet: there is nothing to label.")
         self.server.check()
         self._facts = self._facts.with_metrics(metrics or {})
-        if self.server.untold and self._follows_records and self.server.open_round is None:
-            self.server.hear_records(self._exchange(set(self.server.untold)))
+        unreported = set(self.server.measured.unreported)
+        if unreported and self._follows_records and self.server.open_round is None:
+            self.server.collect_costs(_exchange(self.clients, self.server, unreported))
         facts = self._facts.with_status(self.server.status)
         label = federation_label(self.server, facts, self.plan.delta if delta is None else delta)
         self._save()
@@ -218,25 +228,10 @@ class Federation:
 
     @property
     def status(self) -> Status:
-        """`running`, `done`, `interrupted`, `resumed` or `stopped …`."""
+        """How the run stands, such as `running`, `done`, `interrupted` or `resumed`."""
         return self._facts.status if self._facts.status in ("interrupted", "resumed") else self.server.status
 
     # A round's parts.
-
-    def _replies(self, now: Round, parameters: Parameters, names: Sequence[str]) -> dict[str, Parameters]:
-        """Return the updates of those who could compute one: what a client's records raise stops nobody else."""
-        replies, failed = dict[str, Parameters](), list[str]()
-        for name in names:
-            try:
-                with held():
-                    replies[name] = self.clients[name].update(parameters, now.number)
-            except Stopped:
-                raise
-            except Exception as error:
-                failed.append(type(error).__name__)
-        if failed and not replies:
-            raise RuntimeError(f"No client could compute its update ({', '.join(sorted(set(failed)))}).") from None
-        return replies
 
     def _parameters(self) -> Parameters:
         return {name: p.detach().clone() for name, p in self._moved.items()}
@@ -246,23 +241,14 @@ class Federation:
 
     @property
     def _follows_records(self) -> bool:
-        return self.plan.level in ("parallel", "joint") and self._record_panel > 0
+        return self.plan.privacy_level.record_bound is not None and self._record_panel > 0
 
-    def _tell_costs(self, now: Round, here: set[str]) -> None:
-        if self.plan.level == "joint" or (self.plan.level == "sequential" and self._record_panel):
-            followed = self._record_panel if self.plan.level == "sequential" else 1
-            self.server.hear_norms(now, self._exchange(here), followed=followed)
+    def _collect(self, now: Round, here: set[str]) -> None:
+        per_client = self.plan.privacy_level.norms_per_client(self._record_panel)
+        if per_client:
+            self.server.collect_norms(now, _exchange(self.clients, self.server, here), per_client=per_client)
         if self._follows_records and now.number % self._costs_every == 0:
-            self.server.hear_records(self._exchange(here))
-
-    def _exchange(self, here: set[str]) -> Exchange:
-        def keys(names: tuple[str, ...], exchange: str) -> dict[str, bytes]:
-            return {n: self.clients[n].key(exchange) for n in names if n in here}
-
-        def costs(keys: Mapping[str, bytes], exchange: str, what: str) -> dict[str, Any]:
-            return {n: self.clients[n].costs(keys, what=what, steps=self.server.steps_of(n)) for n in keys}
-
-        return Exchange(keys, costs)
+            self.server.collect_costs(_exchange(self.clients, self.server, here))
 
     # Keeping.
 
@@ -303,10 +289,25 @@ class Federation:
         dropout: float = 0.0,
         costs_every: int | None = None,
     ) -> Federation:
-        """Go on with an interrupted federation: the same plan, the same guarantee, fresh coins and noise.
+        """Continue an interrupted federation: the same plan, the same guarantee, fresh coins and noise.
 
         A round that was charged after the last checkpoint may have been released, so it is lost: it counts among the
         planned ones, at its bound.
+
+        Args:
+            run_dir: The run directory.
+            model: A module like the one that was trained; its parameters are replaced.
+            loss_fn: As for `Federation`, like the arguments that follow.
+            clients: What each client holds.
+            local: What a client does at levels without privacy inside it.
+            optimizer: The server's optimiser of the model's parameters.
+            held_out: Further clients that are followed and never drawn.
+            record_panel: How many records each client follows.
+            dropout: The chance that a client does not answer.
+            costs_every: Rounds between two exchanges of the records' typical costs.
+
+        Raises:
+            RunError: If the checkpoint does not fit.
         """
         run = Run.open(run_dir, KIND)
         folder, plan = run.folder, plan_of(run)
@@ -329,7 +330,7 @@ class Federation:
 
 
 def named(clients: Any) -> dict[str, Any]:
-    """Return what each client holds, by name; a row of clients is numbered, so that names sort like numbers."""
+    """Return what each client holds, by name; a list of clients is numbered, so that names sort like numbers."""
     if isinstance(clients, Mapping):
         held = {str(name): data for name, data in clients.items()}
     elif isinstance(clients, tuple) and len(clients) == 2 and isinstance(clients[1], list):
@@ -352,99 +353,43 @@ def client_name(number: int) -> str:
     return f"{number:06d}"
 
 
+def _replies(clients: Sequence[Client], parameters: Parameters, number: int) -> dict[str, Parameters]:
+    """Return the updates of the clients that could compute one: an error in one client does not stop the others."""
+    replies, failed = dict[str, Parameters](), list[str]()
+    for client in clients:
+        try:
+            with held():
+                replies[client.name] = client.update(parameters, number)
+        except Stopped:
+            raise
+        except Exception as error:
+            failed.append(type(error).__name__)
+    if failed and not replies:
+        raise RuntimeError(f"No client could compute its update ({', '.join(sorted(set(failed)))}).") from None
+    return replies
+
+
+def _exchange(clients: Mapping[str, Client], server: Server, here: set[str]) -> Exchange:
+    def keys(names: tuple[str, ...], exchange: str) -> dict[str, bytes]:
+        return {n: clients[n].key(exchange) for n in names if n in here}
+
+    def costs(keys: Mapping[str, bytes], exchange: str, what: str) -> dict[str, Any]:
+        return {n: clients[n].costs(keys, what=what, steps=server.steps_of(n)) for n in keys}
+
+    return Exchange(keys, costs)
+
+
 def apply(mean: Parameters, moved: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
-    """Let the server's optimiser move the parameters along the private mean."""
-    optimizer.zero_grad(set_to_none=True)  # nobody else's gradient may move a parameter
+    """Let the server's optimiser move the parameters along the private mean.
+
+    Args:
+        mean: The private mean of the updates.
+        moved: The parameters.
+        optimizer: The server's optimiser.
+    """
+    optimizer.zero_grad(set_to_none=True)  # no stale gradient may move a parameter
     for name, parameter in moved.items():
         parameter.grad = -mean[name].to(parameter.dtype)
     optimizer.step()
     if not all(bool(torch.isfinite(p).all()) for p in moved.values()):
         raise ValueError("The parameters are not finite after this round: lower the learning rates and start anew.")
-
-
-def keep_memory(folder: Path, client: str, number: int, memory: Memory) -> None:
-    """Write what a client remembers after a round to a folder of its own, apart from the server's checkpoints."""
-    if memory:
-        own = _own_folder(folder, client)
-        (own / "checkpoints").mkdir(parents=True, exist_ok=True)
-        Run(own).save(number, memory, {"client": client})
-
-
-def kept_memory(folder: Path, client: str) -> Memory:
-    """Return what a client remembers; nothing if it never took part."""
-    own = _own_folder(folder, client)
-    return dict(Run(own).load()[0]) if own.is_dir() else {}
-
-
-def _own_folder(folder: Path, client: str) -> Path:
-    return folder / "clients" / hashlib.sha256(client.encode()).hexdigest()[:16]  # a name may be no name for a file
-
-
-def plan_of(run: Run) -> FederationPlan:
-    """Return the plan of a federation's run."""
-    with run.reading():
-        return FederationPlan.from_dict(run.document()["plan"])
-
-
-def save_federation(
-    run: Run, server: Server, facts: RunFacts, state: Mapping[str, Any], document: Mapping[str, Any]
-) -> None:
-    """Write a checkpoint and the run's document."""
-    run.save(server.taken, state, {"id": server.identity, **document})
-    if not run.exists:
-        run.write(kind=KIND, family=KIND)
-    run.write(
-        id=server.identity,
-        plan=server.plan.to_dict(),
-        facts=facts.to_dict(),
-        ledgers=[run.place(ledger.path) for ledger in server.ledgers],
-        seed_fingerprint=server.random.fingerprint,
-    )
-
-
-def restore_federation(
-    run: Run, like: Parameters, held_out: Sequence[str] = (), *, owner: Owner | None = None
-) -> tuple[Server, RunFacts, dict[str, Any], dict[str, Any]]:
-    """Return the server of a run directory as it stands, its facts, and the checkpoint's state and document.
-
-    With an `owner`, who holds the folder, the run is resumed; without one it is only read.
-    """
-    state, saved = run.load()
-    with run.reading():
-        if not all(file.is_file() for file in run.ledgers):
-            raise PrivacyError("The run's ledger is not where it was: what was charged cannot be known.")
-        places = [Ledger.open(file) for file in run.ledgers]
-        server = Server(
-            plan_of(run),
-            like,
-            held_out=held_out,
-            ledger=places[0],
-            record_ledger=places[-1],
-            identity=str(run.document()["id"]),
-            owner=owner,
-        )
-        server.restore(state["panels"], saved, resume=owner is not None)
-    return server, run.facts, state, saved
-
-
-def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
-    """Return the label of a federation's run directory, from its newest checkpoint; the data are not needed."""
-    server, facts, _, _ = restore_federation(Run.open(folder, KIND), {})
-    if server.taken == 0:
-        raise PrivacyError("No round was taken yet: there is nothing to label.")
-    return federation_label(server, facts, server.plan.delta if delta is None else _check.probability("delta", delta))
-
-
-def declare_end(folder: str | Path, reason: str) -> None:
-    """End the federation of a run directory, declaring that this depended on nothing private."""
-    run = Run.open(folder, KIND)
-    with Owner(run.folder).opening() as owner:
-        restore_federation(run, {})[0].end(reason)
-    owner.close()
-
-
-def ledger_place(ledger: Ledger | str | Path | None, folder: Path | None, name: str) -> Ledger | str | Path:
-    """Return the ledger asked for, else the run directory's own, else one in memory."""
-    if ledger is not None:
-        return ledger
-    return ":memory:" if folder is None else folder / name

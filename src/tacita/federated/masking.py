@@ -2,14 +2,14 @@
 
 Clients stand on a ring, in an order that their fresh public keys decide. Each pair that is at most ten places apart
 agrees on a secret (X25519, HKDF-SHA256) and stretches it to a mask (ChaCha20): one adds it to what it sends, the other
-subtracts it. The server adds up all messages modulo 2^64: the masks cancel and the sum is left. One message missing,
-and nothing can be read. With up to 21 clients every pair has a mask; with more, the work does not grow.
+subtracts it. The server adds up all messages modulo 2^64: the masks cancel and the sum is left. If one message is
+missing, nothing can be read. With up to 21 clients every pair has a mask; with more, the work does not grow.
 
 What it protects: a server that follows the protocol and looks at what it gets learns the sum, or which levels at least
 one client reaches, and nothing else about a client, as long as two clients that do not work with the server take part
 and no ten clients in a row on the ring work with it.
 What it does not: a server that hands out keys of its own making, clients that work with the server, and a client that
-sends something else than the truth (see `plausible` for what the server does about that).
+sends false numbers: the server replaces what is not plausible by the worst case (`tacita.federated.measurements`).
 
 Numbers are fixed point, rounded up, so a sum is never below the true one.
 """
@@ -78,7 +78,12 @@ class Masker:
     ) -> Words:
         """Return which levels each cost is above, masked, for a maximum.
 
-        Where it is above, a random number that is not 0 stands, so that the sum does not say how many are.
+        Each of these is marked by a random number that is not 0, so that the sum does not reveal how many there are.
+
+        Args:
+            costs: Numbers to compare.
+            levels: What they are compared with.
+            keys: Every client's public key by name, this one's too.
         """
         above = np.asarray(costs, dtype=np.float64)[:, None] > np.asarray(levels, dtype=np.float64)[None, :]
         drawn = np.array([1 + secrets.randbelow(2**64 - 1) for _ in range(above.size)], dtype=np.uint64)
@@ -152,19 +157,22 @@ def summed(messages: Mapping[str, Words], keys: Mapping[str, bytes]) -> Floats:
 
 
 def largest(messages: Mapping[str, Words], keys: Mapping[str, bytes], levels: Sequence[float] | Floats) -> Floats:
-    """Return, for each cost, the first level that no client is above; infinite if one is above the last."""
+    """Return, for each cost, the first level that no client is above; infinite if one is above the last.
+
+    Args:
+        messages: Every client's masked message.
+        keys: Every client's public key.
+        levels: The levels that clients compared with; they must rise.
+
+    Raises:
+        PrivacyError: If a message is missing or damaged; repeat the exchange with new keys.
+    """
     edges = np.append(np.asarray(levels, dtype=np.float64), np.inf)
     if not (np.diff(edges) > 0.0).all():
         raise ValueError("levels must rise.")
     above = _unmasked(messages, keys).reshape(-1, len(edges) - 1) != 0
     highest = np.where(above.any(axis=1), above.shape[1] - above[:, ::-1].argmax(axis=1), 0)
     return np.asarray(edges[highest])
-
-
-def plausible(costs: Sequence[float] | Floats, worst: Sequence[float] | Floats) -> Floats:
-    """Return costs as the server books them: never above the worst case, and the worst case where they are no cost."""
-    claimed, bound = np.asarray(costs, dtype=np.float64), np.asarray(worst, dtype=np.float64)
-    return np.where((claimed > 0.0) & (claimed <= bound), claimed, bound)
 
 
 def _unmasked(messages: Mapping[str, Words], keys: Mapping[str, bytes]) -> Words:

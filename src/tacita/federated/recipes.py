@@ -1,12 +1,8 @@
-"""A federation without writing a loop: real data split over clients, in this process or in Flower's simulation."""
+"""A federation without writing a loop: real data split over clients, for any engine."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,14 +17,12 @@ from tacita.accounting import calibrate
 from tacita.data import Dataset, load
 from tacita.federated import splits
 from tacita.federated.client import Local, Part
-from tacita.federated.local import KIND, Federation, client_name
-from tacita.federated.plan import LEVELS, FederationPlan, federation_plan
-from tacita.federated.server import Round, Server
-from tacita.label import Label
+from tacita.federated.levels import LEVELS
+from tacita.federated.plan import FederationPlan
 from tacita.runs import Run
 from tacita.training.records import Records
+from tacita.training.settings import Books
 
-ENGINES = ("local", "flower")
 SPLITS = ("even", "class", "dirichlet")
 IMAGES = ("digits", "mnist", "fashion-mnist")
 
@@ -79,14 +73,14 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _check.one_of("split", self.split, SPLITS)
-        _check.one_of("level", self.level, LEVELS)
+        _check.one_of("level", self.level, tuple(LEVELS))
         _check.count("clients", self.clients, low=2, high=100_000)
         _check.count("rounds", self.rounds, high=1_000_000)
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A recipe made ready: the data, who holds what, and what was declared."""
+    """A prepared recipe: the data, who holds what, and what was declared."""
 
     dataset: Dataset
     pool: Records
@@ -94,8 +88,12 @@ class Ready:
     plan: FederationPlan
     local: Local
 
+    def held_by(self, client: int) -> Part:
+        """Return what a numbered client holds."""
+        return Part(self.pool, self.parts[client])
+
     def model(self) -> nn.Module:
-        """Return a linear classifier that knows nothing: small, and easy to teach under noise."""
+        """Return a linear classifier with zero weights: small, and easy to train under noise."""
         inputs = int(np.prod(self.dataset.inputs.shape[1:]))
         outputs = nn.Linear(inputs, len(self.dataset.classes or ()))
         nn.init.zeros_(outputs.weight)
@@ -111,7 +109,7 @@ class Ready:
 
 @lru_cache(maxsize=2)
 def ready(recipe: Recipe) -> Ready:
-    """Make a recipe ready: load, split, declare."""
+    """Prepare a recipe: load, split, declare."""
     dataset = load(_check.one_of("dataset", recipe.data, IMAGES))
     labels, size = dataset.targets, len(dataset.targets)
     each = size // recipe.clients
@@ -119,12 +117,20 @@ def ready(recipe: Recipe) -> Ready:
         raise ValueError(f"{recipe.clients} clients are too many for {size} records.")
     parts = deal(labels, recipe.split, recipe.clients, each)
     pool = Records((torch.from_numpy(dataset.inputs), torch.from_numpy(dataset.targets)))
-    rate = recipe.learning_rate if recipe.level == "parallel" else 1.0
+    rate = recipe.learning_rate if LEVELS[recipe.level].clients_step else 1.0
     return Ready(dataset, pool, parts, _plan(recipe, each), Local(learning_rate=rate))
 
 
 def deal(labels: Any, split: str, clients: int, each: int, *, seed: int = 0) -> list[Any]:
-    """Return the positions of every client's records by the rule `split`; who holds what is public here."""
+    """Return the positions of every client's records; who holds what is public here.
+
+    Args:
+        labels: The class of every record.
+        split: `even`, `class` or `dirichlet`.
+        clients: How many clients.
+        each: Records of a client.
+        seed: Of the split.
+    """
     coins = np.random.default_rng(seed)
     rules: dict[str, Callable[[], list[Any]]] = {
         "even": lambda: splits.even(len(labels), clients, each, rng=coins),
@@ -135,212 +141,60 @@ def deal(labels: Any, split: str, clients: int, each: int, *, seed: int = 0) -> 
 
 
 def _plan(recipe: Recipe, each: int) -> FederationPlan:
-    client_rate = 1.0 if recipe.level == "sequential" else recipe.client_rate
-    declared: dict[str, Any] = {
-        "level": recipe.level,
-        "clients": recipe.clients,
-        "client_rate": client_rate,
-        "rounds": recipe.rounds,
-        "clip_norm": 10.0 * recipe.clip_norm if recipe.level == "parallel" else recipe.clip_norm,
-        "delta": recipe.delta,
-    }
-    if recipe.level != "client":
+    level = LEVELS[recipe.level]
+    client_rate = 1.0 if level.everybody_answers else recipe.client_rate
+    local_steps = recipe.local_steps if level.clients_step else 1
+    inside: dict[str, Any] = {}
+    if level.protects_records:
         batch = max(1.0, round(recipe.record_rate * each))
-        declared |= {"record_clip_norm": recipe.record_clip_norm, "local_batch": batch}
-        declared |= {"local_size": batch / _check.rate("record_rate", recipe.record_rate)}
-    if recipe.level == "parallel":
-        declared["local_steps"] = recipe.local_steps
-    clients = recipe.level in ("client", "joint")
-    name = "noise_multiplier" if clients else "record_noise_multiplier"
-    noise = getattr(recipe, name)
+        size = batch / _check.rate("record_rate", recipe.record_rate)
+        inside = {"record_clip_norm": recipe.record_clip_norm, "local_batch": batch, "local_size": size}
+        inside["local_steps"] = local_steps
+    noise = getattr(recipe, level.declared_noise)
     if recipe.epsilon is not None:
-        steps = recipe.rounds * (recipe.local_steps if recipe.level == "parallel" else 1)
-        rate = client_rate if clients else recipe.record_rate
+        rate = client_rate if level.protects_clients else recipe.record_rate
         spare = recipe.delta * (1.0 - 1e-6)  # what level joint sets aside
+        steps = recipe.rounds * local_steps
         noise = calibrate(epsilon=recipe.epsilon, delta=spare, sample_rate=rate, steps=steps).noise_multiplier
-    return federation_plan(**declared, **{name: noise})
-
-
-def start(recipe: Recipe, run_dir: str | Path) -> Federation:
-    """Return a federation in this process, ready to run."""
-    this = ready(recipe)
-    model = this.model()
-    made = Federation(
-        model,
-        nn.functional.cross_entropy,
-        _holdings(this),
-        this.plan,
-        local=this.local,
-        optimizer=_optimizer(recipe, model),
-        dropout=recipe.dropout,
-        run_dir=run_dir,
-        rng=recipe.seed,
-        **_words(recipe),
+    return FederationPlan.declare(
+        level=recipe.level,
+        clients=recipe.clients,
+        client_rate=client_rate,
+        rounds=recipe.rounds,
+        clip_norm=10.0 * recipe.clip_norm if level.clients_step else recipe.clip_norm,
+        delta=recipe.delta,
+        **inside,
+        **{level.declared_noise: noise},
     )
-    _keep(recipe, run_dir, "local")
-    return made
 
 
-def _keep(recipe: Recipe, run_dir: str | Path, engine: str) -> None:
+def keep_recipe(recipe: Recipe, run_dir: str | Path, engine: str) -> None:
+    """Write a recipe to its run directory.
+
+    Args:
+        recipe: The recipe.
+        run_dir: The run directory.
+        engine: The name of the engine that it was started with.
+    """
     Run(Path(run_dir)).write(recipe=asdict(recipe), engine=engine)
 
 
-def recipe_of(run_dir: str | Path) -> tuple[Recipe, str]:
-    """Return the recipe of a run and the engine that it was started with."""
-    run = Run.open(run_dir, KIND)
-    with run.reading():
-        return Recipe(**run.recipe), _check.one_of("engine", run.document()["engine"], ENGINES)
+def server_rates(recipe: Recipe) -> tuple[float, float]:
+    """Return the server's momentum and learning rate; none where clients have moved the model already."""
+    return (0.0, 1.0) if LEVELS[recipe.level].clients_step else (recipe.momentum, recipe.learning_rate)
 
 
-def restart(recipe: Recipe, run_dir: str | Path) -> Federation:
-    """Return an interrupted federation of the local engine, ready to go on."""
-    this = ready(recipe)
-    model = this.model()
-    return Federation.resume(
-        run_dir,
-        model,
-        nn.functional.cross_entropy,
-        _holdings(this),
-        local=this.local,
-        optimizer=_optimizer(recipe, model),
-        dropout=recipe.dropout,
-    )
-
-
-def finish(federation: Federation, recipe: Recipe, progress: Callable[[Round, float], None] | None = None) -> Label:
-    """Take the remaining rounds and return the label, which the run directory gets too."""
-    this = ready(recipe)
-    for now in federation:
-        if progress is not None:
-            progress(now, this.accuracy(federation.model))
-    return federation.label(metrics=_measured(this, federation.model))
-
-
-def run_flower(recipe: Recipe, run_dir: str | Path, progress: Callable[[Server, float], None] | None = None) -> Label:
-    """Run the same federation in Flower's simulation, one supernode a client, and return its label."""
-    from tacita.federated.flower import PrivateStrategy  # isort: skip  # tells if Flower is missing
-    from tacita.federated.flower_client import instance_privacy, local_training  # isort: skip
-    from flwr.app import ArrayRecord, Context, Message
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import Grid, ServerApp
-    from flwr.serverapp.strategy import FedAvg, FedAvgM
-
-    this = ready(recipe)
-    client_app = ClientApp(
-        mods=[
-            instance_privacy(
-                this.plan,
-                model=this.model,
-                loss_fn=nn.functional.cross_entropy,
-                data=_Holding(recipe),
-                learning_rate=this.local.learning_rate,
-                panel=64,  # server and clients are one process, which reports to nobody else
-                rng=recipe.seed,
-            )
-        ]
-    )
-
-    @client_app.train()  # type: ignore[untyped-decorator]
-    def train(message: Message, context: Context) -> Message:
-        loss = nn.functional.cross_entropy
-        return local_training(message, context, this.plan, this.model(), loss, _Holding(recipe), rng=recipe.seed)
-
-    inner: dict[str, Any] = {"fraction_evaluate": 0.0, "min_available_nodes": recipe.clients}
-    momentum, rate = _server_rates(recipe)
-    plain = momentum == 0.0 and rate == 1.0
-    with quiet_flower():
-        strategy = PrivateStrategy(
-            FedAvg(**inner) if plain else FedAvgM(**inner, server_learning_rate=rate, server_momentum=momentum),
-            plan=this.plan,
-            run_dir=run_dir,
-            panel=64,
-            named=True,
-            rng=recipe.seed,
-            **_words(recipe),
-        )
-        server_app, model, made = ServerApp(), this.model(), list[Label]()
-
-        @server_app.main()  # type: ignore[untyped-decorator]
-        def main(grid: Grid, context: Context) -> None:
-            def show(number: int, arrays: ArrayRecord) -> None:
-                model.load_state_dict(arrays.to_torch_state_dict())
-                if progress is not None and number > begun and strategy.server is not None:
-                    progress(strategy.server, this.accuracy(model))
-
-            arrays = strategy.open(ArrayRecord(model.state_dict()))
-            begun = strategy.server.taken if strategy.server is not None else 0
-            _keep(recipe, run_dir, "flower")
-            strategy.start(grid, arrays, evaluate_fn=show)
-            made.append(strategy.label(metrics=_measured(this, model)))
-
-        simulate(server_app, client_app, recipe.clients)
-    if not made:
-        raise RuntimeError("Flower's simulation ended early; its log says why.")
-    return made[0]
-
-
-def simulate(server_app: Any, client_app: Any, clients: int, *, cores: int = 2) -> None:
-    """Run Flower's simulation on a few cores, without its dashboard."""
-    from flwr.simulation import run_simulation
-
-    resources = {"num_cpus": 1, "num_gpus": 0.0}
-    init = {"num_cpus": min(cores, os.cpu_count() or 1), "include_dashboard": False, "log_to_driver": False}
-    config: Any = {"client_resources": resources, "init_args": {**init, "logging_level": "ERROR"}}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run_simulation(server_app, client_app, num_supernodes=clients, backend_config=config)
-
-
-@contextmanager
-def quiet_flower() -> Iterator[None]:
-    """Telemetry off, a home of its own, and warnings only, while Flower runs."""
-    import logging
-
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    with tempfile.TemporaryDirectory(prefix="tacita-flower-") as home:
-        changed: Mapping[str, str] = {**quiet, "FLWR_HOME": home, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-        before = {name: os.environ.get(name) for name in changed}
-        os.environ.update(changed)
-        log = logging.getLogger("flwr")
-        level, log.level = log.level, logging.ERROR
-        try:
-            yield
-        finally:
-            log.level = level
-            for name, value in before.items():
-                os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-
-
-@dataclass(frozen=True)
-class _Holding:
-    """What a Flower client holds, by its partition."""
-
-    recipe: Recipe
-
-    def __call__(self, context: Any) -> Part:
-        this = ready(self.recipe)
-        return Part(this.pool, this.parts[int(context.node_config["partition-id"])])
-
-
-def _holdings(this: Ready) -> dict[str, Part]:
-    return {client_name(i): Part(this.pool, positions) for i, positions in enumerate(this.parts)}
-
-
-def _server_rates(recipe: Recipe) -> tuple[float, float]:
-    """Return the server's momentum and learning rate; at level parallel the clients have moved the model already."""
-    return (0.0, 1.0) if recipe.level == "parallel" else (recipe.momentum, recipe.learning_rate)
-
-
-def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    momentum, rate = _server_rates(recipe)
-    return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
-
-
-def _words(recipe: Recipe) -> dict[str, Any]:
+def books_for(recipe: Recipe, run_dir: str | Path) -> Books:
+    """Return where a recipe's run is kept, and what it is called."""
     how = {"even": "all alike", "class": "two classes each", "dirichlet": "in uneven mixes"}[recipe.split]
-    name = f"{recipe.data.capitalize()} over {recipe.clients} clients, {how}"
-    return {"name": name, "purpose": "A linear classifier, trained where the data are by a federation."}
+    return Books(
+        run_dir=run_dir,
+        seed=recipe.seed,
+        name=f"{recipe.data.capitalize()} over {recipe.clients} clients, {how}",
+        purpose="A linear classifier, trained where the data are by a federation.",
+    )
 
 
-def _measured(this: Ready, model: nn.Module) -> dict[str, str]:
+def holdout_metrics(this: Ready, model: nn.Module) -> dict[str, str]:
+    """Return what is measured on the test set, for the owner's label."""
     return {"accuracy": f"{this.accuracy(model):.2%} on the test set"}

@@ -1,4 +1,4 @@
-"""What the server of a federation does: coins, charge, clip, sum, noise, account. No transport in here.
+"""What the server of a federation does: coins, charge, clip, sum, noise, account. Transport is elsewhere.
 
 A round is `begin`, whose charge is on disk before anybody is asked, and `finish`, which takes what came back, whatever
 that is, and returns the private mean. Nothing that a client sends stops the server.
@@ -7,42 +7,33 @@ that is, and returns the private mean. Nothing that a client sends stops the ser
 from __future__ import annotations
 
 import copy
-import json
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, cast, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.accounting import NORM_LEVELS, BayesianAccountant
+from tacita.accounting import BayesianAccountant
 from tacita.facts import Status
-from tacita.federated.client import clipped, epsilon_levels, norm_of
-from tacita.federated.masking import FEWEST, MOST_CLIENTS, largest, summed
+from tacita.federated.charging import RoundCharges
+from tacita.federated.exchange import Exchange
+from tacita.federated.measurements import Measurements
 from tacita.federated.plan import FederationPlan
+from tacita.federated.updates import clipped, norm_of
 from tacita.ledger import Ledger
 from tacita.owner import Owner
-from tacita.training.charges import Charges, ledger_at
 from tacita.training.gradients import Parameters
 from tacita.training.panel import Panel
-from tacita.training.plan import Pair
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.step import noisy_mean
 
-if TYPE_CHECKING:
-    from tacita._check import Floats
-    from tacita.federated.masking import Words
-
-ATTEMPTS = 3  # at a cost exchange, each among those who answered before
 _LARGEST = 1e18  # norms from here on are dropped, as a record's gradient is
-_UNKNOWN: Floats = np.ones(2)  # norms of a round of which nothing is known; estimators need two
-_PROMISED = "noise that was promised"
 
 
 @dataclass(frozen=True)
@@ -75,7 +66,7 @@ class Server:
         held_out: Clients that are followed and never drawn.
         ledger: A path or a `Ledger` of the plan's larger unit; made if it does not exist.
         record_ledger: The same for records, at level joint.
-        rng: A seed. None, the default, is seeded by the operating system; a chosen seed is marked as not secure.
+        seed: None, the default, is seeded by the operating system; a chosen number is marked as not secure.
         identity: The run's name in the ledgers; made up if not given.
         owner: Who holds the run's folder while rounds are taken; None for a run that writes nothing.
 
@@ -94,12 +85,12 @@ class Server:
         held_out: Iterable[str] = (),
         ledger: Ledger | str | Path = ":memory:",
         record_ledger: Ledger | str | Path = ":memory:",
-        rng: int | None = None,
+        seed: int | None = None,
         identity: str | None = None,
         owner: Owner | None = None,
     ) -> None:
         self.plan, self.like = plan, {name: torch.empty_like(p, device="meta") for name, p in like.items()}
-        self.random: Randomness = randomness(rng)
+        self.random: Randomness = randomness(seed)
         self.held_out = frozenset(held_out)
         self.taken = 0
         self.identity = identity or secrets.token_hex(8)
@@ -107,57 +98,43 @@ class Server:
         self.status: Status = "running"
         self.participations: dict[str, int] = {}
         self.unnamed: set[str] = set()  # clients that did not declare who they are
-        self.lost = 0  # rounds of which nothing is known any more
-        self.untold: set[str] = set()  # clients whose records' costs since their last exchange are not known
-        self.typical: Floats = np.zeros(2)  # the largest typical epsilon of any client's records so far
-        self.norms = self._norms_accountant()
-        self._panel_size = _check.count("panel", panel, low=0, high=10**6)
-        self.panels: dict[str, Panel] = {}
-        self.members: dict[str, tuple[str, ...]] = {}
+        self.lost = 0  # rounds of which nothing is known
+        self.measured = Measurements(plan, panel)
         self.open_round: Round | None = None
-        self._opened = False
-        self._charges = self._books(ledger, record_ledger)
-
-    def _books(self, ledger: Ledger | str | Path, record_ledger: Ledger | str | Path) -> tuple[Charges, ...]:
-        plan, made = self.plan, list[Charges]()
-        also = json.dumps(plan.to_dict(), sort_keys=True)
-        if plan.of_clients is not None:
-            book = ledger_at(ledger, unit="client")
-            failure = plan.failure / plan.rounds
-            made.append(Charges(book, self.identity, plan.of_clients, 1, failure, also, self.owner.token))
-        if plan.of_records is not None:
-            book = ledger_at(record_ledger if made else ledger)
-            made.append(
-                Charges(book, self.identity, plan.of_records, plan.steps_a_round, also=also, owner=self.owner.token)
-            )
-        for charges in made:
-            if charges.ledger.unit != charges.plan.unit:
-                raise PrivacyError(
-                    f"The ledger {charges.ledger.path.name} counts {charges.ledger.unit}s, and this federation charges "
-                    f"{charges.plan.unit}s there: use another ledger."
-                )
-        return tuple(made)
+        self.charges = RoundCharges(plan, self.identity, self.owner.token, ledger, record_ledger)
 
     @property
     def ledgers(self) -> tuple[Ledger, ...]:
         """The ledgers that are charged, the larger unit's first."""
-        return tuple(charges.ledger for charges in self._charges)
+        return self.charges.ledgers
 
     @property
     def ended(self) -> str:
         """Why the owner ended the federation early, if that depended on nothing private; else empty."""
-        return self.ledgers[0].ended(self.identity)
+        return self.charges.ended
 
-    def promise(self, unit: str) -> Pair | None:
-        """Return the (epsilon, delta) that the ledger of a unit keeps, if it had a budget from its first charge on."""
-        own = (charges.ledger for charges in self._charges if charges.plan.unit == unit)
-        return next((ledger.promise(self.identity) for ledger in own), None)
+    @property
+    def covered_end(self) -> tuple[int, float]:
+        """The round that a label speaks of, and its share of delta: the declared end that covers the rounds taken."""
+        return (self.taken, 1.0) if self.ended else self.plan.end_after(self.taken)
+
+    @property
+    def panels(self) -> dict[str, Panel]:
+        """The followed clients' accounts, by panel."""
+        return self.measured.panels
+
+    @property
+    def norms(self) -> BayesianAccountant | None:
+        """The account of norms that are counted anew every round; None where there is none."""
+        return self.measured.norms
 
     def end(self, reason: str) -> None:
         """End the federation here, declaring that this depended on nothing private. No round can follow."""
-        for charges in reversed(self._charges):  # the first one speaks for all
-            if charges is self._charges[0] or not charges.ledger.ended(self.identity):
-                charges.ledger.end(self.identity, reason, owner=charges.owner if self._opened else "")
+        self.charges.end(reason)
+
+    def check(self) -> None:
+        """Refuse to say what was spent if the run goes on elsewhere, or a ledger was taken away."""
+        self.charges.check()
 
     @property
     def next_round(self) -> int:
@@ -167,7 +144,7 @@ class Server:
     def settled(self) -> Server:
         """Return a copy to read figures from, in which an open round counts as lost: looking changes nothing here."""
         other = copy.copy(self)
-        other.panels, other.norms = copy.deepcopy((self.panels, self.norms))
+        other.measured = copy.deepcopy(self.measured)
         other.lose(int(self.open_round is not None))
         other.settle()
         return other
@@ -190,52 +167,22 @@ class Server:
         if self.taken >= self.plan.rounds:
             return None
         self.owner.hold()
-        if not self._charge():
+        if not self.charges.charge(self.taken, self.random):
+            self.status = "budget-spent"
             return None
         self.status = "running"
         self.unnamed |= set(unnamed)
-        self._choose_panel(names)
-        self.open_round = Round(self.taken + 1, self._draw(names), self._also_asked(names))
+        followed = self.measured.choose_panel(names, self.held_out, taken=self.taken, rng=self.random.sampling)
+        self.open_round = Round(self.taken + 1, self._draw(names), followed)
         return self.open_round
-
-    def _charge(self) -> bool:
-        """Charge one round in every ledger; a used-up budget in any of them ends the run.
-
-        The last ledger is always charged. One before it may be a round ahead: the last one was not charged any more.
-        """
-        for charges in self._charges:
-            if not self._opened:
-                charges.open(self.random)
-        self._opened = True
-        ended = next(filter(None, (ledger.ended(self.identity) for ledger in self.ledgers)), "")
-        if ended:
-            raise PrivacyError(f"The federation was ended by its owner ({ended}); start a new one.")
-        for charges in self._charges:
-            steps = self._steps_a_round(charges)
-            target = (self.taken + 1) * steps
-            if charges is not self._charges[-1] and charges.charged == target:
-                charges.check()
-                continue
-            if charges.grant(target - steps, whole=True) < target:
-                self.status = "budget-spent"
-                return False
-        return True
-
-    def check(self) -> None:
-        """Refuse to say what was spent if the run goes on elsewhere, or a ledger was taken away."""
-        for charges in self._charges:
-            charges.check()
-
-    def _steps_a_round(self, charges: Charges) -> int:
-        return charges.plan.steps // self.plan.rounds
 
     def _draw(self, names: list[str]) -> tuple[str, ...]:
         coins = self.random.sampling.random(len(names))
         drawn = tuple(
             n for n, coin in zip(names, coins, strict=True) if n not in self.held_out and coin < self.plan.rate_of(n)
         )
-        if self.plan.level == "joint" and len(drawn) > self.plan.shares:
-            return ()  # more noise than promised would tell how many there were
+        if 0 < self.plan.shares < len(drawn):
+            return ()  # more noise than promised would reveal how many there were
         return drawn
 
     def finish(self, replies: Mapping[str, object]) -> Parameters:
@@ -261,14 +208,14 @@ class Server:
                 for key, value in held.items():
                     sums[key] += value
         mean = self._with_noise(sums, accepted)
-        self._follow(now, norms)
+        self.measured.follow(now.drawn, norms)
         self._close(now)
         return mean
 
     def _accepted(self, reply: object) -> Parameters | None:
-        """Return a reply in float64 if it is an update, whatever it is.
+        """Return a reply in float64, or None if it is not an update; it may be anything.
 
-        One with noise of its own must not be scaled, so it is dropped where it is larger than any honest one.
+        An update with a share of the noise must not be scaled, so it is dropped if it is larger than any honest one.
         """
         if not isinstance(reply, Mapping) or set(reply) != set(self.like):
             return None
@@ -283,7 +230,7 @@ class Server:
         total, share = self.plan.total_noise, self.plan.share_noise
         missing = total**2 - accepted * share**2
         if missing < -1e-9 * total**2:
-            raise PrivacyError(f"More clients answered than there are shares of the {_PROMISED}: the round is aborted.")
+            raise PrivacyError("More clients answered than there are shares of the promised noise: the round is lost.")
         scale = math.sqrt(max(missing, 0.0))
         mean = noisy_mean(sums, clip_norm=scale, noise_multiplier=1.0, divisor=self.plan.divisor, rng=self.random.noise)
         return {name: mean[name].to(p.dtype) for name, p in self.like.items()}
@@ -291,7 +238,7 @@ class Server:
     def _close(self, now: Round) -> None:
         for name in now.drawn:
             self.participations[name] = self.participations.get(name, 0) + 1
-            self.untold.add(name)
+            self.measured.unreported.add(name)
         self.taken += 1
         self.open_round = None
         if self.taken == self.plan.rounds:
@@ -301,11 +248,9 @@ class Server:
         """Count rounds that were charged and of which nothing is known any more, everything at its bound."""
         if rounds <= 0:
             return
-        for panel in self.panels.values():
-            panel.lose(rounds)
+        self.measured.lose(rounds, self.participations)
         self.lost += rounds
         self.taken += rounds
-        self.untold = set(self.participations)
         self.open_round = None
         self.settle()
         if self.taken == self.plan.rounds:
@@ -313,8 +258,7 @@ class Server:
 
     def settle(self) -> None:
         """Charge rounds of which no norms were counted, at the clip bound."""
-        if self.norms is not None and self.norms.taken < self.taken:
-            self.norms.step(_UNKNOWN, steps=self.taken - self.norms.taken)
+        self.measured.settle(self.taken)
 
     @property
     def most_steps(self) -> int:
@@ -336,175 +280,60 @@ class Server:
             return self.taken * self.plan.local_steps
         return min(self.participations.get(name, 0) + self.lost, self.taken) * self.plan.local_steps
 
-    # Typical figures for clients, who are measured by the server.
-
-    def _choose_panel(self, names: list[str]) -> None:
-        if self.members or self.plan.level != "client":
-            return
-        drawable = [n for n in names if n not in self.held_out]
-        some = drawable
-        if self._panel_size < len(drawable):
-            places = self.random.sampling.choice(len(drawable), self._panel_size, replace=False)
-            some = [drawable[i] for i in sorted(places)]
-        self.members = {"training": tuple(some)} if some else {}
-        outside = tuple(n for n in names if n in self.held_out)
-        if outside:
-            self.members["held-out"] = outside
-        self.panels = {
-            kind: Panel(None, np.arange(len(members)), self._panel_accountant())
-            for kind, members in self.members.items()
-        }
-        for panel in self.panels.values():  # rounds before anybody could be followed
-            panel.lose(self.taken)
-
-    def _also_asked(self, names: list[str]) -> tuple[str, ...]:
-        here = set(names)
-        return tuple(n for members in self.members.values() for n in members if n in here)
-
-    def _panel_accountant(self) -> BayesianAccountant:
-        return BayesianAccountant(
-            sample_rate=self.plan.client_rate,
-            noise_multiplier=self.plan.headline.noise_multiplier,
-            steps=self.plan.rounds,
-        )
-
-    def _follow(self, now: Round, norms: Mapping[str, float]) -> None:
-        """Charge followed clients by their measured norms, and at the clip bound where nothing was measured."""
-        for kind, panel in self.panels.items():
-            panel.measure(np.array([norms.get(n, 1.0) for n in self.members[kind]]), period=1)
-            panel.tick()
-        if self.plan.level == "client" and self.norms is not None and not self.panels:
-            seen = np.array([norms.get(n, 1.0) for n in now.drawn])
-            self.norms.step(seen if len(seen) > 1 else _UNKNOWN)
-
-    # Figures that clients tell in aggregate only.
-
-    def _norms_accountant(self) -> BayesianAccountant | None:
-        """Norms of the participants, fresh every round: of clients, or at level sequential of records."""
-        if self.plan.level == "parallel":
-            return None
-        declared = self.plan.headline
-        return BayesianAccountant(
-            sample_rate=declared.sample_rate,
-            noise_multiplier=declared.noise_multiplier,
-            composition="hoelder",
-            steps=self.plan.rounds,
-        )
+    # What clients report, in aggregate only.
 
     def norms_exchange(self, now: Round) -> str:
         """Return the name of the exchange of a round's norms."""
         return f"{self.identity} round {now.number} norms"
 
-    def hear_norms(self, now: Round, exchange: Exchange, *, followed: int = 1) -> None:
-        """Ask the round's participants for counts of their norms, in aggregate, and charge the round by them.
+    def collect_norms(self, now: Round, exchange: Exchange, *, per_client: int = 1) -> None:
+        """Ask a round's participants for counts of their norms, in aggregate, and charge the round by them.
 
         Where the exchange fails, or the counts are not plausible, the round is charged at the clip bound.
-        """
-        if self.norms is None or self.norms.taken >= self.taken:
-            return
-        told, names = exchange(now.drawn, self.norms_exchange(now), "norms", summed)
-        counts = np.rint(np.zeros(1) if told is None else told).astype(np.int64)
-        if len(counts) == len(NORM_LEVELS) and len(names) <= counts.sum() <= len(names) * followed:
-            silent = (len(now.drawn) - len(names)) * followed  # of whom the most is assumed
-            self.norms.step(np.concatenate([np.repeat(NORM_LEVELS, counts), np.ones(silent)]))
-        else:
-            self.norms.step(_UNKNOWN)
 
-    def hear_records(self, exchange: Exchange) -> None:
-        """Ask those who took part since the last time for the largest typical epsilon of their records."""
-        names, levels = sorted(self.untold), epsilon_levels(self.plan)
-        groups = -(-len(names) // MOST_CLIENTS)
-        for group in range(groups):
-            told, answered = exchange(
-                tuple(names[group::groups]),
-                f"{self.identity} round {self.taken} records {group}",
-                "records",
-                lambda m, k: largest(m, k, levels),
-            )
-            if told is not None and len(told) == 2:
-                self.typical = np.maximum(self.typical, np.minimum(told, levels[-1]))
-                self.untold -= set(answered)
+        Args:
+            now: The round.
+            exchange: The exchange to ask through.
+            per_client: How many norms a client reports at most.
+        """
+        name = self.norms_exchange(now)
+        self.measured.collect_norms(exchange, name, now.drawn, taken=self.taken, per_client=per_client)
+
+    def collect_costs(self, exchange: Exchange) -> None:
+        """Ask those who took part since their last report for the largest typical epsilon of their records."""
+        self.measured.collect_costs(exchange, f"{self.identity} round {self.taken} records")
 
     # Keeping.
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return tensors and plain data for a checkpoint."""
-        panels = {kind: panel.state() for kind, panel in self.panels.items()}
-        document = {
+        tensors, measured = self.measured.state()
+        return tensors, {
             "heads": [ledger.head for ledger in self.ledgers],
             "taken": self.taken,
             "lost": self.lost,
             "status": self.status,
             "participations": dict(self.participations),
             "unnamed": sorted(self.unnamed),
-            "untold": sorted(self.untold),
-            "typical": self.typical.tolist(),
             "held_out": sorted(self.held_out),
-            "members": {kind: list(names) for kind, names in self.members.items()},
-            "norms": None if self.norms is None else self.norms.state_dict(),
-            "panels": {kind: plain for kind, (_, plain) in panels.items()},
+            **measured,
         }
-        return {kind: tensors for kind, (tensors, _) in panels.items()}, document
 
     def restore(self, tensors: Mapping[str, Any], saved: Mapping[str, Any], *, resume: bool) -> None:
-        """Take up a checkpoint; rounds that were charged after it are lost. `resume` tells the ledgers."""
+        """Take up a checkpoint; rounds that were charged after it are lost.
+
+        Args:
+            tensors: The first part of what `state` returned.
+            saved: The second part.
+            resume: Whether the run goes on, which is recorded in the ledgers; otherwise it is only read.
+        """
         self.taken, self.lost = int(saved["taken"]), int(saved["lost"])
         self.status = cast(Status, _check.one_of("status", saved["status"], get_args(Status)))
         self.participations = {str(n): _check.count("participations", c) for n, c in saved["participations"].items()}
         self.unnamed = set(saved.get("unnamed", self.participations))  # a checkpoint that does not say knows no names
-        self.untold, self.typical = set(saved["untold"]), np.asarray(saved["typical"], dtype=np.float64)
         self.held_out |= set(saved.get("held_out", ()))
-        self.members = {kind: tuple(names) for kind, names in saved["members"].items()}
-        self.norms = None if saved["norms"] is None else BayesianAccountant.from_state(saved["norms"])
-        self.panels = {
-            kind: Panel.restore(None, part, saved["panels"][kind], budget=None) for kind, part in tensors.items()
-        }
-        reached = []
-        for charges, head in zip(self._charges, saved["heads"], strict=True):
-            steps, known = self._steps_a_round(charges), charges.ledger.runs().get(self.identity)
-            if known is not None and known["mechanism"] != charges.mechanism:
-                raise PrivacyError("The run's plan is not the one that its ledger froze before the first round.")
-            if resume:
-                charges.open(self.random)
-            standing = charges.standing(self.taken * steps, str(head), clean=False, resume=resume)
-            reached.append(-(-standing // steps))
-        if reached[0] - reached[-1] not in (0, 1):
-            raise PrivacyError("The run's two ledgers know different numbers of rounds: one of them was rolled back.")
-        self.lose(reached[-1] - self.taken)  # nobody is asked before the last ledger was charged
-
-
-class Exchange:
-    """A cost exchange over some transport: keys first, then masked numbers, again among the rest if somebody drops out.
-
-    Args:
-        keys: (names, exchange) -> public keys of those who answered.
-        costs: (keys, exchange, what) -> messages of those who answered.
-    """
-
-    def __init__(
-        self,
-        keys: Callable[[tuple[str, ...], str], Mapping[str, bytes]],
-        costs: Callable[[Mapping[str, bytes], str, str], Mapping[str, Words]],
-    ) -> None:
-        self._keys, self._costs = keys, costs
-
-    def __call__(
-        self, names: tuple[str, ...], exchange: str, what: str, read: Callable[[Any, Any], Floats]
-    ) -> tuple[Floats | None, tuple[str, ...]]:
-        """Return what was read and who took part; None if too few did, or they kept dropping out."""
-        for attempt in range(1, ATTEMPTS + 1):
-            if not FEWEST <= len(names) <= MOST_CLIENTS:
-                break
-            this = first_attempt(exchange) if attempt == 1 else f"{exchange} attempt {attempt}"
-            keys = {n: k for n, k in self._keys(names, this).items() if n in names and _is_key(k)}
-            if len(keys) < FEWEST:
-                break
-            messages = {n: m for n, m in self._costs(keys, this, what).items() if n in keys}
-            try:
-                return read(messages, keys), tuple(sorted(keys))
-            except (ValueError, TypeError):
-                names = tuple(sorted(messages))
-        return None, ()
+        self.measured.restore(tensors, saved)
+        self.lose(self.charges.charged_rounds(self.taken, saved["heads"], self.random, resume=resume) - self.taken)
 
 
 def _numbers(value: object, like: Tensor) -> Tensor:
@@ -515,12 +344,3 @@ def _numbers(value: object, like: Tensor) -> Tensor:
     if wide.shape != like.shape:
         raise ValueError
     return wide
-
-
-def first_attempt(exchange: str) -> str:
-    """Return the name of an exchange's first attempt; later ones have names of their own, and new keys."""
-    return exchange.split(" attempt ")[0] + " attempt 1"
-
-
-def _is_key(key: object) -> bool:
-    return isinstance(key, bytes) and len(key) == 32

@@ -15,9 +15,15 @@ if TYPE_CHECKING:
 
 
 def even(size: int, clients: int, each: int, *, rng: np.random.Generator) -> list[Counts]:
-    """Return `each` records for every client, drawn without regard to what they are.
+    """Return `each` records for every client, drawn without regard to their labels.
 
     No record is held twice while there are enough; then all are dealt out again, as often as needed.
+
+    Args:
+        size: How many records there are.
+        clients: How many clients.
+        each: Records of a client.
+        rng: Deals them out.
 
     Examples:
         >>> [len(part) for part in even(10, 3, 2, rng=np.random.default_rng(0))]
@@ -33,6 +39,13 @@ def shards(
 
     As in McMahan et al. 2017: records are sorted by label and cut, so a client sees few labels. Shards that would hold
     two labels are left out; if there are not enough, they are dealt out again.
+
+    Args:
+        labels: The label of every record.
+        clients: How many clients.
+        shard: Records in a shard.
+        each: Shards of a client.
+        rng: Deals them out.
     """
     classes = _labels(labels)
     pieces = [
@@ -51,6 +64,13 @@ def uneven(labels: ArrayLike, clients: int, *, alpha: float, each: int, rng: np.
 
     Small `alpha`: one label for each client; large: the same mix everywhere. Records are drawn with replacement between
     clients, not within one while its label has enough.
+
+    Args:
+        labels: The label of every record.
+        clients: How many clients.
+        alpha: The concentration of the Dirichlet distribution.
+        each: Records of a client.
+        rng: Draws the mixes and deals them out.
     """
     classes = _labels(labels)
     _check.in_range("alpha", alpha, 1e-6, 1e6)
@@ -64,6 +84,11 @@ def uneven(labels: ArrayLike, clients: int, *, alpha: float, each: int, rng: np.
 
 def cut(parts: list[Counts], least: int, *, rng: np.random.Generator) -> list[Counts]:
     """Return some of each client's records: how many is drawn evenly from `least` to all it was dealt.
+
+    Args:
+        parts: Every client's records.
+        least: The fewest records of a client.
+        rng: Draws them.
 
     Examples:
         >>> parts = cut([np.arange(40), np.arange(40)], 2, rng=np.random.default_rng(0))

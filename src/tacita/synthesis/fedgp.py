@@ -27,12 +27,15 @@ from tacita.accounting import calibrate
 from tacita.assumptions import assume
 from tacita.data import Dataset, load
 from tacita.facts import RunFacts
-from tacita.federated.client import Memory, Part, norm_of
-from tacita.federated.local import Federation, client_name, keep_memory, kept_memory
-from tacita.federated.local import label_of_run as label_of_federation
+from tacita.federated.client import Memory, Part
+from tacita.federated.engines import ENGINES
+from tacita.federated.local import Federation, client_name
 from tacita.federated.plan import FederationPlan, federation_plan
-from tacita.federated.recipes import ENGINES, SPLITS, deal
+from tacita.federated.recipes import SPLITS, deal
 from tacita.federated.splits import cut
+from tacita.federated.storage import keep_memory, kept_memory
+from tacita.federated.storage import label_of_run as label_of_federation
+from tacita.federated.updates import norm_of
 from tacita.label import Label, Readings, build, no_guarantee, status_rows
 from tacita.owner import Owner
 from tacita.report.page import page_template
@@ -328,7 +331,7 @@ def federate_generator(
     """
     page_template()  # a missing extra is told now, not after the work
     this, where = ready(recipe), Path(run_dir)
-    if _check.one_of("engine", engine, ENGINES) == "flower":
+    if _check.one_of("engine", engine, tuple(ENGINES)) == "flower":
         return _in_flower(this, where, progress)
     if this.plan is None:
         keep_recipe(recipe, Run.create(where).folder, engine)
@@ -343,7 +346,7 @@ def federate_generator(
         optimizer=_optimizer(recipe, generator),
         panel=0,  # those who take part tell what is typical: a followed client would train more than others
         run_dir=where,
-        rng=recipe.seed,
+        seed=recipe.seed,
         name=facts.title,
         purpose=facts.purpose,
     )
@@ -402,7 +405,7 @@ def recipe_of(run_dir: str | Path) -> tuple[FedGP, str]:
     if run.kind not in (KIND, PLAIN):
         raise RunError(f"{str(run_dir)!r} is not the run of a federated generator.")
     with run.reading():
-        return FedGP(**run.recipe), _check.one_of("engine", run.document()["engine"], ENGINES)
+        return FedGP(**run.recipe), _check.one_of("engine", run.document()["engine"], tuple(ENGINES))
 
 
 # Without noise: nothing is promised.

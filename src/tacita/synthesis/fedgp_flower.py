@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacita.federated.client import Part
+from tacita.federated.engines.flower import quiet_flower, simulate
 from tacita.federated.flower import PrivateStrategy  # tells if Flower is missing
 from tacita.federated.flower_client import (
     client_name_of,
@@ -16,7 +17,6 @@ from tacita.federated.flower_client import (
     named_client,
 )
 from tacita.federated.local import client_name
-from tacita.federated.recipes import quiet_flower, simulate
 from tacita.label import Label
 from tacita.owner import Owner
 from tacita.runs import Run
@@ -50,7 +50,7 @@ def flower_client(recipe: FedGP) -> ClientApp:
         if this.plan is None:
             return _plain_answer(this, message, context)
         generator, held = this.generator(), _Holding(recipe)
-        return local_training(message, context, this.plan, generator, None, held, this.training, rng=recipe.seed)
+        return local_training(message, context, this.plan, generator, None, held, this.training, seed=recipe.seed)
 
     return app
 
@@ -101,7 +101,7 @@ def serve(this: Ready, folder: Path, grid: Grid, generator: Generator, progress:
         plan=this.plan,
         run_dir=folder,
         named=True,
-        rng=this.recipe.seed,
+        seed=this.recipe.seed,
         name=this.facts.title,
         purpose=this.facts.purpose,
     )

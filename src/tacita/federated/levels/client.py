@@ -1,0 +1,44 @@
+"""Level client: the server clips updates and adds the noise; a client with all it holds is protected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tacita.federated.levels.level import Level, noise_of_clients
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tacita.federated.client import Client
+    from tacita.training.gradients import Parameters
+
+
+def train_freely(client: Client, parameters: Parameters, rng: np.random.Generator) -> Parameters:
+    """Return by how much the client's training moves the parameters; its records are protected by nothing yet.
+
+    Args:
+        client: The client.
+        parameters: The model of the round.
+        rng: The client's generator for the round.
+    """
+    task = client.task
+    if not len(client.records):
+        return {name: torch.zeros_like(value) for name, value in parameters.items()}
+    if task.training is not None:
+        update, client.memory = task.training(parameters, client.records, client.memory, rng)
+        return update
+    task.settle(client.records)
+    return task.train(parameters, client.batches(rng), task.local.learning_rate)
+
+
+CLIENT = Level(
+    name="client",
+    units=("client",),
+    update=train_freely,
+    total_noise=noise_of_clients,
+    server_measures=True,
+    trust="server-trusted",
+    followed="the norms of the clients that took part were counted anew every round, in aggregate",
+)

@@ -1,0 +1,67 @@
+"""What a record costs whose client takes part in a round by chance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tacita.accounting import ORDERS, epsilon_from_costs
+from tacita.accounting.levels import TOP, cost_table
+from tacita.guarantee import SMALLEST_EPSILON, Guarantee
+
+if TYPE_CHECKING:
+    from tacita._check import Floats
+    from tacita.federated.plan import FederationPlan
+
+
+def hidden_participation(plan: FederationPlan, rounds: int, delta: float) -> Guarantee:
+    """Return the worst case of a record whose client takes part by chance, averaged over that chance.
+
+    In a round the record's client takes part with chance p, and only then do the two worlds differ. Moments of a
+    mixture are at most mixed moments: the round costs log(1 + p (exp(a) - 1)), where a is the cost of the client's
+    steps.
+
+    Args:
+        plan: A plan that protects records.
+        rounds: How many rounds are taken.
+        delta: Total failure probability.
+
+    Returns:
+        The figure for a record, or that of a client which is in every round where this is smaller.
+
+    Raises:
+        ValueError: If the plan's level does not protect records.
+
+    Guarantee:
+        It holds whether or not the attacker learns who took part, since the coins are the same in both worlds; once
+        they are known, the figure of the busiest client says more.
+    """
+    declared = plan.of_records
+    if declared is None:
+        raise ValueError(f"Level {plan.level!r} does not protect single records.")
+    table = cost_table(declared.sample_rate, declared.noise_multiplier, ORDERS)
+    costs = rounds * plan.copies * mixed_costs(plan.local_steps * table[:, TOP], plan.client_rate)
+    epsilon = max(SMALLEST_EPSILON, float(epsilon_from_costs(costs, ORDERS, delta=delta, notion="weak")))
+    plain = plan.record_worst(rounds * plan.steps_a_round, delta)  # of clients that are in every round
+    if plain.epsilon <= epsilon:
+        return plain
+    return replace(plain, epsilon=epsilon, method="rdp, over who takes part", mechanism=())
+
+
+def mixed_costs(costs: Floats, chance: float) -> Floats:
+    """Return log(1 + p (exp(a) - 1)) for every cost a, without overflow and never below it.
+
+    Examples:
+        >>> float(mixed_costs(np.log([3.0]), 0.5)[0] - np.log(2.0)) < 1e-14
+        True
+    """
+    small = np.minimum(costs, 1.0)
+    large = np.maximum(costs, 1.0)
+    mixed = np.where(
+        costs < 1.0,
+        np.log1p(chance * np.expm1(small)),
+        large + np.log(chance + (1.0 - chance) * np.exp(-large)),
+    )
+    return np.asarray(np.minimum(mixed * (1.0 + 1e-14) + 1e-15, costs))

@@ -1,0 +1,51 @@
+"""Arithmetic of updates: norms, clipping, noise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tacita.accounting import NORM_LEVELS, level_of
+from tacita.training.gradients import Parameters
+
+if TYPE_CHECKING:
+    from tacita._check import Counts, Floats
+
+
+def norm_of(update: Parameters) -> float:
+    """Return the norm of an update, in float64."""
+    return float(torch.stack([value.double().square().sum() for value in update.values()]).sum().sqrt())
+
+
+def clipped(update: Parameters, bound: float) -> Parameters:
+    """Return an update scaled down to a bound; exactly zero if its norm is not finite."""
+    norm = norm_of(update)
+    factor = min(1.0, bound * (1.0 - 1e-6) / norm) if 0.0 < norm < np.inf else float(norm == 0.0)
+    if factor == 0.0:
+        return {name: torch.zeros_like(value) for name, value in update.items()}
+    if factor == 1.0:
+        return update
+    return {name: (value.double() * factor).to(value.dtype) for name, value in update.items()}
+
+
+def with_noise(update: Parameters, scale: float, rng: np.random.Generator) -> Parameters:
+    """Return an update with Gaussian noise added to every number.
+
+    Args:
+        update: The update.
+        scale: The standard deviation of the noise.
+        rng: Draws the noise.
+    """
+    return {
+        name: (value.double() + torch.from_numpy(np.asarray(scale * rng.standard_normal(tuple(value.shape))))).to(
+            value.dtype
+        )
+        for name, value in update.items()
+    }
+
+
+def norm_counts(norms: Floats) -> Counts:
+    """Return how many norms, as fractions of the clip norm, fall on each norm level."""
+    return np.bincount(level_of(norms), minlength=len(NORM_LEVELS))
