@@ -169,7 +169,7 @@ class Wgan:
         critic_steps: Steps of the critic for each of the generator.
         learning_rate: Of Adam, both networks, with the betas (0, 0.9) of the papers.
         clip_norm: For the papers' mode: the whole batch's gradient is clipped to this norm. None for no clipping.
-        noise: For the papers' mode: noise standard deviation over the clip norm.
+        noise_multiplier: For the papers' mode: noise standard deviation over the clip norm.
     """
 
     steps: int
@@ -178,13 +178,13 @@ class Wgan:
     critic_steps: int = 5
     learning_rate: float = 2e-4
     clip_norm: float | None = None
-    noise: float = 0.0
+    noise_multiplier: float = 0.0
 
     def __post_init__(self) -> None:
         _check.count("steps", self.steps)
         _check.count("critic_steps", self.critic_steps)
-        if self.clip_norm is None and self.noise:
-            raise PrivacyError("noise without clip_norm bounds nothing; give both, or neither.")
+        if self.clip_norm is None and self.noise_multiplier:
+            raise PrivacyError("noise_multiplier without clip_norm bounds nothing; give both, or neither.")
 
     @property
     def sample_rate(self) -> float:
@@ -249,15 +249,16 @@ class WganTraining:
 
     def _hidden(self, gradients: list[Tensor]) -> list[Tensor]:
         """Clip the whole update and add noise, where the plan says so."""
-        if self.plan.clip_norm is None:
+        plan = self.plan
+        if plan.clip_norm is None:
             return gradients
         norm = torch.sqrt(sum((g.double().square().sum() for g in gradients), start=torch.zeros(())))
         if not torch.isfinite(norm):  # zero is within 2C of anything
             gradients = [torch.zeros_like(g) for g in gradients]
-        factor = 1.0 if not norm > self.plan.clip_norm else float(self.plan.clip_norm / norm)
+        factor = 1.0 if not norm > plan.clip_norm else float(plan.clip_norm / norm)
         sums = {str(i): g * factor for i, g in enumerate(gradients)}
         noisy = noisy_mean(
-            sums, clip_norm=self.plan.clip_norm, noise_multiplier=self.plan.noise, divisor=1.0, rng=self._rng
+            sums, clip_norm=plan.clip_norm, noise_multiplier=plan.noise_multiplier, divisor=1.0, rng=self._rng
         )
         return list(noisy.values())
 

@@ -21,9 +21,8 @@ from torch import Tensor
 from tacita import runs
 from tacita.data import Dataset, decode, write_csv
 from tacita.synthesis.gan import sample
-from tacita.synthesis.makers import Maker
+from tacita.synthesis.generators.kind import Maker, fresh_generator
 from tacita.synthesis.pages import grid_png
-from tacita.synthesis.recipes import fresh_generator
 from tacita.synthesis.students import Labelled
 from tacita.training.recipes import dataset_of
 

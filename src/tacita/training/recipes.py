@@ -112,7 +112,10 @@ class Recipe:
 def check_words(recipe: type, table: Mapping[str, Any]) -> None:
     """Refuse entries that a recipe does not know or of another type, and a recipe without data."""
     known = [f.name for f in fields(recipe)]
+    renamed: Mapping[str, str] = getattr(recipe, "RENAMED", {})
     for word in table:
+        if word in renamed:
+            raise ValueError(f"{word} is called {renamed[word]} now: rename the entry of the recipe.")
         if word not in known:
             raise ValueError(f"{word!r} is not an entry of a recipe{_meant(get_close_matches(str(word), known, 1))}")
     if not isinstance(table.get("data"), Mapping):
