@@ -31,7 +31,7 @@ from tacita.synthesis.leakage import holdout_test
 from tacita.synthesis.recipes import Recipe
 from tacita.synthesis.release import released
 from tacita.synthesis.students import drawn, student
-from tacita.synthesis.worth import controls, frechet
+from tacita.synthesis.utility import controls, frechet
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.jsonl"

@@ -1,4 +1,4 @@
-"""What a synthetic set is worth: how well students learn from it, beside controls that learned from nobody.
+"""The utility of a synthetic set: how well students learn from it, beside controls made without any real record.
 
 A student is a classifier trained on the synthetic set alone and judged on real test records (Triastcyn 2020, sections
 3.6 and 7.5). Where an annotator labels the synthetic records, the student learns from the annotator too: noise that the
@@ -66,8 +66,8 @@ NOTES: dict[str, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worth:
-    """What a synthetic set is worth. It was computed from real records: it is for their owner.
+class Utility:
+    """The utility of a synthetic set. It was computed from real records: it is for their owner.
 
     What each figure does not show is in `NOTES`, by the attribute's name. Accuracies are on real test records, one for
     each seed.
@@ -124,7 +124,7 @@ class Worth:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Worth:
+    def from_dict(cls, data: Mapping[str, Any]) -> Utility:
         """Rebuild what `to_dict` wrote."""
         read = {
             "controls": {str(name): tuple(found) for name, found in data["controls"].items()},
@@ -134,7 +134,7 @@ class Worth:
         return cls(**{**_as_tuples(data), **read})
 
 
-def measure_worth(
+def measure_utility(
     synthetic: Labelled,
     real_train: Labelled,
     real_test: Labelled,
@@ -150,8 +150,8 @@ def measure_worth(
     steps: int | None = None,
     rng: int | np.random.Generator | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Worth:
-    """Measure what a synthetic set is worth, beside its controls.
+) -> Utility:
+    """Measure the utility of a synthetic set, beside its controls.
 
     Args:
         synthetic: What the generator put out, with labels; by the annotator if there is one.
@@ -168,41 +168,38 @@ def measure_worth(
         learning_rates: Of the students whose validation losses are compared. Empty for none.
         steps: How long each student is trained; None for long enough.
         rng: A seed or a generator.
-        progress: Told in words what comes next.
+        progress: Called with what is measured next, in words.
+
+    Returns:
+        The figures, for the owner of the real records.
 
     Raises:
         ValueError: If there are too few records, the real ones are of one class, labels are not classes, or shapes
             differ. A synthetic set of one class is measured: it is worth no more than chance.
     """
     synthetic, real_train, real_test = _matching(synthetic, real_train, real_test, classes)
-    coins, tell = np.random.default_rng(rng), progress or (lambda _: None)
+    sets, size = (synthetic, real_train, real_test), len(synthetic[1])
+    draws, report = np.random.default_rng(rng), progress or (lambda _: None)
+    options = {"annotator": annotator, "generator": generator_control, "class_means": class_means}
     found: dict[str, tuple[float, ...]] = {}
-    for draws in coins.spawn(_check.count("seeds", seeds, high=1000)):
-        untaught = controls(
-            synthetic[0].shape[1:],
-            classes,
-            len(synthetic[1]),
-            rng=draws,
-            annotator=annotator,
-            generator=generator_control,
-            class_means=class_means,
-        )
-        for name, data in chain([("synthetic data", synthetic), ("real data", real_train)], untaught):
-            tell(f"A student of {name}")
-            found[name] = (*found.get(name, ()), student(data, real_test, classes, rng=draws, steps=steps))
-    tell("Logistic regression")
-    linear = partial(student, test=real_test, classes=classes, rng=coins, steps=steps, kind="logistic")
-    tell("The learning curve")
-    fitting = [*(size for size in sizes if size < len(synthetic[1])), len(synthetic[1])] if sizes else []
-    learning = learning_curve(synthetic, real_test, classes, fitting, rng=coins, real=real_train, steps=steps)
-    tell("Validation losses")
-    kept, held_out = _parted(drawn(synthetic, len(synthetic[1]), coins))
-    options: dict[str, Any] = {"learning_rates": learning_rates, "rng": coins, "steps": steps}
-    validation = validation_curves(kept, real_test, held_out, classes, **options)
-    tell("The Fréchet distance")
-    compared = min(len(labels) for _, labels in (synthetic, real_train, real_test))
-    made, seen, unseen = (drawn(data, compared, coins)[0] for data in (synthetic, real_train, real_test))
-    return Worth(
+    for own in draws.spawn(_check.count("seeds", seeds, high=1000)):
+        others = controls(synthetic[0].shape[1:], classes, size, rng=own, **options)  # type: ignore[arg-type]
+        for name, data in chain([("synthetic data", synthetic), ("real data", real_train)], others):
+            report(f"A student of {name}")
+            found[name] = (*found.get(name, ()), student(data, real_test, classes, rng=own, steps=steps))
+    report("The learning curve")
+    fitting = [*(some for some in sizes if some < size), size] if sizes else []
+    learning = learning_curve(synthetic, real_test, classes, fitting, rng=draws, real=real_train, steps=steps)
+    report("Validation losses")
+    kept, held_out = _parted(drawn(synthetic, size, draws))
+    validation = validation_curves(
+        kept, real_test, held_out, classes, rng=draws, learning_rates=learning_rates, steps=steps
+    )
+    report("Logistic regression and the Fréchet distance")
+    compared = min(len(labels) for _, labels in sets)
+    made, seen, unseen = (drawn(data, compared, draws)[0] for data in sets)
+    linear = partial(student, test=real_test, classes=classes, rng=draws, steps=steps, kind="logistic")
+    return Utility(
         student=found.pop("synthetic data"),
         baseline=found.pop("real data"),
         controls=found,
@@ -214,7 +211,7 @@ def measure_worth(
         learning=learning,
         validation=validation,
         annotated=annotator is not None,
-        synthetic_records=len(synthetic[1]),
+        synthetic_records=size,
         test_records=len(real_test[1]),
     )
 
