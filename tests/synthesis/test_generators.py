@@ -1,13 +1,14 @@
 """Every entry of `GENERATORS` keeps to the protocol, and a new one takes a class and a line."""
 
 import copy
+import importlib.util
 import math
 from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
 
-from tacita import runs
+from tacita import runs, synthesis
 from tacita.assumptions import assume
 from tacita.label import Label, build, no_guarantee
 from tacita.ledger import Ledger
@@ -122,3 +123,18 @@ def test_a_generator_refuses_what_it_would_ignore(name):
 def test_every_entry_of_a_recipe_is_taken_by_some_generator():
     taken = COMMON.union(*(kind.entries for kind in GENERATORS.values()))
     assert taken == {entry.name for entry in fields(Recipe)}
+
+
+def test_every_public_name_resolves_and_shadows_no_module():
+    for name in synthesis.__all__:
+        assert getattr(synthesis, name) is not None
+        assert importlib.util.find_spec(f"tacita.synthesis.{name}") is None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = synthesis.nothing
+
+
+def test_a_release_takes_one_call_and_is_resumed_by_another(tmp_path):
+    seen = []
+    label = synthesis.synthesise(recipe("toy"), tmp_path / "run", quality=False, progress=lambda *now: seen.append(now))
+    assert seen == [(1, "nothing")]
+    assert synthesis.resume(tmp_path / "run", quality=False).worst == label.worst

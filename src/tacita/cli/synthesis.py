@@ -163,7 +163,8 @@ def _federate(
     folder: Path,
     as_json: bool,
 ) -> None:
-    from tacita.synthesis.fedgp import FedGP, federate_generator, recipe_of, resume_generator
+    from tacita.synthesis.fedgp import federate_generator, recipe_of, resume_generator
+    from tacita.synthesis.fedgp_recipe import FedGP
     from tacita.synthesis.jobs import release_federated
 
     if resume is None:

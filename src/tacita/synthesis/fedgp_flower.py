@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacita.federated.client import Part
-from tacita.federated.flower import PrivateStrategy  # tells if Flower is missing
+from tacita.federated.flower import PrivateStrategy  # fails if Flower is missing
 from tacita.federated.flower_client import (
     client_name_of,
     keep_memory,
@@ -21,17 +21,15 @@ from tacita.label import Label
 from tacita.owner import Owner
 from tacita.runs import Run
 from tacita.synthesis.fedgp import (
-    FedGP,
     Progress,
-    Ready,
     coins,
     keep_plain,
     keep_recipe,
     plain_end,
     private_label,
-    ready,
     restore_plain,
 )
+from tacita.synthesis.fedgp_recipe import FedGP, Ready, ready
 from tacita.synthesis.networks import Generator
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict  # isort: skip

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from tacita.label import Chart, Series
-from tacita.synthesis.alarms import Alarm as Alarm
-from tacita.synthesis.alarms import Expected as Expected
-from tacita.synthesis.alarms import alarms as alarms
+from tacita.synthesis.alarm import Alarm as Alarm
+from tacita.synthesis.alarm import Expected as Expected
+from tacita.synthesis.alarm import alarms as alarms
 from tacita.synthesis.description import DIRECTIONS, ColumnPart, Look, columns_of, thinned
 from tacita.synthesis.description import Statistics as Statistics
 from tacita.synthesis.description import describe as describe

@@ -16,12 +16,12 @@ from tacita.data import Dataset, Real, load
 from tacita.label import Label
 from tacita.owner import Owner
 from tacita.report.page import page_template
-from tacita.synthesis.alarms import Alarm, alarms
-from tacita.synthesis.average_case import AverageCase, average_case
+from tacita.synthesis.alarm import Alarm, alarms
 from tacita.synthesis.features import measuring_features
 from tacita.synthesis.gan import sample
 from tacita.synthesis.generators import GENERATORS
 from tacita.synthesis.generators.kind import Maker, Progress, fresh_generator
+from tacita.synthesis.influence import AverageCase, average_case
 from tacita.synthesis.inspection import inspection_page
 from tacita.synthesis.labels import label_of_run, typical_of_run
 from tacita.synthesis.networks import Generator
@@ -31,7 +31,7 @@ from tacita.synthesis.release import release, released_dataset, write_release
 from tacita.synthesis.students import Labelled
 
 if TYPE_CHECKING:
-    from tacita.synthesis.fedgp import FedGP
+    from tacita.synthesis.fedgp_recipe import FedGP
 
 _MEASURED = 5_000  # records of the average-case measure
 _GAMMA = 1e-15  # as in chapter 4
@@ -158,7 +158,7 @@ def release_federated(generator: Generator, recipe: FedGP, folder: Path, count: 
 
     The measure looks at all clients' records together, which only this process can: it is for the owner.
     """
-    from tacita.synthesis.fedgp import ready
+    from tacita.synthesis.fedgp_recipe import ready
 
     dataset, real = load(recipe.data), ready(recipe).train[0]
     drawn = sample(generator, count, rng=fresh_generator(recipe.seed))

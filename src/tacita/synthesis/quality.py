@@ -19,8 +19,8 @@ from tacita.audit import Membership
 from tacita.guarantee import round_up_text
 from tacita.label import Chart, Finding, Hue, Label, Series
 from tacita.report.numbers import delta_text, epsilon_text
-from tacita.synthesis.average_case import AverageCase, average_case
 from tacita.synthesis.features import measuring_features
+from tacita.synthesis.influence import AverageCase, average_case
 from tacita.synthesis.leakage import HoldoutTest, generator_membership, holdout_test
 from tacita.synthesis.neighbours import feature_vectors, nearest
 from tacita.synthesis.outliers import OutlierControl, release_size
