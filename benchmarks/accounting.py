@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from tacita import BayesianAccountant
-from tacita.accounting import LEVELS, ORDERS, record_curves, worst_curve
+from tacita.accounting import NORM_LEVELS, ORDERS, record_curves, worst_curve
 from tacita.accounting.worst import _pld
 
 RATE, NOISE = 0.01, 1.0
@@ -93,8 +93,8 @@ def many_record_curves() -> None:
     rng = np.random.default_rng(0)
     levels, steps, records = np.linspace(16, 256, 15).astype(int), 3500, 60_000
     base = np.minimum(rng.lognormal(np.log(0.2), 0.8, records), 1.0)
-    weights = np.exp(-((np.log(LEVELS[levels]) - np.log(base)[:, None]) ** 2) / 0.18)
-    counts = np.zeros((records, len(LEVELS)), dtype=np.int64)
+    weights = np.exp(-((np.log(NORM_LEVELS[levels]) - np.log(base)[:, None]) ** 2) / 0.18)
+    counts = np.zeros((records, len(NORM_LEVELS)), dtype=np.int64)
     counts[:, levels] = rng.multinomial(steps, weights / weights.sum(axis=1, keepdims=True))
     ours = median_time(lambda: record_curves(counts, sample_rate=256 / 60_000, noise_multiplier=1.0).epsilon(1e-5), 1)
     one = median_time(lambda: (_pld.cache_clear(), _pld(256 / 60_000, 1.0, steps).get_epsilon_for_delta(1e-5)), 3)

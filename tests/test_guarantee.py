@@ -120,10 +120,31 @@ def test_printed_epsilons_are_rounded_up():
 
 
 def test_figures_that_are_no_bounds_claim_nothing():
-    g = make(kind="bayesian", composition="independent", scope="reading")
+    g = make(kind="bayesian", composition="independent", scope="reading", is_bound=False, publishable=False)
     assert str(g).startswith("NOT AN UPPER BOUND")
     assert "at most" not in g.claim
     assert g.to_dict()["attack_success"] is None
+    assert Guarantee.from_dict(g.to_dict()) == g
+    assert not (g + make(kind="bayesian")).is_bound
+    with pytest.raises(PrivacyError, match="Group privacy"):
+        group(make(kind="bayesian", is_bound=False, publishable=False), 2)
+
+
+def test_what_is_no_bound_can_neither_be_published_nor_pass_for_a_bound():
+    with pytest.raises(PrivacyError, match="publishable"):
+        make(kind="bayesian", is_bound=False, publishable=True)
+    with pytest.raises(PrivacyError, match="is_bound must be False"):
+        make(kind="bayesian", composition="independent")
+    with pytest.raises(TypeError, match="is_bound"):
+        make(is_bound="yes")
+    data = make(kind="bayesian", composition="independent", is_bound=False, publishable=False).to_dict()
+    for wrong in (
+        {**data, "is_bound": True},
+        {**data, "is_bound": 1},
+        {k: v for k, v in data.items() if k != "is_bound"},
+    ):
+        with pytest.raises(ValueError, match="is_bound"):
+            Guarantee.from_dict(wrong)
 
 
 def test_the_noise_of_the_mechanism_can_be_read():

@@ -44,6 +44,7 @@ def test_every_public_name_resolves():
     for name in tacita.__all__:
         assert getattr(tacita, name) is not None
     assert set(dir(tacita)) == set(tacita.__all__)
+    assert {"PrivateTraining", "Federation", "fit", "Program", "Ledger", "training", "programs"} <= set(dir(tacita))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = tacita.nothing
 

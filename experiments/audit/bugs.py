@@ -11,33 +11,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita.training import loop
+from tacita.training import mechanism
 
 
 def _noise(factor: float) -> dict[str, Any]:
     def noisy_mean(sums: Any, *, noise_multiplier: float, **others: Any) -> Any:
-        return loop_noisy_mean(sums, noise_multiplier=factor * noise_multiplier, **others)
+        return shipped_noisy_mean(sums, noise_multiplier=factor * noise_multiplier, **others)
 
     return {"noisy_mean": noisy_mean}
 
 
 def _clip(factor: float) -> dict[str, Any]:
     def clipped_sum(loss: Any, parameters: Any, records: Any, bounds: Any, **others: Any) -> Any:
-        return loop_clipped_sum(loss, parameters, records, factor * bounds, **others)
+        return shipped_clipped_sum(loss, parameters, records, factor * bounds, **others)
 
     return {"clipped_sum": clipped_sum}
 
 
 def _rate(factor: float) -> dict[str, Any]:
     def poisson_sample(size: int, sample_rate: float, *, rng: Any) -> Any:
-        return loop_poisson_sample(size, min(1.0, factor * sample_rate), rng=rng)
+        return shipped_poisson_sample(size, min(1.0, factor * sample_rate), rng=rng)
 
     return {"poisson_sample": poisson_sample}
 
 
 def _no_noise_on_biases() -> dict[str, Any]:
     def noisy_mean(sums: Any, *, divisor: float, **others: Any) -> Any:
-        noisy = loop_noisy_mean(sums, divisor=divisor, **others)
+        noisy = shipped_noisy_mean(sums, divisor=divisor, **others)
         return {name: total / divisor if total.dim() == 1 else noisy[name] for name, total in sums.items()}
 
     return {"noisy_mean": noisy_mean}
@@ -45,7 +45,7 @@ def _no_noise_on_biases() -> dict[str, Any]:
 
 def _noise_without_clip_norm() -> dict[str, Any]:
     def noisy_mean(sums: Any, *, clip_norm: float, **others: Any) -> Any:
-        return loop_noisy_mean(sums, clip_norm=min(1.0, clip_norm), **others)
+        return shipped_noisy_mean(sums, clip_norm=min(1.0, clip_norm), **others)
 
     return {"noisy_mean": noisy_mean}
 
@@ -71,7 +71,7 @@ def _sticky() -> dict[str, Any]:
     def poisson_sample(size: int, sample_rate: float, *, rng: Any) -> Any:
         drawn = kept.pop(size, None)
         if drawn is None:
-            drawn = kept[size] = loop_poisson_sample(size, sample_rate, rng=rng)
+            drawn = kept[size] = shipped_poisson_sample(size, sample_rate, rng=rng)
         return drawn
 
     return {"poisson_sample": poisson_sample}
@@ -88,7 +88,7 @@ def _noise_by_step(period: int) -> dict[str, Any]:
         taken[run] = step + 1
         if len(noises) < period:
             nothing = {name: torch.zeros_like(total) for name, total in sums.items()}
-            noises.append(loop_noisy_mean(nothing, divisor=divisor, **others))
+            noises.append(shipped_noisy_mean(nothing, divisor=divisor, **others))
         return {name: total / divisor + noises[step % period][name] for name, total in sums.items()}
 
     return {"noisy_mean": noisy_mean}
@@ -103,7 +103,7 @@ def _antithetic() -> dict[str, Any]:
         noise = kept.pop(run, None)
         if noise is None:
             nothing = {name: torch.zeros_like(total) for name, total in sums.items()}
-            noise = loop_noisy_mean(nothing, divisor=divisor, **others)
+            noise = shipped_noisy_mean(nothing, divisor=divisor, **others)
             kept[run] = {name: -value for name, value in noise.items()}
         return {name: total / divisor + noise[name] for name, total in sums.items()}
 
@@ -115,7 +115,7 @@ def _changed_noise(change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
 
     def noisy_mean(sums: Any, *, divisor: float, **others: Any) -> Any:
         nothing = {name: torch.zeros_like(total) for name, total in sums.items()}
-        noise = loop_noisy_mean(nothing, divisor=divisor, **others)
+        noise = shipped_noisy_mean(nothing, divisor=divisor, **others)
         return {name: total / divisor + change(noise[name]) for name, total in sums.items()}
 
     return {"noisy_mean": noisy_mean}
@@ -141,12 +141,13 @@ def _clip_forgotten(share: float) -> dict[str, Any]:
 
     def clipped_sum(loss: Any, parameters: Any, records: Any, bounds: Any, **others: Any) -> Any:
         forgotten = torch.from_numpy(dice.random(len(bounds)) < share)
-        return loop_clipped_sum(loss, parameters, records, torch.where(forgotten, 1e3 * bounds, bounds), **others)
+        return shipped_clipped_sum(loss, parameters, records, torch.where(forgotten, 1e3 * bounds, bounds), **others)
 
     return {"clipped_sum": clipped_sum}
 
 
-loop_noisy_mean, loop_clipped_sum, loop_poisson_sample = loop.noisy_mean, loop.clipped_sum, loop.poisson_sample
+shipped_noisy_mean, shipped_clipped_sum = mechanism.noisy_mean, mechanism.clipped_sum
+shipped_poisson_sample = mechanism.poisson_sample
 BUGS: dict[str, Callable[[], dict[str, Any]]] = {
     "noise x 0.5": lambda: _noise(0.5),
     "noise x 0.8": lambda: _noise(0.8),
@@ -175,5 +176,5 @@ STEPS = ("noise used twice", "noise used again after 7 steps", "noise in opposit
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Run the shipped training step with one bug in it."""
-    with mock.patch.multiple(loop, **BUGS[name]()):
+    with mock.patch.multiple(mechanism, **BUGS[name]()):
         yield

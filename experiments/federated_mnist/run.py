@@ -28,12 +28,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from tacita.accounting import LEVELS, ORDERS, BayesianAccountant, calibrate, epsilon_from_costs
-from tacita.accounting.levels import TOP, cost_table
+from tacita.accounting import NORM_LEVELS, ORDERS, BayesianAccountant, calibrate, epsilon_from_costs
+from tacita.accounting.levels import TOP
 from tacita.data import load
 from tacita.estimators import student
 from tacita.federated import Federation, FederationPlan, Local, federation_plan, splits
 from tacita.federated.labels import hidden_participation
+from tacita.papers import printed_cost_table, product_figure
 
 RESULTS = Path(__file__).parent / "results.jsonl"
 EACH = 600  # images a client holds
@@ -195,20 +196,15 @@ def protect_clients(setting: Setting) -> Row:
     """Train with privacy for clients, and say what it costs them by every account."""
     began, data, plan = time.process_time(), read(setting.data), planned(setting)
     made = federation(setting, data, plan)
-    fresh_each_round = {
-        name: BayesianAccountant(
-            sample_rate=plan.client_rate,
-            noise_multiplier=plan.noise_multiplier or 0.0,
-            composition=name,  # type: ignore[arg-type]
-            steps=plan.rounds,
-        )
-        for name in ("hoelder", "independent")
-    }
+    fresh_each_round = BayesianAccountant(
+        sample_rate=plan.client_rate,
+        noise_multiplier=plan.noise_multiplier or 0.0,
+        composition="hoelder",
+        steps=plan.rounds,
+    )
     curve = []
     for now in made:
-        norms = LEVELS[made.server.panels["training"].levels]
-        for accountant in fresh_each_round.values():
-            accountant.step(norms)
+        fresh_each_round.step(NORM_LEVELS[made.server.panels["training"].levels])
         if now.number % max(1, plan.rounds // 10) == 0 or now.number == plan.rounds:
             curve.append((now.number, data.accuracy(made.model)))
     row = {**about(setting, plan), "accuracy": data.accuracy(made.model), "curve": curve}
@@ -217,7 +213,7 @@ def protect_clients(setting: Setting) -> Row:
     return {**row, "cpu_minutes": round((time.process_time() - began) / 60, 1)}
 
 
-def client_figures(made: Federation, rounds: dict[str, BayesianAccountant], delta: float) -> Row:
+def client_figures(made: Federation, rounds: BayesianAccountant, delta: float) -> Row:
     """Return the worst case, the sound typical figures, and the papers' estimates, which are no bounds."""
     panel = made.server.panels["training"]
     panel.settle()
@@ -230,9 +226,9 @@ def client_figures(made: Federation, rounds: dict[str, BayesianAccountant], delt
         "at_the_bound": round(float(np.mean(panel.accountant.counts[:, TOP])) / made.server.taken, 3),
         "mean_norm": round(float(panel.mean_norms.mean()), 3),
         "band": typical(delta=delta).epsilon,
-        "hoelder_bernstein": rounds["hoelder"].guarantee(delta=delta, estimator="bernstein", notion="weak").epsilon,
+        "hoelder_bernstein": rounds.guarantee(delta=delta, estimator="bernstein", notion="weak").epsilon,
         "not_a_bound_student": typical(delta=delta, estimator="student").epsilon,
-        "not_a_bound_product": rounds["independent"].guarantee(delta=delta, estimator="student").epsilon,
+        "not_a_bound_product": product_figure(rounds, delta=delta).epsilon,
         "own_percentiles": {f"{p:g}": e for p, e in own.items()},
     }
 
@@ -338,8 +334,8 @@ class Papers:
         noise, clients = GROWTH_NOISE, made.plan.clients
         self._made, self._seen = made, dict.fromkeys(made.clients, 0)
         self._tables = (
-            cost_table(GROWTH_RATE, noise, ORDERS, True),
-            cost_table(GROWTH_RATE / clients, noise, ORDERS, True),
+            printed_cost_table(GROWTH_RATE, noise, ORDERS),
+            printed_cost_table(GROWTH_RATE / clients, noise, ORDERS),
         )
         self.parallel, self.sequential = np.zeros(len(ORDERS)), np.zeros(len(ORDERS))
 

@@ -99,7 +99,7 @@ def train_privately(model: nn.Module, records: tuple[Tensor, Tensor], epsilon: f
         target=(epsilon, delta),
         batch_size=len(records[1]),
         panel=0,
-        rng=0,
+        seed=0,
     ).run()
     return model
 

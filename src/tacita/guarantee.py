@@ -38,7 +38,7 @@ class Guarantee:
         kind: Whom it covers: `worst_case`, `bayesian`, `individual`, or `empirical_lower` (an attack).
         epsilon: The bound; may be infinite. Rounded to the safe side wherever it is printed.
         delta: The total failure probability the user asked for, estimator failures included.
-        method: How it was computed, such as `pld`, `rdp` or `moments`.
+        method: How it was computed, such as `pld`, `rdp` or `moments`; for people, and decided on by no code.
         neighbours: `add_remove` or `replace_one`. Mixing the two refuses.
         unit: What one neighbour step adds or removes; a record unless said otherwise.
         sampling: How records enter a step; `poisson` means each on its own, with a fixed probability.
@@ -52,6 +52,8 @@ class Guarantee:
         mechanism: Noise multiplier, sample rate, steps, as (name, value) pairs.
         assumptions: What must be true for the statement to hold.
         publishable: True only if no private data went into the figure.
+        is_bound: False for figures kept for comparison only (`tacita.papers`), which may lie below the truth. They
+            claim nothing, and are never publishable.
     """
 
     kind: Kind
@@ -70,9 +72,14 @@ class Guarantee:
     mechanism: tuple[tuple[str, float], ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     publishable: bool = False
+    is_bound: bool = True
 
     def __post_init__(self) -> None:
         _check.one_of("kind", self.kind, tuple(_WHO))
+        if self.is_bound and self.composition == "independent":
+            raise PrivacyError("Steps taken as independent give no bound: is_bound must be False.")
+        if self.publishable and not self.is_bound:
+            raise PrivacyError("A figure that is no bound is for comparison only and cannot be publishable.")
         _check.in_range("delta", self.delta, 0.0, 1.0)
         epsilon = _check.number("epsilon", self.epsilon)
         lowest = 0.0 if self.kind == "empirical_lower" else SMALLEST_EPSILON
@@ -113,6 +120,7 @@ class Guarantee:
             mechanism=(),
             assumptions=tuple(dict.fromkeys(self.assumptions + other.assumptions)),
             publishable=self.publishable and other.publishable,
+            is_bound=self.is_bound and other.is_bound,
         )
 
     def __str__(self) -> str:
@@ -133,11 +141,6 @@ class Guarantee:
         if "noise_multiplier" not in values:
             raise AttributeError("This guarantee is not about a single mechanism.")
         return values["noise_multiplier"]
-
-    @property
-    def is_bound(self) -> bool:
-        """False for figures kept for comparison only, which may lie below the truth."""
-        return self.composition != "independent"
 
     @property
     def claim(self) -> str:
@@ -198,6 +201,7 @@ class Guarantee:
             "attack_success": attack_success(self.epsilon, self.delta) if self.is_bound else None,
             "assumptions": [a.to_dict() for a in self.assumptions],
             "publishable": self.publishable,
+            "is_bound": self.is_bound,
             "sentence": str(self),
         }
 
@@ -207,7 +211,7 @@ class Guarantee:
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             raise ValueError(f"Not a guarantee of schema {SCHEMA}; those of older versions must be computed again.")
         names = ["kind", "delta", "method", "neighbours", "unit", "sampling", "scope", "notion", "estimator"]
-        names += ["composition", "model", "publishable"]
+        names += ["composition", "model", "publishable", "is_bound"]
         if not isinstance(data.get("assumptions"), list) or not isinstance(data.get("publishable"), bool):
             raise ValueError(
                 "This guarantee is damaged: its assumptions or its publishable mark are not what they were."
@@ -257,7 +261,8 @@ def group(guarantee: Guarantee, size: int) -> Guarantee:
         (1.0, 5.437)
     """
     k = _check.count("size", size)
-    if guarantee.scope == "reading" or guarantee.kind in ("individual", "empirical_lower"):
+    unsuited = guarantee.scope == "reading" or guarantee.kind in ("individual", "empirical_lower")
+    if unsuited or not guarantee.is_bound:
         raise PrivacyError(
             "Group privacy needs a guarantee that holds for every dataset and every record it covers, "
             f"got a {guarantee.kind} {guarantee.scope}."

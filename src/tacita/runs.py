@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacita import __version__
+from tacita._version import __version__
 from tacita.facts import RunFacts
 from tacita.label import Label
 from tacita.report.page import label_html

@@ -10,7 +10,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given
 from scipy.special import ndtr
 
-from tacita.accounting import LEVELS, level_of, record_curves, worst_curve
+from tacita.accounting import NORM_LEVELS, level_of, record_curves, worst_curve
 from tacita.accounting.curves import _log_mgf, _log_mgf_roundoff
 from tacita.accounting.levels import TOP
 from tacita.accounting.losses import LOST_PER_STEP, step_losses
@@ -18,7 +18,7 @@ from tacita.accounting.losses import LOST_PER_STEP, step_losses
 
 def counts_of(*rows):
     """Each row is {level index: steps}."""
-    counts = np.zeros((len(rows), len(LEVELS)), dtype=np.int64)
+    counts = np.zeros((len(rows), len(NORM_LEVELS)), dtype=np.int64)
     for i, row in enumerate(rows):
         for level, steps in row.items():
             counts[i, level] = steps
@@ -31,7 +31,7 @@ def composed(rate, sigma, row, *, pessimistic, interval):
     for level, steps in row.items():
         one = pld.from_gaussian_mechanism(
             sigma,
-            sensitivity=float(LEVELS[level]),
+            sensitivity=float(NORM_LEVELS[level]),
             value_discretization_interval=interval,
             sampling_prob=rate,
             pessimistic_estimate=pessimistic,
@@ -48,7 +48,7 @@ def gaussian_delta(epsilon, ratio):
 @pytest.mark.parametrize(("sigma", "steps"), [(1.0, 1), (5.0, 50), (50.0, 10_000), (0.5, 1)])
 @pytest.mark.parametrize("level", [TOP, 128])
 def test_without_sampling_the_gaussian_closed_form_is_met_from_above(sigma, steps, level):
-    ratio = float(LEVELS[level]) / sigma * math.sqrt(steps)
+    ratio = float(NORM_LEVELS[level]) / sigma * math.sqrt(steps)
     curves = record_curves(counts_of({level: steps}), sample_rate=1.0, noise_multiplier=sigma)
     grid = np.linspace(0.0, 4 * ratio + ratio**2 / 2, 25)
     exact = np.array([gaussian_delta(e, ratio) for e in grid])
@@ -186,8 +186,8 @@ def test_more_steps_or_larger_norms_never_cost_less(spent, rate):
 @given(st.floats(0.0, 1.0))
 def test_norms_are_rounded_up_to_the_next_level(norm):
     index = int(level_of(np.array([norm]))[0])
-    assert LEVELS[index] >= norm
-    assert index == 0 or LEVELS[index - 1] < norm
+    assert NORM_LEVELS[index] >= norm
+    assert index == 0 or NORM_LEVELS[index - 1] < norm
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_bad_counts_are_refused(counts):
 
 
 def test_levels_map_to_themselves():
-    assert (level_of(LEVELS) == np.arange(len(LEVELS))).all()
+    assert (level_of(NORM_LEVELS) == np.arange(len(NORM_LEVELS))).all()
 
 
 def test_deltas_fall_with_epsilon_and_invert(rng):
@@ -228,7 +228,7 @@ def test_deltas_fall_with_epsilon_and_invert(rng):
     ],
 )
 def test_curves_are_above_the_contour_integral_and_close(rate, sigma, row, epsilon, contour_delta):
-    exact = contour_delta(epsilon, rate, [(float(LEVELS[level]) / sigma, n) for level, n in row.items()])
+    exact = contour_delta(epsilon, rate, [(float(NORM_LEVELS[level]) / sigma, n) for level, n in row.items()])
     found = record_curves(counts_of(row), sample_rate=rate, noise_multiplier=sigma).delta(np.array([epsilon]))[0, 0]
     steps = sum(row.values())
     assert exact <= found <= exact * 1.06 + 4e-15 * steps
@@ -257,7 +257,7 @@ def test_losses_in_the_hundreds_and_thousands_are_kept(rate, sigma, delta):
 @pytest.mark.parametrize("delta", [1e-6, 1e-9, 1e-12])
 def test_tiny_losses_are_not_lost_to_cancellation(level, steps, sigma, delta):
     """Once, 1 - e^-interval was formed by subtraction, and small curves came out too low."""
-    ratio = float(LEVELS[level]) / sigma * math.sqrt(steps)
+    ratio = float(NORM_LEVELS[level]) / sigma * math.sqrt(steps)
     curves = record_curves(counts_of({level: steps}), sample_rate=1.0, noise_multiplier=sigma)
     found = float(curves.epsilon(delta)[0])
     assert gaussian_delta_exact(found, ratio) <= delta * (1 + 1e-9)
@@ -284,7 +284,7 @@ def test_tiny_norms_at_large_rates_need_no_huge_grid(rate, sigma, level):
 
 @pytest.mark.parametrize(("sigma", "level"), [(0.3, 16), (10.0, 64), (1.0, 64), (10.0, 200), (1000.0, TOP)])
 def test_a_million_steps_stay_tight(sigma, level):
-    ratio = float(LEVELS[level]) / sigma * 1000.0
+    ratio = float(NORM_LEVELS[level]) / sigma * 1000.0
     curves = record_curves(counts_of({level: 10**6}), sample_rate=1.0, noise_multiplier=sigma)
     found = float(curves.epsilon(1e-5)[0])
     assert gaussian_delta_exact(found, ratio) <= 1e-5
@@ -321,7 +321,7 @@ def check_random_runs(rng, contour_delta, repeats):
         epsilon = float(curves.epsilon(delta)[0])
         if epsilon < 1e-3:
             continue
-        parts = [(float(LEVELS[level]) / sigma, n) for level, n in row.items()]
+        parts = [(float(NORM_LEVELS[level]) / sigma, n) for level, n in row.items()]
         assert contour_delta(epsilon, rate, parts) <= delta * (1 + 1e-7), (rate, sigma, row, delta)
         assert contour_delta(epsilon / 1.005, rate, parts) > delta, (rate, sigma, row, delta)
 

@@ -9,11 +9,11 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given
 
 from tacita import PrivacyError, moments_budget, token_budget, worst_case
-from tacita.accounting import LEVELS, MomentsBudget, TokenBudget, admits
+from tacita.accounting import NORM_LEVELS, MomentsBudget, TokenBudget, admits
 from tacita.accounting.levels import TOP, cost_table
 
 MECHANISM = {"sample_rate": 0.01, "noise_multiplier": 1.0}
-QUARTER = 128  # LEVELS[128] == 0.25
+QUARTER = 128  # NORM_LEVELS[128] == 0.25
 
 
 def dense(level, steps, side):
@@ -60,7 +60,7 @@ def test_f19_an_adaptive_switch_exceeds_both_branches_and_our_claims_cover_it():
 
 def play(budget, choose, rounds, rng):
     """A record that picks its next level adversarially and takes part whenever the filter admits it."""
-    counts = np.zeros((1, len(LEVELS)), dtype=np.int64)
+    counts = np.zeros((1, len(NORM_LEVELS)), dtype=np.int64)
     for _ in range(rounds):
         level = np.array([choose(counts, rng)])
         if admits(budget, counts, level, **MECHANISM)[0]:
@@ -86,7 +86,7 @@ def test_f19_no_sequence_of_choices_passes_a_token_budget(choose, rng):
     counts = play(budget, choose, 150, rng)
     assert budget.within(counts, **MECHANISM).all()
     tokens = np.array(budget.tokens)
-    for level in range(1, len(LEVELS)):
+    for level in range(1, len(NORM_LEVELS)):
         assert counts[0, level:].sum() <= tokens[level:].sum()
     spent = TokenBudget(tuple(int(c) for c in counts[0]))
     epsilons = np.array([0.05, 0.2, 0.5])
@@ -119,7 +119,7 @@ def test_f19_ten_thousand_adversarial_sequences(rng):
 def test_any_exceeded_order_retires_a_record():
     table = cost_table(0.01, 1.0, (1, 32))
     generous_at_one = MomentsBudget((1, 32), (1e3, float(table[1, TOP])))
-    counts = np.zeros((1, len(LEVELS)), dtype=np.int64)
+    counts = np.zeros((1, len(NORM_LEVELS)), dtype=np.int64)
     counts[0, TOP] = 2
     assert not generous_at_one.within(counts, **MECHANISM)[0]
 
@@ -151,8 +151,8 @@ def test_tokens_have_no_strong_notion():
 
 def test_budgets_may_be_given_as_lists():
     assert MomentsBudget([1, 2], [1.0, 2.0]) == MomentsBudget((1, 2), (1.0, 2.0))
-    assert TokenBudget([0] * len(LEVELS)) == token_budget({})
-    assert MomentsBudget([1], [1.0]).within(np.zeros((1, len(LEVELS)), dtype=np.int64), **MECHANISM)[0]
+    assert TokenBudget([0] * len(NORM_LEVELS)) == token_budget({})
+    assert MomentsBudget([1], [1.0]).within(np.zeros((1, len(NORM_LEVELS)), dtype=np.int64), **MECHANISM)[0]
 
 
 @given(st.dictionaries(st.floats(0.0, 1.0), st.integers(0, 50), max_size=4))
@@ -160,8 +160,8 @@ def test_token_levels_are_rounded_up(tokens):
     budget = token_budget(tokens)
     assert sum(budget.tokens) == sum(tokens.values())
     for fraction, steps in tokens.items():
-        counts = np.zeros((1, len(LEVELS)), dtype=np.int64)
-        counts[0, np.searchsorted(LEVELS, fraction, side="left")] = steps
+        counts = np.zeros((1, len(NORM_LEVELS)), dtype=np.int64)
+        counts[0, np.searchsorted(NORM_LEVELS, fraction, side="left")] = steps
         assert budget.within(counts, **MECHANISM)[0]
 
 

@@ -224,7 +224,7 @@ def quiet_training(steps):
         steps=steps,
         noise_multiplier=1.0,
         panel=0,
-        rng=3,
+        seed=3,
     )
 
 

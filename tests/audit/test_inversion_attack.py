@@ -54,7 +54,7 @@ def train(model, records, *, steps=100, rate=0.5):
 
 def train_privately(model, records, epsilon):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    options = {"sample_rate": 1.0, "steps": 50, "batch_size": len(records[1]), "panel": 0, "rng": 0}
+    options = {"sample_rate": 1.0, "steps": 50, "batch_size": len(records[1]), "panel": 0, "seed": 0}
     PrivateTraining(
         model, functional.cross_entropy, records, optimizer=optimizer, target=(epsilon, 1e-4), **options
     ).run()

@@ -37,7 +37,7 @@ def train(digits, *, count=400, held=200, model=None, **settings):
     x, y = digits
     torch.manual_seed(1)
     model = model or default_model(x.shape[1:], 10)
-    settings = {"steps": 12, "noise_multiplier": 1.0, "panel": 40, "rng": 5, **settings}
+    settings = {"steps": 12, "noise_multiplier": 1.0, "panel": 40, "seed": 5, **settings}
     holdout = (x[count : count + held], y[count : count + held]) if held else None
     private = PrivateTraining(
         model,

@@ -37,7 +37,7 @@ def private(tmp_path_factory):
         noise_multiplier=1.0,
         panel=20,
         holdout=(images[120:], classes[120:]),
-        rng=1,
+        seed=1,
         run_dir=tmp_path_factory.mktemp("table") / "run",
     ).run()
 

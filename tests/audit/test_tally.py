@@ -7,7 +7,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
-from tacita.accounting import LEVELS
+from tacita.accounting import NORM_LEVELS
 from tacita.audit.tally import Family, Tally, step_evidence
 
 
@@ -37,7 +37,7 @@ def test_evidence_is_the_log_likelihood_ratio(rng):
 @pytest.mark.parametrize(("rate", "sigma"), [(1.0, 2.0), (0.25, 0.8)])
 def test_allowed_share_is_that_of_the_best_guess(rate, sigma):
     """One step: the distance of the mixture is q (2 Φ(1/2σ) - 1) in closed form."""
-    counts = np.zeros((1, len(LEVELS)), dtype=np.int64)
+    counts = np.zeros((1, len(NORM_LEVELS)), dtype=np.int64)
     counts[0, -1] = 1
     distance = Family(counts, [1.0], rate).distance(sigma)
     exact = rate * (2 * norm.cdf(1 / (2 * sigma)) - 1)

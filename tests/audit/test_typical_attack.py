@@ -37,7 +37,7 @@ def make(digits, **settings):
             noise_multiplier=0.7,
             holdout=records,
             panel=len(records[-1]),
-            rng=9,
+            seed=9,
             **settings,
         )
 

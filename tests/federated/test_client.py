@@ -12,7 +12,7 @@ from torch import nn
 
 import tacita
 from tacita._check import PrivacyError
-from tacita.accounting import LEVELS
+from tacita.accounting import NORM_LEVELS
 from tacita.federated import Client, Local, Task, federation_plan, summed
 from tacita.federated.client import Part, clipped, epsilon_levels, norm_of, with_noise
 from tacita.training import private_gradient
@@ -331,7 +331,7 @@ def test_counts_of_norms_are_those_of_the_round_rounded_up(level, panel):
         sums = [np.array([_clipped_sum(c, parameters)]) / 12 for c in clients]
         norms = np.minimum(np.concatenate(sums) / 0.4, 1.0)
     assert counts.sum() == len(norms)
-    told = np.sort(np.repeat(LEVELS, counts))
+    told = np.sort(np.repeat(NORM_LEVELS, counts))
     assert (told >= np.sort(norms) - 1e-5).all()
     assert told == pytest.approx(np.sort(norms), abs=0.01)
 
@@ -358,7 +358,7 @@ def test_followed_records_of_a_small_client_are_all_of_them():
     one, other = (make_client(make_plan("parallel"), blobs(40), panel=9).account.followed for _ in range(2))
     assert one.tolist() == other.tolist()
     assert len(set(one)) == 9
-    assert tacita.accounting.level_of(np.array([1.0]))[0] == len(LEVELS) - 1
+    assert tacita.accounting.level_of(np.array([1.0]))[0] == len(NORM_LEVELS) - 1
 
 
 # Records that are read one by one.

@@ -11,7 +11,7 @@ from scipy.stats import binom, binomtest, chi2, chisquare, kstest, norm
 
 import tacita.federated.plan as plan_module
 from tacita._check import PrivacyError
-from tacita.accounting import LEVELS, ORDERS
+from tacita.accounting import NORM_LEVELS, ORDERS
 from tacita.accounting.levels import TOP, cost_table
 from tacita.facts import RunFacts
 from tacita.federated import Exchange, Server, federation_plan, masker
@@ -383,7 +383,7 @@ def test_followed_clients_that_do_not_answer_are_charged_at_the_clip_bound():
     counts = server.panels["training"].accountant.counts
     assert counts[:, -1].tolist() == [0, 1, 2, 2, 2]
     level = int(np.flatnonzero(counts[0])[0])
-    assert LEVELS[level - 1] < math.sqrt(8) * 0.05 <= LEVELS[level]
+    assert NORM_LEVELS[level - 1] < math.sqrt(8) * 0.05 <= NORM_LEVELS[level]
     assert counts[1, 0] == 1
 
 
@@ -405,7 +405,7 @@ def told(server, now, messages, *, followed=1):
 
 
 def counts_at(norm, number=1):
-    return np.bincount([int(np.flatnonzero(norm <= LEVELS)[0])] * number, minlength=len(LEVELS)).astype(float)
+    return np.bincount([int(np.flatnonzero(norm <= NORM_LEVELS)[0])] * number, minlength=len(NORM_LEVELS)).astype(float)
 
 
 def one_round(level="joint", **settings):
@@ -417,7 +417,7 @@ def one_round(level="joint", **settings):
 
 def cost_of(server):
     """What the round was charged, at the clip bound or by what was told: the mean moment of order 1."""
-    ((_, histogram),) = server.norms._histograms
+    ((_, histogram),) = server.norms.history.histograms
     table = cost_table(server.norms.sample_rate, server.norms.noise_multiplier, ORDERS)
     return float(histogram @ np.exp(table[0])) / histogram.sum(), float(np.exp(table[0, TOP]))
 
@@ -431,17 +431,17 @@ def test_b14_honest_counts_are_taken_as_they_are():
 
 
 LIES = {
-    "nothing at all": lambda n, side, keys: side.sum_message(np.zeros(len(LEVELS)), keys),
+    "nothing at all": lambda n, side, keys: side.sum_message(np.zeros(len(NORM_LEVELS)), keys),
     "two clients in one": lambda n, side, keys: side.sum_message(counts_at(0.1, 2), keys),
     "1e9 of them": lambda n, side, keys: side.sum_message(counts_at(0.1) * 1e5, keys),
     "minus one": lambda n, side, keys: side.sum_message(counts_at(0.1), keys) - np.uint64(2**32),
     "wrong length": lambda n, side, keys: side.sum_message(np.zeros(5), keys),
-    "whole numbers": lambda n, side, keys: np.zeros(len(LEVELS), dtype=np.int64),
-    "real numbers": lambda n, side, keys: np.full(len(LEVELS), math.nan),
+    "whole numbers": lambda n, side, keys: np.zeros(len(NORM_LEVELS), dtype=np.int64),
+    "real numbers": lambda n, side, keys: np.full(len(NORM_LEVELS), math.nan),
     "no numbers": lambda n, side, keys: "1",
     "nothing": lambda n, side, keys: None,
     "ragged": lambda n, side, keys: [[1], [1, 2]],
-    "random words": lambda n, side, keys: np.full(len(LEVELS), 12345678901234567, dtype=np.uint64),
+    "random words": lambda n, side, keys: np.full(len(NORM_LEVELS), 12345678901234567, dtype=np.uint64),
 }
 
 
@@ -472,7 +472,7 @@ def test_b14_those_who_do_not_tell_are_counted_at_the_clip_bound():
         return {n: sides[n].sum_message(counts_at(0.25), public) for n in public}
 
     server.hear_norms(now, Exchange(keys, costs))
-    ((_, histogram),) = server.norms._histograms
+    ((_, histogram),) = server.norms.history.histograms
     assert histogram[-1] == 2
     assert histogram.sum() == 5
 
@@ -607,7 +607,7 @@ def test_a_used_up_budget_of_either_unit_ends_the_run_and_charges_nothing_twice(
     again = Server(plan, LIKE, ledger=server.ledgers[0], record_ledger=record, identity=server.identity, rng=None)
     again.restore(tensors, document, resume=True)
     assert (again.taken, again.lost) == (1, 0)  # the round that one ledger alone knows was not begun
-    record.set_budget(1e3, 1e-5, raise_it=True)
+    record.set_budget(1e3, 1e-5, allow_increase=True)
     assert again.begin("abc").number == 2
     again.finish({})
     assert [ledger.charged(again.identity) for ledger in again.ledgers] == [2, 2]

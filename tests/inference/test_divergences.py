@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from tacita.inference.divergences import Box, Gaussians, renyi_divergences, subsampled_costs, worst_divergences
+from tacita.inference.divergences import Box, Gaussians, renyi_divergences, worst_divergences
 from tacita.mechanisms import diagonal_gaussian_renyi, gaussian_renyi, sampled_gaussian_cost, subsampled_cost
+from tacita.mechanisms import subsampled_gaussian_costs as subsampled_costs
 
 
 def one(mean, scale):

@@ -12,16 +12,10 @@ from scipy.stats import norm
 
 from tacita import PrivacyError
 from tacita.guarantee import Guarantee
-from tacita.inference.divergences import Box, Gaussians, subsampled_costs
-from tacita.inference.final_samples import (
-    ONE_STEP_ORDERS,
-    ORDERS,
-    box_guarantee,
-    final_samples_cost,
-    one_step_figure,
-    pair_costs,
-    pair_deltas,
-)
+from tacita.inference.divergences import Box, Gaussians
+from tacita.inference.final_samples import ORDERS, box_guarantee, final_samples_cost, pair_costs, pair_deltas
+from tacita.mechanisms import subsampled_gaussian_costs as subsampled_costs
+from tacita.papers import ONE_STEP_ORDERS, one_step_figure
 
 DELTA = 1e-5
 

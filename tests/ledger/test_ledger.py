@@ -160,9 +160,9 @@ def test_a_refused_charge_writes_nothing_and_a_smaller_one_still_fits(ledger):
 def test_the_budget_is_raised_only_when_asked(ledger):
     ledger.set_budget(1.5, 1e-6)
     for epsilon, delta in ((1.6, 1e-6), (1.5, 1e-5), (1.0, 1e-5)):
-        with pytest.raises(PrivacyError, match="pass raise_it=True"):
+        with pytest.raises(PrivacyError, match="pass allow_increase=True"):
             ledger.set_budget(epsilon, delta)
-    ledger.set_budget(3.0, 1e-5, raise_it=True)
+    ledger.set_budget(3.0, 1e-5, allow_increase=True)
     ledger.release("x", costs=COSTS, description="")
     ledger.set_budget(0.1, 1e-5)
     with pytest.raises(BudgetExceeded):
@@ -286,3 +286,10 @@ def test_a_ledger_of_other_orders_is_refused(tmp_path, monkeypatch):
 def test_the_ledger_does_not_load_torch():
     code = "import sys, tacita.ledger; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_old_arguments_are_refused_with_the_new_name():
+    with Ledger.create(":memory:", epsilon=1.0, delta=1e-5) as ledger:
+        with pytest.raises(TypeError, match="raise_it is called allow_increase now"):
+            ledger.set_budget(2.0, 1e-5, raise_it=True)
+        assert ledger.budget == (1.0, 1e-5)

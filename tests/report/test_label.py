@@ -130,3 +130,12 @@ def test_public_keeps_nothing_of_the_readings_unless_named(make_label):
         label.public(["recall"])
     with pytest.raises(ValueError, match="none were recorded"):
         label.public().public(["accuracy"])
+
+
+def test_a_figure_that_is_no_bound_is_never_the_headline(make_label, make_guarantee):
+    label = make_label("x")
+    comparison = make_guarantee("x", publishable=False, is_bound=False)
+    with pytest.raises(PrivacyError, match="publishable"):
+        replace(label, worst=comparison)
+    with pytest.raises(PrivacyError, match="publishable"):
+        replace(label, comparisons=(comparison,))

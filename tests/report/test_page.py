@@ -109,7 +109,7 @@ def test_every_figure_is_rounded_to_the_safe_side(rng):
 
 def test_what_is_not_an_upper_bound_claims_no_attack_success(make_label, make_guarantee):
     label = plain(make_label("x"))
-    comparison = make_guarantee("x", kind="bayesian", composition="independent", publishable=False)
+    comparison = make_guarantee("x", kind="bayesian", composition="independent", publishable=False, is_bound=False)
     attack = make_guarantee("x", kind="empirical_lower", epsilon=0.4999, publishable=False)
     owner = replace(label, readings=Readings(typical=(comparison, attack)))
     card = wording.cards(owner)[1]

@@ -74,7 +74,7 @@ def client_label():
 
 def joint_label():
     label = client_label()
-    records = typical("record", 0.05), typical("record", 0.04, composition="independent")
+    records = typical("record", 0.05), typical("record", 0.04, composition="independent", is_bound=False)
     beside = worst("record", 0.07), worst("client", 1.3), replace(worst("record", 0.06), method="rdp")
     return replace(
         label, comparisons=beside, readings=replace(label.readings, typical=(*label.readings.typical, *records))

@@ -168,7 +168,7 @@ def critics_step(present, *, size, actual, rate):
         noise_multiplier=actual,
         batch_size=1.0,
         panel=0,
-        rng=7,
+        seed=7,
     )
 
 

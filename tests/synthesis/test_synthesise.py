@@ -210,7 +210,7 @@ def test_a_budget_that_pays_for_the_annotator_alone_is_refused_before_anything_i
         assert len(str(caught.value).splitlines()) == 1
         assert ledger.spent() is None
         assert not ledger.runs()  # so its seed is not used up either
-        ledger.set_budget(1.001 * cost, 1e-5, raise_it=True)
+        ledger.set_budget(1.001 * cost, 1e-5, allow_increase=True)
         assert run(tmp_path / "paid", **asked, ledger=str(shared)).worst.epsilon <= cost
         assert ledger.spent().epsilon == pytest.approx(cost, rel=1e-9)
         with pytest.raises(ValueError, match="budget"):

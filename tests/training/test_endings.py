@@ -63,7 +63,7 @@ def test_f21_a_data_dependent_break_leaves_equal_public_pages(blobs, tmp_path, s
         model = nn.Linear(4, 2)
         nn.init.zeros_(model.bias)
         model.weight.data = torch.tensor([[-1.0] * 4, [1.0] * 4])  # the odd record's class is 0: its loss is huge
-        private = train(data, model=model, run_dir=tmp_path / str(number), name="the same", steps=60, rng=seed)
+        private = train(data, model=model, run_dir=tmp_path / str(number), name="the same", steps=60, seed=seed)
         for step in private:
             if step.loss > 50:
                 break
@@ -191,7 +191,7 @@ def test_f21_a_budget_that_was_set_or_raised_later_promises_no_more_than_it_held
     raised = take(train(blobs, ledger=tmp_path / "raised.sqlite", steps=300, panel=0), 5)
     assert raised.label().worst.epsilon == 4.0
     with Ledger.open(tmp_path / "raised.sqlite") as ledger:
-        ledger.set_budget(6.0, 1e-5, raise_it=True)
+        ledger.set_budget(6.0, 1e-5, allow_increase=True)
         ledger.set_budget(5.0, 1e-5)
     assert raised.label().worst.epsilon == 4.0  # nothing was released under the raised budget yet
     assert raised.run().label().worst.epsilon == worst(300)
@@ -234,7 +234,7 @@ def test_f23_neighbours_in_size_get_the_same_page_and_the_same_errors(blobs, tmp
     pages, errors = set(), []
     for size in (300, 299, 203, 202, 31):
         data = (x[:size], y[:size])
-        private = train(data, run_dir=tmp_path / str(size), name="the same", steps=3, rng=size)
+        private = train(data, run_dir=tmp_path / str(size), name="the same", steps=3, seed=size)
         private.run().label()
         pages.add((tmp_path / str(size) / "label.html").read_text())
         with pytest.raises(ValueError, match="Declare batch_size") as error:

@@ -63,7 +63,7 @@ def noises(steps, **settings):
 
 @pytest.mark.stat
 def test_the_noise_is_gaussian_with_the_planned_scale():
-    noise, _ = noises(30, clip_norm=0.5, noise_multiplier=3.0, rng=5)
+    noise, _ = noises(30, clip_norm=0.5, noise_multiplier=3.0, seed=5)
     values = noise.ravel()[:20_000]
     assert kstest(values, norm(scale=1.5).cdf).pvalue > FALSE_ALARM
     assert kstest(values, norm(scale=1.65).cdf).pvalue < FALSE_ALARM  # sees an error of 10%
@@ -71,7 +71,7 @@ def test_the_noise_is_gaussian_with_the_planned_scale():
 
 @pytest.mark.stat
 def test_f6_noise_is_never_reused():
-    noise, _ = noises(60, rng=6)
+    noise, _ = noises(60, seed=6)
     steps, size = noise.shape
     for lag in range(1, 6):
         products = (noise[lag:] * noise[:-lag]).sum() / (noise**2).sum()
@@ -114,7 +114,7 @@ def test_f7_records_enter_by_independent_coins():
 
 def test_the_loop_uses_that_sampler(blobs):
     """Bounds seen by the step are those of independent coins: batch sizes vary as they should."""
-    private = train(blobs, steps=200, panel=0, rng=3)
+    private = train(blobs, steps=200, panel=0, seed=3)
     sizes = []
     original = private._mechanism.records.marked
     private._mechanism.records.marked = lambda indices: (sizes.append(len(indices)), original(indices))[1]
@@ -126,7 +126,7 @@ def test_the_loop_uses_that_sampler(blobs):
 def test_f11_empty_batches_are_noised_and_charged():
     model = Noise(50)
     x = (torch.zeros(30, 1), torch.zeros(30, dtype=torch.long))
-    private = train(x, model, sample_rate=1 / 30, batch_size=1, steps=150, panel=4, rng=1)
+    private = train(x, model, sample_rate=1 / 30, batch_size=1, steps=150, panel=4, seed=1)
     last, moved = model.w.detach().clone(), 0
     for step in private:
         moved += not torch.equal(last, model.w)
@@ -160,12 +160,12 @@ def test_f12_sizes_are_declared(blobs):
 
 def test_f4_a_chosen_seed_is_stamped_and_f5_refused_a_second_time(blobs, tmp_path):
     book = tmp_path / "budget.sqlite"
-    first = train(blobs, rng=7, ledger=book)
+    first = train(blobs, seed=7, ledger=book)
     label = first.run().label()
     assert any("not secure" in c.text and c.state == "warning" for c in label.checks)
     with pytest.raises(PrivacyError, match="seed"):
-        train(blobs, rng=7, ledger=book)
-    train(blobs, rng=8, ledger=book)
+        train(blobs, seed=7, ledger=book)
+    train(blobs, seed=8, ledger=book)
     assert not any("not secure" in c.text for c in train(blobs).run().label().checks)
 
 
@@ -190,7 +190,7 @@ def test_f9_a_spoiled_record_leaves_no_trace(blobs):
     for data in (bad, x):
         torch.manual_seed(0)
         model = nn.Linear(4, 2)
-        private = train((data, y), model, rng=4, panel=0, batch_size=30)
+        private = train((data, y), model, seed=4, panel=0, batch_size=30)
         if data is x:
             original = private._bounds
             private._bounds = lambda s, original=original: np.where(s == 17, 0.0, original(s))
@@ -265,7 +265,7 @@ def test_individual_bounds_are_enforced_for_every_record(blobs):
     """Each record's contribution at every step stays within the level it was charged for."""
     x, y = blobs
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-    private = train((x, y), model, lr=2.0, individual_every=5, steps=20, rng=2)
+    private = train((x, y), model, lr=2.0, individual_every=5, steps=20, seed=2)
     seen = []
     clipped = private._clipped
 
@@ -276,7 +276,7 @@ def test_individual_bounds_are_enforced_for_every_record(blobs):
 
     private._clipped = watched
     private.run()
-    levels = tacita.accounting.LEVELS
+    levels = tacita.accounting.NORM_LEVELS
     for sample, norms, own in seen:
         assert (norms <= private.plan.clip_norm * levels[own[sample]] * (1 + 1e-6)).all()
     counts = private.accountants["training"].counts
@@ -342,7 +342,7 @@ def test_f3_steps_files_and_lines_do_not_depend_on_the_data(blobs, tmp_path):
             data[0][0] = float("nan")
         where = tmp_path / str(i)
         torch.manual_seed(0)
-        private = train(data, run_dir=where, name="same", rng=i, batch_size=30, individual_every=3, steps=12)
+        private = train(data, run_dir=where, name="same", seed=i, batch_size=30, individual_every=3, steps=12)
         private.run().label()
         lines = len((where / "metrics.jsonl").read_text().splitlines())
         files = tuple(sorted(str(p.relative_to(where)) for p in where.rglob("*")))
@@ -537,7 +537,8 @@ def test_regression_and_training_really_learns(blobs):
         ({"sample_rate": 1.2}, "not a probability"),
         ({"steps": 0}, "steps must be a whole number"),
         ({"noise_multiplier": 0.0}, "noise_multiplier must be in"),
-        ({"rng": "seven"}, "rng must be a whole number"),
+        ({"seed": "seven"}, "seed must be a whole number"),
+        ({"rng": 7}, "rng is called seed now"),
         ({"panel": -1}, "panel must be a whole number"),
         ({"optimizer": torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1)}, "not the model's"),
         ({"model": nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))}, "BatchNorm1d at '1' mixes records"),
@@ -642,7 +643,7 @@ def test_an_interrupted_run_goes_on_with_the_same_guarantee(blobs, tmp_path):
 
 def test_l7_a_resumed_run_never_repeats_its_noise(blobs, tmp_path):
     """Resumed twice, after a seeded start: all noise differs, and the ledger knows every stream."""
-    private, _ = start(tmp_path / "run", blobs, rng=3, panel=0)
+    private, _ = start(tmp_path / "run", blobs, seed=3, panel=0)
     for step in private:
         if step.number == 5:
             break
@@ -744,7 +745,7 @@ def test_when_a_run_fails_is_not_on_its_public_label(blobs, tmp_path):
             name="same",
             steps=60,
             panel=0,
-            rng=seed,
+            seed=seed,
         )
         with pytest.raises(RuntimeError, match="gone"):
             private.run()
@@ -768,7 +769,7 @@ def test_f3_a_record_on_which_the_loss_raises_stops_nothing(blobs, tmp_path, bro
         else:
             x[broken] = torch.nan
         torch.manual_seed(0)
-        private = train((x, y), run_dir=tmp_path / change, name="same", individual_every=10, steps=30, rng=1)
+        private = train((x, y), run_dir=tmp_path / change, name="same", individual_every=10, steps=30, seed=1)
         private.run()
         models.append(torch.cat([p.detach().flatten() for p in private.model.parameters()]))
         pages.add(private.label().public().html())

@@ -118,7 +118,7 @@ def test_a_seeded_run_with_dropout_can_be_repeated():
         torch.manual_seed(7)
         model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
         torch.manual_seed(script)
-        train((x, torch.zeros(60, 1)), model, total, batch_size=6, nominal_size=60, steps=3, rng=5, panel=4).run()
+        train((x, torch.zeros(60, 1)), model, total, batch_size=6, nominal_size=60, steps=3, seed=5, panel=4).run()
         weights.append(model[0].weight.detach().clone())
     assert torch.equal(*weights)
 

@@ -81,7 +81,7 @@ def train(data, model=None, **settings):
     torch.manual_seed(0)
     model = nn.Linear(4, 2) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    given = {"sample_rate": 0.1, "batch_size": 30, "steps": 6, "noise_multiplier": 1.0, "rng": 1, **settings}
+    given = {"sample_rate": 0.1, "batch_size": 30, "steps": 6, "noise_multiplier": 1.0, "seed": 1, **settings}
     return PrivateTraining(model, loss_fn, data, optimizer=optimizer, **given)
 
 

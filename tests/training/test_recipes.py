@@ -104,7 +104,7 @@ def test_train_from_a_table_label_it_and_share_a_ledger(folder, tacita):
     wrong = tacita(folder, "ledger", "budget", "budget.sqlite", "--epsilon", "40", "--delta", "1e-5", code=2)
     assert wrong.err.count("\n") == 1
     assert "pass --raise" in wrong.err
-    assert "raise_it" not in wrong.err
+    assert "allow_increase" not in wrong.err
     again = tacita(folder, "train", "--resume", str(run))
     (line,) = again.err.splitlines()
     assert "is finished" in line

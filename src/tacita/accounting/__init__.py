@@ -17,7 +17,7 @@ from tacita.accounting.filters import token_profile as token_profile
 from tacita.accounting.gaussian import calibrate_gaussian as calibrate_gaussian
 from tacita.accounting.gaussian import gaussian_release as gaussian_release
 from tacita.accounting.gaussian import participation_bound as participation_bound
-from tacita.accounting.levels import LEVELS as LEVELS
+from tacita.accounting.levels import NORM_LEVELS as NORM_LEVELS
 from tacita.accounting.levels import ORDERS as ORDERS
 from tacita.accounting.levels import level_of as level_of
 from tacita.accounting.worst import calibrate as calibrate

@@ -30,6 +30,15 @@ NOTIONS = ("strong", "weak")
 def epsilon_from_costs(costs: Floats, orders: Sequence[float], *, delta: float, notion: str) -> Floats:
     """Return the smallest ε over the orders; `costs` has shape (..., orders).
 
+    Args:
+        costs: Log moments A_λ, shape (..., orders).
+        orders: The λ of the last axis.
+        delta: δ in (0, 1).
+        notion: `strong` or `weak`.
+
+    Returns:
+        Shape (...).
+
     Examples:
         >>> float(epsilon_from_costs(np.array([1.0]), [2], delta=np.exp(-3.0), notion="strong"))
         2.0
@@ -38,14 +47,34 @@ def epsilon_from_costs(costs: Floats, orders: Sequence[float], *, delta: float, 
 
 
 def epsilon_by_order(costs: Floats, orders: Sequence[float], *, delta: float, notion: str) -> Floats:
-    """Return the ε that each order gives; `costs` has shape (..., orders)."""
+    """Return the ε that each order gives; `costs` has shape (..., orders).
+
+    Args:
+        costs: Log moments A_λ, shape (..., orders).
+        orders: The λ of the last axis.
+        delta: δ in (0, 1).
+        notion: `strong` or `weak`.
+
+    Returns:
+        The shape of `costs`.
+    """
     lam = np.asarray(orders, dtype=np.float64)
     bound = (costs + _log_factor(lam, notion) - np.log(_check.probability("delta", delta))) / lam
     return np.asarray(np.maximum(bound, 0.0))
 
 
 def delta_from_costs(costs: Floats, orders: Sequence[float], *, epsilon: float, notion: str) -> Floats:
-    """Return the smallest δ over the orders, at most 1; `costs` has shape (..., orders)."""
+    """Return the smallest δ over the orders, at most 1; `costs` has shape (..., orders).
+
+    Args:
+        costs: Log moments A_λ, shape (..., orders).
+        orders: The λ of the last axis.
+        epsilon: ε.
+        notion: `strong` or `weak`.
+
+    Returns:
+        Shape (...).
+    """
     lam = np.asarray(orders, dtype=np.float64)
     exponent = costs + _log_factor(lam, notion) - lam * epsilon
     return np.asarray(np.exp(np.minimum(exponent.min(axis=-1), 0.0)))

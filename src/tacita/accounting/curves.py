@@ -24,7 +24,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import lfilter
 
 from tacita import _check
-from tacita.accounting.levels import LEVELS, TOP
+from tacita.accounting.levels import NORM_LEVELS, TOP
 from tacita.accounting.losses import LOST_PER_STEP, StepLoss, largest_loss, loss_spread, step_losses
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
     """Return the privacy curves of records with the given steps at each level.
 
     Args:
-        counts: Shape (m, len(LEVELS)); row x says how many steps record x spent at each level.
+        counts: Shape (m, len(NORM_LEVELS)); row x says how many steps record x spent at each level.
         sample_rate: q.
         noise_multiplier: σ.
 
@@ -82,18 +82,18 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
     """
     sample_rate = _check.rate("sample_rate", sample_rate)
     noise_multiplier = _check.in_range("noise_multiplier", noise_multiplier, 1e-6, 1e9)
-    if np.ndim(counts) != 2 or np.shape(counts)[1] != len(LEVELS) or np.min(counts, initial=0) < 0:
-        raise ValueError(f"counts must be non-negative, of shape (m, {len(LEVELS)}), got {np.shape(counts)}.")
-    spread = loss_spread(sample_rate, LEVELS / noise_multiplier) * (LEVELS > 0.0)
+    if np.ndim(counts) != 2 or np.shape(counts)[1] != len(NORM_LEVELS) or np.min(counts, initial=0) < 0:
+        raise ValueError(f"counts must be non-negative, of shape (m, {len(NORM_LEVELS)}), got {np.shape(counts)}.")
+    spread = loss_spread(sample_rate, NORM_LEVELS / noise_multiplier) * (NORM_LEVELS > 0.0)
     distinct, back = _distinct_rows(counts)
     width = np.sqrt(distinct @ spread**2)
     groups = []
     for rows in _alike(width):
-        used = np.flatnonzero(distinct[rows].any(axis=0) & (LEVELS > 0.0))
+        used = np.flatnonzero(distinct[rows].any(axis=0) & (NORM_LEVELS > 0.0))
         group_counts = np.ascontiguousarray(distinct[np.ix_(rows, used)], dtype=np.float64)
         epsilons, deltas = _group_curves(
             group_counts,
-            LEVELS[used] / noise_multiplier,
+            NORM_LEVELS[used] / noise_multiplier,
             sample_rate,
             (float(width[rows].min()), float(width[rows].max())),
         )
@@ -106,8 +106,17 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
 
 @lru_cache(maxsize=8)
 def worst_curve(steps: int, *, sample_rate: float, noise_multiplier: float) -> RecordCurves:
-    """Return the curve of one record that is at the clip bound in every step."""
-    counts = np.zeros((1, len(LEVELS)), dtype=np.int64)
+    """Return the curve of one record that is at the clip bound in every step.
+
+    Args:
+        steps: How many steps.
+        sample_rate: q, the chance in (0, 1] with which each record enters a step.
+        noise_multiplier: σ; noise standard deviation over the clip norm.
+
+    Returns:
+        The curve of one record.
+    """
+    counts = np.zeros((1, len(NORM_LEVELS)), dtype=np.int64)
     counts[0, TOP] = steps
     return record_curves(counts, sample_rate=sample_rate, noise_multiplier=noise_multiplier)
 

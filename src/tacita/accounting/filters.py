@@ -17,7 +17,7 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting.conversion import epsilon_from_costs
 from tacita.accounting.curves import RecordCurves, record_curves
-from tacita.accounting.levels import LEVELS, ORDERS, TOP, cost_table, level_of
+from tacita.accounting.levels import NORM_LEVELS, ORDERS, TOP, cost_table, level_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,12 +48,31 @@ class MomentsBudget:
             _check.in_range("cost", cost, 0.0, 1e12)
 
     def within(self, counts: Counts, *, sample_rate: float, noise_multiplier: float) -> NDArray[np.bool_]:
-        """Return which records have not passed the budget. Comparison is exact to one part in 1e12."""
+        """Return which records have not passed the budget. Comparison is exact to one part in 1e12.
+
+        Args:
+            counts: Each record's steps, shape (records, levels).
+            sample_rate: q, the chance in (0, 1] with which each record enters a step.
+            noise_multiplier: σ; noise standard deviation over the clip norm.
+
+        Returns:
+            Shape (records,).
+        """
         costs = counts @ cost_table(sample_rate, noise_multiplier, self.orders).T
         return np.asarray((costs <= np.array(self.costs) * (1.0 + 1e-12)).all(axis=1))
 
     def epsilon(self, delta: float, *, sample_rate: float, noise_multiplier: float, notion: str = "weak") -> float:
-        """Return the ε that a record within the budget has at `delta`."""
+        """Return the ε that a record within the budget has at `delta`.
+
+        Args:
+            delta: δ in (0, 1).
+            sample_rate: Not needed: the costs are declared.
+            noise_multiplier: Not needed.
+            notion: `strong` or `weak`.
+
+        Returns:
+            ε.
+        """
         return float(epsilon_from_costs(np.array(self.costs), self.orders, delta=delta, notion=notion))
 
 
@@ -65,17 +84,28 @@ class TokenBudget:
     at that level or above. The claim is the curve of all tokens spent, whatever the order.
     """
 
-    tokens: tuple[int, ...]  # one for each of LEVELS
+    tokens: tuple[int, ...]  # one for each of NORM_LEVELS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", tuple(self.tokens))
-        if len(self.tokens) != len(LEVELS):
-            raise ValueError(f"tokens must have one entry for each of {len(LEVELS)} levels, got {len(self.tokens)}.")
+        if len(self.tokens) != len(NORM_LEVELS):
+            raise ValueError(
+                f"tokens must have one entry for each of {len(NORM_LEVELS)} levels, got {len(self.tokens)}."
+            )
         for number in self.tokens:
             _check.count("tokens", number, low=0)
 
     def within(self, counts: Counts, *, sample_rate: float = 1.0, noise_multiplier: float = 1.0) -> NDArray[np.bool_]:
-        """Return which records have not passed the budget (the mechanism does not matter for that)."""
+        """Return which records have not passed the budget (the mechanism does not matter for that).
+
+        Args:
+            counts: Each record's steps, shape (records, levels).
+            sample_rate: Not needed.
+            noise_multiplier: Not needed.
+
+        Returns:
+            Shape (records,).
+        """
         used = np.cumsum(counts[:, :0:-1], axis=1)
         allowed = np.cumsum(np.array(self.tokens)[:0:-1])
         return np.asarray((used <= allowed).all(axis=1))
@@ -87,7 +117,17 @@ class TokenBudget:
         )
 
     def epsilon(self, delta: float, *, sample_rate: float, noise_multiplier: float, notion: str = "weak") -> float:
-        """Return the ε that a record within the budget has at `delta`. Weak notion only."""
+        """Return the ε that a record within the budget has at `delta`. Weak notion only.
+
+        Args:
+            delta: δ in (0, 1).
+            sample_rate: q, the chance in (0, 1] with which each record enters a step.
+            noise_multiplier: σ; noise standard deviation over the clip norm.
+            notion: `weak`; the strong one is refused.
+
+        Returns:
+            ε.
+        """
         if notion != "weak":
             raise PrivacyError(
                 "A token budget bounds the hockey-stick divergence (notion='weak'); for the strong notion "
@@ -101,7 +141,17 @@ Budget = MomentsBudget | TokenBudget
 
 
 def moments_budget(*, steps: int, sample_rate: float, noise_multiplier: float, level: float = 1.0) -> MomentsBudget:
-    """Return the whole moments curve of `steps` steps at a fraction `level` of the clip norm."""
+    """Return the whole moments curve of `steps` steps at a fraction `level` of the clip norm.
+
+    Args:
+        steps: How many steps.
+        sample_rate: q, the chance in (0, 1] with which each record enters a step.
+        noise_multiplier: σ; noise standard deviation over the clip norm.
+        level: The norm, as a fraction of the clip norm; rounded up to a norm level.
+
+    Returns:
+        The budget, at all declared orders.
+    """
     table = cost_table(sample_rate, noise_multiplier, ORDERS)
     index = int(level_of(_check.norms("level", np.array([level])))[0])
     return MomentsBudget(ORDERS, tuple(float(c) for c in _check.count("steps", steps) * table[:, index]))
@@ -116,7 +166,7 @@ def token_budget(tokens: Mapping[float, int]) -> TokenBudget:
     """
     if not isinstance(tokens, Mapping):
         raise TypeError(f"tokens must map fractions of the clip norm to steps, got {type(tokens).__name__}.")
-    counts = np.zeros(len(LEVELS), dtype=np.int64)
+    counts = np.zeros(len(NORM_LEVELS), dtype=np.int64)
     for fraction, steps in tokens.items():
         index = int(level_of(_check.norms("a token's level", np.array([fraction])))[0])
         counts[index] += _check.count("a token's steps", steps, low=0)
@@ -149,6 +199,17 @@ def affordable(
     """Return the highest level, at most the one wanted, that each record can pay for `steps` more steps.
 
     Level 0 means that the record sits out.
+
+    Args:
+        budget: What a record may spend in all.
+        counts: Each record's steps so far, shape (records, levels).
+        wanted: The norm level that each record wants, shape (records,).
+        steps: How many more steps it must last.
+        sample_rate: q, the chance in (0, 1] with which each record enters a step.
+        noise_multiplier: σ; noise standard deviation over the clip norm.
+
+    Returns:
+        The levels, shape (records,).
     """
     if isinstance(budget, TokenBudget):
         above = np.cumsum(np.array(budget.tokens)[::-1])[::-1] - np.cumsum(counts[:, ::-1], axis=1)[:, ::-1]
@@ -167,7 +228,18 @@ def affordable(
 def most_spent(
     budget: Budget | None, *, steps: int, orders: tuple[int, ...], sample_rate: float, noise_multiplier: float
 ) -> Floats:
-    """Return the largest log moments any record can have after `steps` steps, whatever its gradients did."""
+    """Return the largest log moments any record can have after `steps` steps, whatever its gradients did.
+
+    Args:
+        budget: What a record may spend, or None.
+        steps: How many steps.
+        orders: Values of λ.
+        sample_rate: q, the chance in (0, 1] with which each record enters a step.
+        noise_multiplier: σ; noise standard deviation over the clip norm.
+
+    Returns:
+        Shape (orders,).
+    """
     table = cost_table(sample_rate, noise_multiplier, orders)
     plain: Floats = steps * table[:, TOP]
     if isinstance(budget, TokenBudget):
@@ -183,7 +255,18 @@ def most_spent(
 def admits(
     budget: Budget, counts: Counts, next_levels: Counts, *, sample_rate: float, noise_multiplier: float
 ) -> NDArray[np.bool_]:
-    """Return which records may take one more step at `next_levels` (indices into LEVELS)."""
+    """Return which records may take one more step at `next_levels` (indices into NORM_LEVELS).
+
+    Args:
+        budget: What a record may spend in all.
+        counts: Each record's steps so far, shape (records, levels).
+        next_levels: The level of each record's next step.
+        sample_rate: q, the chance in (0, 1] with which each record enters a step.
+        noise_multiplier: σ; noise standard deviation over the clip norm.
+
+    Returns:
+        Shape (records,).
+    """
     ahead = np.array(counts, dtype=np.int64)
     ahead[np.arange(len(ahead)), next_levels] += 1
     return budget.within(ahead, sample_rate=sample_rate, noise_multiplier=noise_multiplier)

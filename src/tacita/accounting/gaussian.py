@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
@@ -25,6 +26,9 @@ def gaussian_release(*, noise_multiplier: float, delta: float) -> Guarantee:
         noise_multiplier: Noise standard deviation over the most that one record moves the sum.
         delta: δ in (0, 1).
 
+    Guarantee:
+        Exact: for every dataset and every change of one record that moves the sum by at most its sensitivity.
+
     Examples:
         >>> round(gaussian_release(noise_multiplier=3.7307, delta=1e-5).epsilon, 3)
         1.0
@@ -45,6 +49,9 @@ def gaussian_release(*, noise_multiplier: float, delta: float) -> Guarantee:
 def calibrate_gaussian(*, epsilon: float, delta: float) -> Guarantee:
     """Return the guarantee of the least noise with which one Gaussian release stays within (epsilon, delta).
 
+    Guarantee:
+        As of `gaussian_release`; the noise is rounded up, and epsilon never exceeds the target.
+
     Examples:
         >>> calibrate_gaussian(epsilon=1.0, delta=1e-5).noise_multiplier
         3.7307
@@ -59,10 +66,25 @@ def calibrate_gaussian(*, epsilon: float, delta: float) -> Guarantee:
     if excess(math.log(1e9)) > 0.0:
         raise PrivacyError(f"No noise reaches epsilon {target:g} at delta {dlt:g}.")
     noise = math.exp(brentq(excess, math.log(1e-3), math.log(1e9), xtol=1e-9))
+    return least_noise(noise, lambda sigma: gaussian_release(noise_multiplier=sigma, delta=dlt), target=target)
+
+
+def least_noise(start: float, release: Callable[[float], Guarantee], *, target: float) -> Guarantee:
+    """Return the guarantee of the first noise multiplier of five digits, from `start` upwards, within a target.
+
+    Args:
+        start: Where to begin: about the answer.
+        release: From a noise multiplier to its guarantee.
+        target: The epsilon to stay within.
+
+    Returns:
+        The guarantee, with an epsilon of at most the target.
+    """
+    noise = start
     while True:
         scale = 10.0 ** (4 - math.floor(math.log10(noise)))
         noise = math.ceil(noise * scale - 1e-6) / scale
-        result = gaussian_release(noise_multiplier=noise, delta=dlt)
+        result = release(noise)
         if result.epsilon <= target:
             return result
         noise *= 1.0 + 5e-5
@@ -82,6 +104,12 @@ def participation_bound(*, sample_rate: float, noise_multiplier: float, steps: i
         noise_multiplier: Noise standard deviation over the most that one record moves a step.
         steps: Number of steps.
         delta: δ in (0, 1).
+
+    Returns:
+        The guarantee.
+
+    Guarantee:
+        For every dataset and every one record added or removed.
 
     Examples:
         >>> bound = participation_bound(sample_rate=64 / 60000, noise_multiplier=0.005, steps=375_000, delta=1e-5)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacita.mechanisms import sampled_gaussian_cost, sampled_gaussian_cost_papers
+from tacita.mechanisms import sampled_gaussian_cost
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
 
 _FINENESS = 256
-LEVELS: Floats = (np.arange(_FINENESS + 1) / _FINENESS) ** 2
+NORM_LEVELS: Floats = (np.arange(_FINENESS + 1) / _FINENESS) ** 2
 TOP = _FINENESS
 
 # λ in the papers' numbering; α = λ + 1. Declared once, so that minimising over them has a known price.
@@ -32,22 +32,23 @@ def level_of(norms: Floats) -> Counts:
     """Return the index of the smallest level that is at least each norm (norms in [0, 1])."""
     index = np.ceil(np.sqrt(norms) * _FINENESS).astype(np.int64)
     np.clip(index, 0, TOP, out=index)
-    index += LEVELS[index] < norms  # the square root may round down across a level
+    index += NORM_LEVELS[index] < norms  # the square root may round down across a level
     return np.asarray(index)
 
 
 @lru_cache(maxsize=32)
-def cost_table(sample_rate: float, noise_multiplier: float, orders: tuple[int, ...], papers: bool = False) -> Floats:
+def cost_table(sample_rate: float, noise_multiplier: float, orders: tuple[int, ...]) -> Floats:
     """Return the cost of one step at every level, shape (orders, levels).
 
     Args:
         sample_rate: q.
         noise_multiplier: σ.
         orders: Values of λ.
-        papers: Take max{left, right} of Theorem 3, as printed, instead of the exact left side.
+
+    Returns:
+        The table, read-only.
     """
-    cost = sampled_gaussian_cost_papers if papers else sampled_gaussian_cost
-    ratios = LEVELS / noise_multiplier
-    table = np.stack([cost(order, sample_rate=sample_rate, ratio=ratios) for order in orders])
+    ratios = NORM_LEVELS / noise_multiplier
+    table = np.stack([sampled_gaussian_cost(order, sample_rate=sample_rate, ratio=ratios) for order in orders])
     table.setflags(write=False)
     return table

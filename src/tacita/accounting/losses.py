@@ -36,7 +36,16 @@ class StepLoss:
 
 
 def loss_at(noise: Floats | float, *, sample_rate: float, ratio: float) -> Floats:
-    """Return the loss of observing `noise` (in units of its standard deviation) when the record is there."""
+    """Return the loss of observing `noise` (in units of its standard deviation) when the record is there.
+
+    Args:
+        noise: What is observed, in standard deviations of the noise.
+        sample_rate: q.
+        ratio: r, the record's norm over the noise's standard deviation.
+
+    Returns:
+        The losses, of the shape of `noise`.
+    """
     exponent = ratio * np.asarray(noise) - ratio**2 / 2.0
     log_out = math.log1p(-sample_rate) if sample_rate < 1.0 else -math.inf
     small = np.log1p(sample_rate * np.expm1(np.clip(exponent, -1.0, 1.0)))
@@ -69,6 +78,14 @@ def step_losses(sample_rate: float, ratio: float, interval: float) -> tuple[Step
     The grid covers noise up to 9.75 standard deviations; smaller losses are moved up to its lower end.
 
     Up to `LOST_PER_STEP` of probability is missing from each; the caller counts it as infinite loss.
+
+    Args:
+        sample_rate: q.
+        ratio: r, the record's norm over the noise's standard deviation.
+        interval: The spacing of the grid.
+
+    Returns:
+        The two losses.
     """
     lowest = float(loss_at(-_SPAN, sample_rate=sample_rate, ratio=ratio))
     first = math.floor(lowest / interval)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +11,23 @@ import numpy as np
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting.filters import Budget, MomentsBudget, TokenBudget
-from tacita.accounting.levels import LEVELS
+from tacita.accounting.levels import NORM_LEVELS
 
 if TYPE_CHECKING:
     from tacita._check import Counts
+
+
+@contextmanager
+def reading_state() -> Iterator[None]:
+    """Turn every error of reading a state into a PrivacyError that says so."""
+    try:
+        yield
+    except PrivacyError:
+        raise
+    except KeyError as error:
+        raise PrivacyError(f"state is damaged: {error} is missing.") from error
+    except (TypeError, IndexError, ValueError) as error:
+        raise PrivacyError(f"state is damaged: {error}") from error
 
 
 def budget_state(budget: Budget | None) -> dict[str, Any] | None:
@@ -48,10 +62,10 @@ def panel_from(state: Mapping[str, Any] | None, taken: int) -> Counts | None:
     if state is None:
         return None
     rows, columns, steps = (whole_numbers(state[name], (len(state["steps"]),)) for name in ("record", "level", "steps"))
-    places = rows * len(LEVELS) + columns
-    if (steps > taken).any() or (columns >= len(LEVELS)).any() or len(np.unique(places)) != len(places):
+    places = rows * len(NORM_LEVELS) + columns
+    if (steps > taken).any() or (columns >= len(NORM_LEVELS)).any() or len(np.unique(places)) != len(places):
         raise PrivacyError("state is damaged: a record's steps do not add up to the steps taken.")
-    counts = np.zeros((_check.count("records", state["records"]), len(LEVELS)), dtype=np.int64)
+    counts = np.zeros((_check.count("records", state["records"]), len(NORM_LEVELS)), dtype=np.int64)
     counts[rows, columns] = steps
     return counts
 

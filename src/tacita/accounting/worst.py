@@ -19,11 +19,12 @@ from scipy.optimize import brentq
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting.curves import worst_curve
+from tacita.accounting.gaussian import least_noise
 from tacita.accounting.losses import largest_loss, loss_spread
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 
-Part = tuple[float, float, int]  # sample rate, noise multiplier, steps
+SampledSteps = tuple[float, float, int]  # sample rate, noise multiplier, steps
 
 _ASSUMPTIONS = tuple(map(assume, ("sampling", "clipping", "public-constants", "gaussian-noise")))
 _PLD_LIMIT = 500.0  # beyond this epsilon a loss grid says nothing that moments do not
@@ -50,6 +51,9 @@ def worst_case(
         method: `pld` (tight, the headline) or `rdp` (moments, as in the papers' comparisons). Above
             epsilon 500, beyond two million steps, or where delta is below its round-off (steps · 2^-53), `pld`
             falls back to `rdp`, and says so in the guarantee's method.
+
+    Returns:
+        The guarantee; its `method` says which of the two was used.
 
     Guarantee:
         For every dataset and every one record added or removed.
@@ -82,6 +86,22 @@ def calibrate(
     The noise multiplier is in the result's `mechanism`, rounded up to five digits; the result's epsilon is
     recomputed from that and never exceeds the target.
 
+    Args:
+        epsilon: The target, from 1e-4 to 500.
+        delta: δ in (0, 1).
+        sample_rate: q, the chance in (0, 1] with which each record enters a step.
+        steps: Number of steps, fixed beforehand.
+        method: `pld` or `rdp`, as in `worst_case`.
+
+    Returns:
+        The guarantee, with an epsilon of at most the target.
+
+    Raises:
+        PrivacyError: If no noise in the range reaches the target.
+
+    Guarantee:
+        As of `worst_case`.
+
     Examples:
         >>> g = calibrate(epsilon=2.0, delta=1e-5, sample_rate=0.01, steps=2000)
         >>> g.epsilon <= 2.0
@@ -112,22 +132,22 @@ def calibrate(
         if -1e-4 < gap <= 0.0:
             break
         log_noise = max(low, log_noise + min(max(-(gap + 5e-5) / slope, -0.1), 0.1))
-    noise = math.exp(log_noise)
-    while True:
-        scale = 10.0 ** (4 - math.floor(math.log10(noise)))
-        noise = math.ceil(noise * scale - 1e-6) / scale
-        result = worst_case(sample_rate=q, noise_multiplier=noise, steps=count, delta=dlt, method=method)
-        if result.epsilon <= target:
-            return result
-        noise *= 1.0 + 5e-5
+    return least_noise(
+        math.exp(log_noise),
+        lambda noise: worst_case(sample_rate=q, noise_multiplier=noise, steps=count, delta=dlt, method=method),
+        target=target,
+    )
 
 
-def composed(parts: Sequence[Part], *, delta: float) -> Guarantee:
+def composed(parts: Sequence[SampledSteps], *, delta: float) -> Guarantee:
     """Return the worst case of several mechanisms on the same records, one after the other.
 
     Args:
         parts: (sample rate, noise multiplier, steps) of each; any number of them, chosen beforehand.
         delta: δ in (0, 1), for all of them together.
+
+    Guarantee:
+        For every dataset and every one record added or removed.
 
     Examples:
         >>> both = composed([(0.01, 1.0, 1000), (0.02, 2.0, 500)], delta=1e-5)
@@ -159,8 +179,16 @@ def composed(parts: Sequence[Part], *, delta: float) -> Guarantee:
     )
 
 
-def calibrate_composed(parts: Sequence[Part], *, epsilon: float, delta: float) -> tuple[Part, ...]:
+def calibrate_composed(parts: Sequence[SampledSteps], *, epsilon: float, delta: float) -> tuple[SampledSteps, ...]:
     """Return the mechanisms with all noise scaled by one factor, the least that keeps them within (epsilon, delta).
+
+    Args:
+        parts: (sample rate, noise multiplier, steps) of each mechanism; only the ratios of the noises matter.
+        epsilon: The target, from 1e-4 to 500.
+        delta: δ in (0, 1), for all of them together.
+
+    Returns:
+        The mechanisms with their noise scaled.
 
     Examples:
         >>> parts = calibrate_composed([(1.0, 1.0, 2), (1.0, 2.0, 1)], epsilon=2.0, delta=1e-5)
@@ -169,7 +197,7 @@ def calibrate_composed(parts: Sequence[Part], *, epsilon: float, delta: float) -
     """
     target = _check.in_range("epsilon", epsilon, 1e-4, _PLD_LIMIT)
 
-    def scaled(log_factor: float) -> tuple[Part, ...]:
+    def scaled(log_factor: float) -> tuple[SampledSteps, ...]:
         factor = math.exp(log_factor)
         return tuple((q, float(f"{sigma * factor:.6g}"), steps) for q, sigma, steps in parts)
 
@@ -206,6 +234,14 @@ def real_order_cost(order: float, *, sample_rate: float, noise_multiplier: float
     Whole orders have the closed form of `mechanisms.sampled_gaussian_cost`; for the others dp-accounting
     sums the series of Mironov, Talwar & Zhang 2019, its terms in absolute value: an upper bound, about 1%
     above the integral at λ = 1.5, q = 0.05, σ = 1.
+
+    Args:
+        order: λ > 0.
+        sample_rate: q, the chance in (0, 1] with which each record enters a step.
+        noise_multiplier: σ; noise standard deviation over the clip norm.
+
+    Returns:
+        The cost, or slightly more.
     """
     q, sigma, _ = check_mechanism(sample_rate, noise_multiplier, 1)
     lam = _check.in_range("order", order, 1e-3, 1e5)
@@ -215,7 +251,16 @@ def real_order_cost(order: float, *, sample_rate: float, noise_multiplier: float
 
 
 def check_mechanism(sample_rate: object, noise_multiplier: object, steps: object) -> tuple[float, float, int]:
-    """Return the three numbers that describe a run, checked."""
+    """Return the three numbers that describe a run, checked.
+
+    Args:
+        sample_rate: A number in (0, 1].
+        noise_multiplier: A number in [0.01, 1e4].
+        steps: A whole number from 1.
+
+    Returns:
+        The three as float, float and int.
+    """
     return (
         _check.rate("sample_rate", sample_rate),
         _check.in_range("noise_multiplier", noise_multiplier, *_NOISE_RANGE, hint="It is noise stddev / clip_norm."),
@@ -234,7 +279,7 @@ def _epsilon(q: float, sigma: float, steps: int, delta: float, method: Literal["
 
 
 @lru_cache(maxsize=64)
-def _rdp_of_parts(parts: tuple[Part, ...], delta: float) -> float:
+def _rdp_of_parts(parts: tuple[SampledSteps, ...], delta: float) -> float:
     accountant = dp_accounting.rdp.RdpAccountant()
     with _quiet():
         for q, sigma, steps in parts:
@@ -243,7 +288,7 @@ def _rdp_of_parts(parts: tuple[Part, ...], delta: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _composed(parts: tuple[Part, ...], delta: float) -> float:
+def _composed(parts: tuple[SampledSteps, ...], delta: float) -> float:
     steps = sum(part[2] for part in parts)
     epsilon, resolved = _rdp_of_parts(parts, delta), delta - steps * _UNIT
     if epsilon > _PLD_LIMIT or steps > _PLD_STEPS or resolved <= 0.0:
@@ -251,7 +296,7 @@ def _composed(parts: tuple[Part, ...], delta: float) -> float:
     return max(min(epsilon, float(_pld_of_parts(parts, epsilon).get_epsilon(resolved))), SMALLEST_EPSILON)
 
 
-def _pld_of_parts(parts: tuple[Part, ...], reach: float) -> Any:
+def _pld_of_parts(parts: tuple[SampledSteps, ...], reach: float) -> Any:
     widest = max(largest_loss(q, 1.0 / sigma) for q, sigma, _ in parts)
     interval = max(min(1e-4, 1e-3 * reach), reach / 1e5, widest / 1e5)
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=interval)

@@ -20,10 +20,10 @@ from torch.nn import functional
 
 from tacita import _check
 from tacita.audit.attack import Session
-from tacita.audit.intervals import interval
 from tacita.audit.inversion_result import Inversion, Rate
 from tacita.audit.models import evaluation_mode, minimise, outputs
 from tacita.audit.target import SkippedError, Target
+from tacita.estimators import share_interval
 from tacita.label import Finding
 
 _CONTRAST = 0.25  # how far pixels may be from grey, as a root mean square: about as in a photo
@@ -271,7 +271,7 @@ def _rate(pictures: Tensor, judge: Callable[[Tensor], Tensor], accuracy: float |
         answers = judge(pictures.flatten(0, 1)).argmax(dim=1).view(starts, classes)
     right = (answers == torch.arange(classes)).double().mean(dim=0)
     recognised = int((right > 0.5).sum())
-    low, high = interval(recognised, classes)
+    low, high = share_interval(recognised, classes)
     return Rate(
         recognised=recognised,
         classes=classes,

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tacita.assumptions import assume
-from tacita.audit.intervals import lower_limit
 from tacita.audit.tally import CERTAIN
+from tacita.estimators import share_at_least
 from tacita.guarantee import Guarantee, attack_success, round_up_text
 from tacita.label import AttackState, Chart, Finding, Series
 from tacita.report.numbers import success_text
@@ -80,7 +80,7 @@ class Membership:
     def exceeds_claim(self) -> bool:
         """Whether the success is above what the claim allows, at one false alarm in a million."""
         guesses = 2 * self.records
-        low = lower_limit(round(self.success * guesses), guesses, CERTAIN)
+        low = share_at_least(round(self.success * guesses), guesses, confidence=CERTAIN)
         return self.allowed is not None and low > self.allowed
 
     @property

@@ -138,7 +138,7 @@ def frozen_training(
         record_budget=plan.record_budget,
         panel=0,
         delta=plan.delta,
-        rng=seed,
+        seed=seed,
     )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from tacita import __version__, _check, runs
+from tacita import _check, runs
+from tacita._version import __version__
 from tacita.audit.attack import Session
 from tacita.audit.table import ATTACKS
 from tacita.audit.target import SkippedError, target_of

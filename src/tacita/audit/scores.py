@@ -11,8 +11,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm, rankdata
 
 from tacita import _check
-from tacita.audit.intervals import interval, upper_limit
 from tacita.audit.membership_result import Caught, Interval, Membership
+from tacita.estimators import share_at_most, share_interval
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ def compare_scores(
         auc=auc,
         auc_interval=auc_interval,
         success=right / (2 * len(high)),
-        success_interval=interval(right, 2 * len(high)),
+        success_interval=share_interval(right, 2 * len(high)),
         caught=tuple(_caught(high, low, rate) for rate in _RATES),
         roc=_roc(high, low),
         records=len(high),
@@ -129,9 +129,9 @@ def _caught(members: Floats, others: Floats, rate: float) -> Caught:
         asked=rate,
         resolved=allowed > 0,
         false_alarms=alarms,
-        limit=upper_limit(allowed, size, 0.95),
+        limit=share_at_most(allowed, size, confidence=0.95),
         share=found / len(members),
-        interval=interval(found, len(members)),
+        interval=share_interval(found, len(members)),
     )
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from tacita.accounting import LEVELS, RecordCurves, level_of, record_curves
+from tacita.accounting import NORM_LEVELS, RecordCurves, level_of, record_curves
 from tacita.audit.canary_result import CONFIDENCES, CanaryAudit
-from tacita.audit.intervals import lower_limit
+from tacita.estimators import share_at_least
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -57,7 +57,7 @@ class Tally:
         self.parts = alike if parts is None else np.asarray(parts)
         self.scores: Floats = np.zeros(len(self.present))
         self.steps = 0
-        self.counts: Counts = np.zeros((int(self.kinds.max(initial=0)) + 1, len(LEVELS)), dtype=np.int64)
+        self.counts: Counts = np.zeros((int(self.kinds.max(initial=0)) + 1, len(NORM_LEVELS)), dtype=np.int64)
         self._early = np.zeros(len(self.present), dtype=bool)
         for part in range(int(self.parts.max(initial=0)) + 1):
             own = np.flatnonzero(self.parts == part)
@@ -167,11 +167,13 @@ class Tally:
         error, right = 1.0 - confidence, self._right
         sizes = np.bincount(self.parts)
         if np.count_nonzero(sizes) == 1:
-            return lower_limit(int(right.sum()), len(right), confidence), None
+            return share_at_least(int(right.sum()), len(right), confidence=confidence), None
         found = np.bincount(self.parts, weights=right)
-        limits: list[tuple[float, int | None]] = [(lower_limit(int(right.sum()), len(right), 1.0 - 0.9 * error), None)]
+        limits: list[tuple[float, int | None]] = [
+            (share_at_least(int(right.sum()), len(right), confidence=1.0 - 0.9 * error), None)
+        ]
         limits += [
-            (lower_limit(int(f), int(n), 1.0 - 0.1 * error / len(sizes)), part)
+            (share_at_least(int(f), int(n), confidence=1.0 - 0.1 * error / len(sizes)), part)
             for part, (f, n) in enumerate(zip(found, sizes, strict=True))
             if n
         ]
@@ -187,8 +189,8 @@ class Tally:
         guess = self.scores > spread * norm.isf(_RARE) - spread**2 / 2.0
         inside, outside = guess[self.present], guess[~self.present]
         half = (1.0 + confidence) / 2.0
-        found = lower_limit(int(inside.sum()), len(inside), half) - delta
-        alarms = 1.0 - lower_limit(int((~outside).sum()), len(outside), half)
+        found = share_at_least(int(inside.sum()), len(inside), confidence=half) - delta
+        alarms = 1.0 - share_at_least(int((~outside).sum()), len(outside), confidence=half)
         return max(0.0, math.log(found / alarms)) if found > 0.0 else 0.0
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tacita import _check
-from tacita.accounting import LEVELS, level_of
+from tacita.accounting import NORM_LEVELS, level_of
 from tacita.audit.attack import Session
 from tacita.audit.canary_attack import finding_of
 from tacita.audit.canary_result import CanaryAudit
@@ -112,7 +112,7 @@ class TypicalAttack:
                 panel=len(records[-1]),
                 individual_every=plan.individual_every,
                 record_budget=plan.record_budget,
-                rng=session.seed(3),
+                seed=session.seed(3),
             )
 
         return typical_canaries(
@@ -151,7 +151,7 @@ class _Lookalikes:
         self.run.advance()
         lengths = np.minimum(self.norms.double().numpy() / self.plan.clip_norm, 1.0)
         if self.plan.individual_every is not None and measure:
-            self.bounds = LEVELS[level_of(lengths)]
+            self.bounds = NORM_LEVELS[level_of(lengths)]
         seen = self.room.gradient()[: self.count] * (self.plan.batch_size / self.plan.clip_norm)
         return seen, np.minimum(lengths, self.bounds)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tacita.guarantee import Guarantee
 
 _NOISE = Annotated[float, typer.Option(help="Noise standard deviation over the clip norm.")]
+_SHOWN = {"pld": "PLD", "rdp": "RDP"}  # how a method is written
 _RATE = Annotated[float, typer.Option(help="Chance with which each record enters a step.")]
 
 
@@ -47,7 +48,9 @@ def account(
             help="band, student, bernstein or binary (conformal only from Python); default: band and comparisons."
         ),
     ] = None,
-    composition: Annotated[str, typer.Option(help="panel, hoelder or independent.")] = "panel",
+    composition: Annotated[
+        str, typer.Option(help="panel, hoelder, or independent: the papers' product, no bound.")
+    ] = "panel",
     gamma: Annotated[float | None, typer.Option(help="Failure probability of one estimate; part of delta.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Write the curves to this .svg, .png or .pdf file.")] = None,
     as_json: JSON = False,
@@ -64,7 +67,10 @@ def account(
     if norms is None and not example and (figure or static or estimator or gamma):
         raise ValueError("--figure, --static, --estimator and --gamma need --norms or --example.")
     if estimator is not None:
-        _check.one_of("--estimator", estimator, ("band", "student", "bernstein", "binary"))
+        from tacita.estimators import ESTIMATORS
+
+        _check.one_of("--estimator", estimator, tuple(ESTIMATORS))
+    _check.one_of("--composition", composition, ("panel", "hoelder", "independent"))
     if figure is not None and figure.suffix not in (".svg", ".png", ".pdf"):
         raise ValueError(f"--figure must end in .svg, .png or .pdf, got {str(figure)!r}.")
     if figure is not None and not figure.resolve().parent.is_dir():
@@ -118,6 +124,7 @@ def _account(
     figure: Path | None,
 ) -> tuple[dict[str, Any], list[Guarantee]]:
     from tacita.accounting import BayesianAccountant, worst_case
+    from tacita.papers import product_figure
 
     def worst_by(method: Any) -> Guarantee:
         return worst_case(
@@ -130,7 +137,7 @@ def _account(
         accountant = BayesianAccountant(
             sample_rate=sample_rate,
             noise_multiplier=noise_multiplier,
-            composition=composition,  # type: ignore[arg-type]
+            composition="panel" if composition == "panel" else "hoelder",  # the product needs fresh records too
             steps=steps,
             levels="static" if static else "observed",
         )
@@ -139,7 +146,10 @@ def _account(
         else:
             for row in values:
                 accountant.step(row)
-        statements += _bayesian_statements(accountant, delta, estimator, gamma, values.shape[-1] > 1)
+        if composition == "independent":
+            statements.append(product_figure(accountant, delta=delta, estimator=estimator or "student", gamma=gamma))
+        else:
+            statements += _bayesian_statements(accountant, delta, estimator, gamma, values.shape[-1] > 1)
         if composition == "panel":
             mass, floor = accountant.floor(delta=delta)
             percentiles = accountant.percentiles(delta=delta)
@@ -156,7 +166,7 @@ def _bayesian_statements(
     accountant: BayesianAccountant, delta: float, estimator: str | None, gamma: float | None, several: bool
 ) -> list[Guarantee]:
     if estimator is not None:
-        return [accountant.guarantee(delta=delta, estimator=estimator, gamma=gamma)]  # type: ignore[arg-type]
+        return [accountant.guarantee(delta=delta, estimator=estimator, gamma=gamma)]
     if accountant.composition != "panel":
         return [accountant.guarantee(delta=delta, estimator="student", gamma=gamma)]
     statements = [
@@ -282,13 +292,13 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee]) -> Non
 
 
 def _how(statement: Guarantee) -> str:
-    parts = [statement.method.upper() if statement.method in ("pld", "rdp") else statement.method]
+    parts = [_SHOWN.get(statement.method, statement.method)]
     if statement.kind == "bayesian":
         parts = [statement.estimator or "", *parts, statement.scope]
         if statement.notion == "strong":
             parts.append("strong notion")
         if statement.model == "model-based":
             parts.append("model-based")
-        if statement.composition == "independent":
+        if not statement.is_bound:
             parts.append("NOT a bound")
     return ", ".join(parts)

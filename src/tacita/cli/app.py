@@ -13,7 +13,7 @@ import click
 import typer
 from click.core import ParameterSource
 
-from tacita import __version__
+from tacita._version import __version__
 
 app = typer.Typer(
     name="tacita",

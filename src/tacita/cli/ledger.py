@@ -63,7 +63,7 @@ def budget(
 
     with _opened(file) as ledger:
         try:
-            ledger.set_budget(epsilon, delta, raise_it=allow_raise)
+            ledger.set_budget(epsilon, delta, allow_increase=allow_raise)
         except BudgetRaised:
             raise ValueError("This is more than the budget in force; if its owner agrees, pass --raise.") from None
         _print(ledger, as_json)

@@ -32,6 +32,13 @@ def band_steps(m: int, *, gamma: float) -> tuple[Counts, Floats]:
     Half of gamma goes to the largest value, which decides the unseen mass; the rest to ranks spaced
     geometrically, more to those near the top, where most of the bound comes from. All of it depends on m
     and gamma only, so it is fixed before any value is seen.
+
+    Args:
+        m: The number of followed records.
+        gamma: The probability with which any of the bounds may fail.
+
+    Returns:
+        The ranks, and an upper bound on the population's share above the value at each rank.
     """
     m = _check.count("m", m)
     gamma = _check.probability("gamma", gamma)
@@ -54,7 +61,7 @@ def unseen_mass(m: int, *, gamma: float) -> float:
     return float(band_steps(m, gamma=gamma)[1][0])
 
 
-def band_mean(values: Floats, *, worst: Floats, gamma: float) -> Floats:
+def band_mean(values: Floats, *, worst: Floats, gamma: float, weights: Counts | None = None) -> Floats:
     """Return an upper bound on the population mean of each row.
 
     Args:
@@ -62,6 +69,7 @@ def band_mean(values: Floats, *, worst: Floats, gamma: float) -> Floats:
             different readings of the same records; each row's bound holds on its own.
         worst: Shape (E,); the largest value any record of the population could have.
         gamma: The probability with which a row's bound may fail.
+        weights: Shape (m,); how many records have each value. None counts each once.
 
     Returns:
         Shape (E,).
@@ -69,6 +77,8 @@ def band_mean(values: Floats, *, worst: Floats, gamma: float) -> Floats:
     Guarantee:
         For i.i.d. records of any law on [0, worst], Pr[mean > bound] ≤ gamma.
     """
+    if weights is not None:
+        values = np.repeat(values, weights, axis=1)
     ranks, masses = band_steps(values.shape[1], gamma=gamma)
     ordered = np.sort(values, axis=1)
     uppers = np.minimum(ordered[:, values.shape[1] - 1 - ranks], worst[:, None])

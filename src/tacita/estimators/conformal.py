@@ -12,6 +12,16 @@ def conformal_miss(m: int, *, tolerated: int) -> float:
     passed the budget, and the new one did" has at most this probability: among the m + 1, at most k0 + 1
     passed, and each is equally likely to be the new one.
 
+    Args:
+        m: The number of followed records.
+        tolerated: k0, how many of them may pass the budget.
+
+    Returns:
+        The probability.
+
+    Raises:
+        ValueError: If `tolerated` is not below m.
+
     Examples:
         >>> conformal_miss(999, tolerated=0)
         0.001

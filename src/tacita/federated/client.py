@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.accounting import LEVELS, BayesianAccountant, level_of
+from tacita.accounting import NORM_LEVELS, BayesianAccountant, level_of
 from tacita.federated.masking import Masker, masker
 from tacita.federated.plan import FederationPlan
 from tacita.training.gradients import Parameters, clipped_sum, fresh_draws, record_norms
@@ -165,7 +165,7 @@ class Client:
         self.records = dataset if isinstance(dataset, Records | Part) else Records(dataset, empty=True)
         self._seed = rng
         self.account = Account(plan, self._followed(panel)) if plan.of_records is not None and panel else None
-        self.histogram: Counts = np.zeros(len(LEVELS), dtype=np.int64)
+        self.histogram: Counts = np.zeros(len(NORM_LEVELS), dtype=np.int64)
         self.answered = 0
         self.masker: Masker | None = None
         self.memory: Memory = {}
@@ -273,7 +273,7 @@ class Client:
         norms = record_norms(self.task.loss, parameters, batch).numpy() / declared.clip_norm
         self.account.step(np.minimum(norms, 1.0))
         if self.plan.level == "sequential":
-            self.histogram = np.bincount(level_of(np.minimum(norms, 1.0)), minlength=len(LEVELS))
+            self.histogram = np.bincount(level_of(np.minimum(norms, 1.0)), minlength=len(NORM_LEVELS))
 
     def _followed(self, panel: int) -> Counts:
         everyone = np.arange(len(self.records))
@@ -429,4 +429,4 @@ def _declared(plan: FederationPlan) -> Any:
 
 
 def _one_at(levels: Counts) -> Counts:
-    return np.bincount(levels, minlength=len(LEVELS))
+    return np.bincount(levels, minlength=len(NORM_LEVELS))

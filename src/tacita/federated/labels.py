@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacita.accounting import ORDERS, BayesianAccountant, epsilon_from_costs
+from tacita.accounting import ORDERS, epsilon_from_costs
 from tacita.accounting.levels import TOP, cost_table
 from tacita.assumptions import Assumption, assume
 from tacita.facts import MEMORY, RunFacts
@@ -27,6 +26,7 @@ from tacita.label import (
     run_rows,
     status_rows,
 )
+from tacita.papers import product_figure, sequential_accountant
 from tacita.training.labels import own_epsilons
 from tacita.training.plan import of_one_end, within_promise
 
@@ -78,7 +78,7 @@ def hidden_participation(plan: FederationPlan, rounds: int, delta: float) -> Gua
     declared = plan.of_records
     if declared is None:
         raise ValueError(f"Level {plan.level!r} does not protect single records.")
-    table = cost_table(declared.sample_rate, declared.noise_multiplier, ORDERS, False)
+    table = cost_table(declared.sample_rate, declared.noise_multiplier, ORDERS)
     costs = rounds * plan.copies * mixed_costs(plan.local_steps * table[:, TOP], plan.client_rate)
     epsilon = max(SMALLEST_EPSILON, float(epsilon_from_costs(costs, ORDERS, delta=delta, notion="weak")))
     plain = plan.record_worst(rounds * plan.steps_a_round, delta)  # of clients that are in every round
@@ -91,7 +91,7 @@ def mixed_costs(costs: Floats, chance: float) -> Floats:
     """Return log(1 + p (exp(a) - 1)) for every cost a, without overflow and never below it.
 
     Examples:
-        >>> float(mixed_costs(np.array([math.log(3.0)]), 0.5)[0]) - math.log(2.0) < 1e-14
+        >>> float(mixed_costs(np.log([3.0]), 0.5)[0] - np.log(2.0)) < 1e-14
         True
     """
     small = np.minimum(costs, 1.0)
@@ -292,10 +292,12 @@ def _typical_clients(server: Server, delta: float) -> list[Guarantee]:
     unit = plan.headline.unit
     sound = server.norms.guarantee(delta=delta, estimator="bernstein", notion="weak")
     found = [replace(sound, unit=unit, assumptions=_fresh(plan))]
-    papers = papers_accountant(server)
+    theirs = server.norms
+    if plan.level == "sequential":
+        theirs = sequential_accountant(theirs, clients=plan.clients)
     try:
-        theirs = papers.guarantee(delta=delta, estimator="student", notion="strong")
-        found.append(replace(theirs, unit=unit, assumptions=(assume("papers-product"),)))
+        product = product_figure(theirs, delta=delta)
+        found.append(replace(product, unit=unit, assumptions=(assume("papers-product"),)))
     except ValueError:  # too few were measured for the paper's estimator
         pass
     return found
@@ -312,25 +314,6 @@ def _panel_figures(panels: dict[str, Panel], delta: float) -> list[Guarantee]:
             found = panel.accountant.guarantee(delta=delta, estimator=estimator)
             figures.append(replace(found, unit="client", assumptions=(who, assume("observed-norms"))))
     return sorted(figures, key=lambda g: (g.estimator != "band", -g.epsilon))
-
-
-def papers_accountant(server: Server) -> BayesianAccountant:
-    """Return the federated paper's own accounting of the same norms, for comparison: not a bound.
-
-    Rounds multiply as if they were independent. At level sequential each client's batch is taken as a part of the whole
-    federation's data, with the client's own noise, and the clients' costs are added up.
-    """
-    plan, norms = server.plan, server.norms
-    if norms is None:
-        raise ValueError("No norms were counted at this level.")
-    state = {**norms.state_dict(), "composition": "independent"}
-    if plan.level == "sequential":
-        state["sample_rate"] = norms.sample_rate / plan.clients
-        state["noise_multiplier"] = norms.noise_multiplier / math.sqrt(plan.clients)
-        state["steps"] = plan.rounds * plan.clients
-        state["taken"] = norms.taken * plan.clients
-        state["histograms"] = [[repeat * plan.clients, counts] for repeat, counts in state["histograms"]]
-    return BayesianAccountant.from_state(state)
 
 
 def _fresh(plan: FederationPlan) -> tuple[Assumption, ...]:

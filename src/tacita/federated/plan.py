@@ -11,6 +11,7 @@ Four levels, each with the form that holds (docs/theory/federated.md):
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -286,11 +287,8 @@ def noise_shares(clients: int, client_rate: float, rounds: int) -> int:
     """
     if client_rate == 1.0:
         return clients
-    low, high = 0, clients  # nobody is drawn beyond `clients`
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if rounds * binom.sf(middle, clients, client_rate) <= TOO_MANY else (middle, high)
-    return high
+    fewer = range(1, clients)  # nobody is drawn beyond `clients`
+    return 1 + bisect_left(fewer, True, key=lambda n: rounds * binom.sf(n, clients, client_rate) <= TOO_MANY)
 
 
 def _per_record(

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.accounting import LEVELS, BayesianAccountant
+from tacita.accounting import NORM_LEVELS, BayesianAccountant
 from tacita.facts import Status
 from tacita.federated.client import clipped, epsilon_levels, norm_of
 from tacita.federated.masking import FEWEST, MOST_CLIENTS, largest, summed
@@ -404,9 +404,9 @@ class Server:
             return
         told, names = exchange(now.drawn, self.norms_exchange(now), "norms", summed)
         counts = np.rint(np.zeros(1) if told is None else told).astype(np.int64)
-        if len(counts) == len(LEVELS) and len(names) <= counts.sum() <= len(names) * followed:
+        if len(counts) == len(NORM_LEVELS) and len(names) <= counts.sum() <= len(names) * followed:
             silent = (len(now.drawn) - len(names)) * followed  # of whom the most is assumed
-            self.norms.step(np.concatenate([np.repeat(LEVELS, counts), np.ones(silent)]))
+            self.norms.step(np.concatenate([np.repeat(NORM_LEVELS, counts), np.ones(silent)]))
         else:
             self.norms.step(_UNKNOWN)
 

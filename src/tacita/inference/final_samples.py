@@ -30,7 +30,7 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting import delta_from_costs, epsilon_from_costs
 from tacita.assumptions import assume
-from tacita.estimators import band_mean, student, unseen_mass
+from tacita.estimators import band_mean, unseen_mass
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.inference.divergences import Box, Gaussians, renyi_divergences, worst_divergences
 from tacita.mechanisms.gaussian import smallest_epsilon
@@ -39,10 +39,8 @@ if TYPE_CHECKING:
     from tacita._check import Floats
 
 ORDERS = tuple(float(lam) for lam in np.geomspace(1e-3, 1e6, 145))  # λ = α - 1, fixed: 16 a decade lose below 0.3%
-ONE_STEP_ORDERS = (*range(1, 17), 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)  # λ of the papers' figure
 
 _SHARE = 1 / 20  # of delta, for the band
-_ONE_STEP_SHARE = 1 / 100  # of delta, for all of the papers' estimates together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,54 +203,6 @@ def pair_deltas(costs: Floats, *, epsilon: float) -> Floats:
         epsilon: ε.
     """
     return np.asarray(delta_from_costs(costs, ORDERS, epsilon=epsilon, notion="weak").max(axis=0))
-
-
-def one_step_figure(
-    costs: Sequence[Floats], *, delta: float, orders: Sequence[int] = ONE_STEP_ORDERS, sample_rate: float = 1.0
-) -> Guarantee:
-    """Return the papers' figure for variational inference: the sum over steps of what each step alone costs.
-
-    NOT A BOUND. Thesis 5.5.3 takes θ before the step to be the same with and without the record. From the second step
-    on it is not, and the shifts add up: releasing a point at each of 100 steps of a Gaussian mean's fit, it says 0.15
-    (0.1 if its steps were composed exactly) where the truth is 8.9. Kept so that the papers' numbers can be set beside
-    ours.
-
-    Args:
-        costs: For each step, shape (orders, m): `divergences.subsampled_costs` of its m pairs.
-        delta: The total failure probability.
-        orders: The λ of the costs.
-        sample_rate: q of the steps, to be shown.
-    """
-    total = _check.probability("delta", delta)
-    steps = np.stack(list(costs))
-    if steps.ndim != 3 or steps.shape[1] != len(orders):
-        raise ValueError(f"costs must have shape (steps, {len(orders)}, m), got {steps.shape}.")
-    uses = steps.shape[0] * steps.shape[1]
-    gamma = total * _ONE_STEP_SHARE / uses
-    finite = np.asarray(np.isfinite(steps).all(axis=-1))
-    estimate = student(
-        np.where(finite[..., None], steps, 0.0),
-        weights=np.ones(steps.shape[2], dtype=np.int64),
-        gamma=gamma,
-        worst=np.full(steps.shape[:2], np.inf),
-    )
-    summed = np.where(finite, estimate, np.inf).sum(axis=0)
-    spare = total - uses * gamma
-    return Guarantee(
-        kind="bayesian",
-        epsilon=max(float(epsilon_from_costs(summed, orders, delta=spare, notion="strong")), SMALLEST_EPSILON),
-        delta=total,
-        method="moments, one step at a time",
-        sampling="poisson" if sample_rate < 1.0 else "none",
-        scope="reading",
-        notion="strong",
-        estimator="student",
-        composition="independent",
-        model="model-based",
-        delta_split=(("estimator", uses * gamma), ("tail", spare)),
-        mechanism=(("sample_rate", float(sample_rate)), ("steps", float(len(steps)))),
-        assumptions=(assume("one-step"), assume("gaussian-draws")),
-    )
 
 
 def _failure(delta: float, gamma: float | None) -> float:

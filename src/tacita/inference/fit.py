@@ -216,7 +216,7 @@ def fit(
             panel=panel,
             ledger=ledger,
             run_dir=run_dir,
-            rng=rng,
+            seed=rng,
             name=name or title_of(model),
             purpose=_purpose(separated, chosen),
             **dict(training or {}),

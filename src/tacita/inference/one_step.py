@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from tacita.guarantee import Guarantee
-from tacita.inference.divergences import DivergedError, Gaussians, subsampled_costs
-from tacita.inference.final_samples import ONE_STEP_ORDERS, one_step_figure
 from tacita.inference.fit import Settings
 from tacita.inference.guides import Variational
 from tacita.inference.terms import Separated
+from tacita.mechanisms.diagonal import DivergedError, Gaussians, subsampled_gaussian_costs
+from tacita.papers import ONE_STEP_ORDERS, one_step_figure
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -34,7 +34,7 @@ class OneStep:
         """Note what the coming step costs each record, by itself."""
         try:
             pair = [self.after(optimizer, g) for g in self.alternatives(optimizer, sample)]
-            self.costs.append(subsampled_costs(ONE_STEP_ORDERS, *pair, sample_rate=self.chosen.sample_rate))
+            self.costs.append(subsampled_gaussian_costs(ONE_STEP_ORDERS, *pair, sample_rate=self.chosen.sample_rate))
         except DivergedError:
             self.costs.append(self.infinite)
 

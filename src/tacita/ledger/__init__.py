@@ -1,10 +1,11 @@
 """A durable privacy budget in one SQLite file, shared by runs, processes and people."""
 
-from tacita.ledger.chain import Row as Row
+from tacita.ledger.chain import LedgerRow as LedgerRow
 from tacita.ledger.costs import DECLARED as DECLARED
 from tacita.ledger.costs import pure_costs as pure_costs
 from tacita.ledger.costs import replace_one_costs as replace_one_costs
 from tacita.ledger.ledger import BudgetExceeded as BudgetExceeded
 from tacita.ledger.ledger import BudgetRaised as BudgetRaised
-from tacita.ledger.ledger import Head as Head
 from tacita.ledger.ledger import Ledger as Ledger
+from tacita.ledger.reader import Head as Head
+from tacita.ledger.reader import LedgerReader as LedgerReader

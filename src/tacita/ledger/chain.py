@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tacita._check import PrivacyError
+from tacita.facts import MEMORY
 
-MEMORY = ":memory:"
 START = "0" * 64
 _APPLICATION = 0x7AC17A
 _TIMEOUT = 30.0  # seconds to wait for another writer
@@ -40,7 +40,7 @@ COMMIT;
 """
 
 
-class Row(NamedTuple):
+class LedgerRow(NamedTuple):
     """One entry. `run` is empty for rows about the ledger itself; `body` is plain JSON data."""
 
     seq: int
@@ -122,7 +122,7 @@ class Chain:
                     self.connection.execute("ROLLBACK")
                 raise
 
-    def read(self, *, last: int = -1, head: str = START) -> list[Row]:
+    def read(self, *, last: int = -1, head: str = START) -> list[LedgerRow]:
         """Return the rows after number `last`, whose hash was `head`, having checked every link."""
         with self._use():
             query = "SELECT seq, time, kind, run, body, hash FROM ledger WHERE seq >= ? ORDER BY seq"
@@ -138,7 +138,18 @@ class Chain:
         return rows
 
     def append(self, kind: str, run: str, body: Mapping[str, Any], *, last: int, head: str) -> str:
-        """Add a row after number `last` within a transaction; return its hash."""
+        """Add a row after number `last` within a transaction; return its hash.
+
+        Args:
+            kind: The kind of row.
+            run: The run that it is about; empty for the ledger itself.
+            body: Plain JSON data.
+            last: The number of the last row.
+            head: Its hash.
+
+        Returns:
+            The new row's hash.
+        """
         time = datetime.now(UTC).isoformat(timespec="seconds")
         text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
         digest = _digest(head, last + 1, time, kind, run, text)
@@ -179,11 +190,11 @@ class Chain:
                     )
         return tuple(found)
 
-    def _verified(self, fields: tuple[Any, ...], seq: int, head: str) -> Row:
+    def _verified(self, fields: tuple[Any, ...], seq: int, head: str) -> LedgerRow:
         try:
             seq_found, time, kind, run, body, digest = fields
             if seq_found == seq and digest == _digest(head, seq, time, kind, run, body):
-                return Row(seq, time, kind, run, json.loads(body), digest)
+                return LedgerRow(seq, time, kind, run, json.loads(body), digest)
         except (TypeError, ValueError):  # not text, or not JSON
             pass
         raise PrivacyError(f"The ledger {self.path} is damaged at row {seq}; restore it from a copy.")

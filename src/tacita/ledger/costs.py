@@ -91,7 +91,17 @@ def _coin_cost(order: int, epsilon: float) -> float:
 
 
 def total_epsilon(totals: Sequence[Units], deltas: int, *, delta: float, pure: Units = math.inf) -> float:
-    """Return the smallest ε at which the totals are within (ε, δ); infinite if there is none."""
+    """Return the smallest ε at which the totals are within (ε, δ); infinite if there is none.
+
+    Args:
+        totals: The costs at DECLARED, in units of 2⁻⁴⁰.
+        deltas: The releases' own deltas, in units of 2⁻⁸⁰.
+        delta: δ in (0, 1).
+        pure: The sum of the releases' pure epsilons, in units of 10⁻¹²; infinite if not all are pure.
+
+    Returns:
+        ε, at least 1e-6.
+    """
     share = _check.probability("delta", delta) / SHARES
     if not deltas <= share * DELTA_UNIT:
         return math.inf

@@ -10,7 +10,7 @@ from typing import Any
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.guarantee import SMALLEST_EPSILON
-from tacita.ledger.chain import START, Row
+from tacita.ledger.chain import START, LedgerRow
 from tacita.ledger.costs import DECLARED, Units
 
 SCHEMA = 1
@@ -21,7 +21,7 @@ Plain = float | int | str
 
 
 @dataclass
-class Run:
+class LedgerRun:
     """A run as far as the rows tell."""
 
     mechanism: dict[str, Plain]
@@ -38,7 +38,7 @@ class Run:
 
 
 @dataclass
-class State:
+class LedgerState:
     """What the rows up to `head` say."""
 
     last: int = -1
@@ -50,11 +50,11 @@ class State:
     pure: Units = 0
     deltas: int = 0
     releases: int = 0
-    runs: dict[str, Run] = field(default_factory=dict)
+    runs: dict[str, LedgerRun] = field(default_factory=dict)
     seeds: dict[str, tuple[str, bool]] = field(default_factory=dict)  # fingerprint -> run, seeded
     heads: dict[str, int] = field(default_factory=dict)
 
-    def apply(self, row: Row) -> None:
+    def apply(self, row: LedgerRow) -> None:
         """Take in one more row; raises if it cannot follow the others."""
         body = row.body
         if (row.seq == 0) != (row.kind == "ledger"):
@@ -86,14 +86,14 @@ class State:
         elif raised:  # perhaps because of what was released: a limit chosen afterwards bounds nothing
             self.promise = None
 
-    def _open_run(self, row: Row) -> None:
-        run = self.runs.setdefault(row.run, Run(row.body["mechanism"]))
+    def _open_run(self, row: LedgerRow) -> None:
+        run = self.runs.setdefault(row.run, LedgerRun(row.body["mechanism"]))
         if run.mechanism != row.body["mechanism"]:
             raise ValueError("a run changes its mechanism")
         if row.body["seed"] is not None:
             self.seeds[row.body["seed"]] = (row.run, row.body["seeded"])
 
-    def _add_costs(self, row: Row) -> None:
+    def _add_costs(self, row: LedgerRow) -> None:
         costs = [decoded(cost) for cost in row.body["costs"]]
         self.totals = tuple(a + b for a, b in zip(self.totals, costs, strict=True))
         self.pure += decoded(row.body.get("pure", "inf"))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacita import _check
+from tacita._search import boundary
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -61,21 +62,18 @@ class FiniteCurve:
             return 0.0
         worst = {int(self._divergences(0.0).argmax())}
         while True:  # a few pairs decide; every pair is looked at before an answer is given
-            found = FiniteCurve(self.rows, self.pairs[sorted(worst)])._bisected(target)
+            found = FiniteCurve(self.rows, self.pairs[sorted(worst)])._smallest_epsilon(target)
             if self.delta(found) <= target or math.isinf(found):
                 return found
             worst.add(int(self._divergences(found).argmax()))
 
-    def _bisected(self, target: float) -> float:
+    def _smallest_epsilon(self, target: float) -> float:
         low, high = 0.0, 1.0
         while self.delta(high) > target:
             low, high = high, 2.0 * high
             if high > 1000.0:
                 return self._largest_loss()
-        while high - low > 1e-9 * max(high, 1e-3):
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if self.delta(middle) <= target else (middle, high)
-        return high
+        return boundary(lambda eps: self.delta(eps) <= target, fails=low, at=high, rtol=1e-9, xtol=1e-12)
 
     def _divergences(self, epsilon: float) -> Floats:
         factor = math.exp(min(epsilon, 709.0))

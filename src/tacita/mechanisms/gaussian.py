@@ -18,6 +18,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from tacita import _check
+from tacita.mechanisms._order import renyi_order
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 _ROUND_OFF = 1e-14  # of a logarithm, and of everything that it is computed from
 _TINY = 1e-300
 _COARSE = 1e5  # beyond this epsilon the subtracted term is lost in round-off and left out
+
+
+def gaussian_renyi(order: float, *, ratio: float) -> float:
+    """Return D_α(N(d, s²) ‖ N(0, s²)) = α r² / 2 with r = |d| / s; the same in both directions.
+
+    Examples:
+        >>> gaussian_renyi(2.0, ratio=1.0)
+        1.0
+    """
+    alpha = renyi_order(order)
+    r = _check.in_range("ratio", ratio, 0.0, math.inf)
+    return alpha * r * r / 2.0
 
 
 def gaussian_delta(epsilon: float, *, distance: float | Floats) -> Floats:

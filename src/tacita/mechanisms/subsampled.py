@@ -8,11 +8,11 @@ cost of order λ is a_λ = λ D_{λ+1}, for the worse of the two directions (rec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from scipy.special import betainc, gammaln, logsumexp
 
 from tacita import _check
 
@@ -28,7 +28,7 @@ def sampled_gaussian_cost(order: int, *, sample_rate: float, ratio: float | Floa
     a_λ(r) = log E_{k ~ Bin(λ+1, q)} exp((k² - k) r² / 2), the left side of Theorem 3 of Triastcyn &
     Faltings 2020. It covers both directions: removing never costs less than adding (Mironov, Talwar &
     Zhang 2019, Theorem 5). The theorem's right side, an upper bound on the other direction that is never
-    below the left one, is `sampled_gaussian_reverse`.
+    below the left one, is `tacita.papers.sampled_gaussian_reverse`.
 
     The k = 0 and k = 1 terms are constant, so the sum is log1p(Σ_{k≥2} pmf(k) expm1(·)), which keeps its
     relative accuracy when r is tiny.
@@ -45,25 +45,9 @@ def sampled_gaussian_cost(order: int, *, sample_rate: float, ratio: float | Floa
         >>> round(float(sampled_gaussian_cost(1, sample_rate=1.0, ratio=1.0)), 12)
         1.0
     """
-    lam, q, u = _arguments(order, sample_rate, ratio)
+    lam, q, u = squared_ratios(order, sample_rate, ratio)
     k = np.arange(2, lam + 2, dtype=np.float64)
-    return _log1p_sum(_log_binomial(lam + 1, k, q), (k * k - k) / 2.0, u)
-
-
-def sampled_gaussian_reverse(order: int, *, sample_rate: float, ratio: float | Floats) -> Floats:
-    """Return the right side of Theorem 3: log E_{k ~ Bin(λ, q)} exp((k² + k) r² / 2).
-
-    A convexity bound on the direction that never decides. Kept for comparison with the papers.
-    """
-    lam, q, u = _arguments(order, sample_rate, ratio)
-    k = np.arange(1, lam + 1, dtype=np.float64)
-    return _log1p_sum(_log_binomial(lam, k, q), (k * k + k) / 2.0, u)
-
-
-def sampled_gaussian_cost_papers(order: int, *, sample_rate: float, ratio: float | Floats) -> Floats:
-    """Return max{left, right} of Theorem 3, as the papers print it. Sound, and loose at small q."""
-    left = sampled_gaussian_cost(order, sample_rate=sample_rate, ratio=ratio)
-    return np.maximum(left, sampled_gaussian_reverse(order, sample_rate=sample_rate, ratio=ratio))
+    return gaussian_mixture_cost(log_binomial(lam + 1, k, q), (k * k - k) / 2.0, u)
 
 
 def subsampled_cost(
@@ -95,20 +79,47 @@ def subsampled_cost(
     """
     lam = _check.count("order", order, high=100_000)
     q = _check.rate("sample_rate", sample_rate)
-    with_record = _mixture(lam + 1, q, {k: (k - 1) * _divergence(forward, k) for k in range(2, lam + 2)})
-    bounded = -lam * math.log1p(-q) if q < 1.0 else math.inf
-    printed = _mixture(lam, q, {k: k * _divergence(reverse, k + 1) for k in range(1, lam + 1)})
-    return max(with_record, min(printed, bounded))
+    both = ([_divergence(divergence, k) for k in range(2, lam + 2)] for divergence in (forward, reverse))
+    with_record, without = _both_directions(lam, q, *(np.array(values)[:, None] for values in both))
+    return float(max(with_record[0], without[0]))
 
 
-def subsampled_forward_as_printed(order: int, *, sample_rate: float, forward: Callable[[int], float]) -> float:
-    """Return Theorem 4's left side as the papers print it, e^{k D_{k+1}} under the expectation.
+def subsampled_costs(orders: Sequence[int], *, sample_rate: float, forward: Floats, reverse: Floats) -> Floats:
+    r"""Return the costs of one Poisson-sampled step for many pairs and orders at once, with one more bound.
 
-    For comparison only: it disagrees with Theorem 3 for the Gaussian mechanism.
+    The direction of `subsampled_cost` that is bounded (without vs with) is the mean over B of
+    f(u) = ((1-q) + q u)^{-λ} at u = p_{B'}/p_B. The two bounds there are Jensen's, 1/((1-q) + q/y) ≤ (1-q) + q y, and
+    f(0). A third is ours, and keeps the q² that the first loses: f'' falls, so (f(u) - 1 + λq(u-1)) / (u-1)² is
+    largest at u = 0, and u has mean 1, so
+
+        without vs with  ≤  log(1 + [(1-q)^{-λ} - 1 - λq] [exp(D_2(B'‖B)) - 1]).
+
+    Args:
+        orders: E whole numbers λ ≥ 1.
+        sample_rate: q in (0, 1].
+        forward: D_k(B'‖B) for k = 2, ..., max(orders) + 1, shape (max(orders), m).
+        reverse: D_k(B‖B') likewise.
+
+    Returns:
+        Shape (E, m), infinite where the cost is.
     """
-    lam = _check.count("order", order, high=100_000)
-    q = _check.rate("sample_rate", sample_rate)
-    return _mixture(lam + 1, q, {k: k * _divergence(forward, k + 1) for k in range(1, lam + 2)})
+    q, costs = _check.rate("sample_rate", sample_rate), []
+    for order in orders:
+        lam = _check.count("an order", order, high=100_000)
+        with_record, without = _both_directions(lam, q, forward[:lam], reverse[:lam])
+        if q < 1.0:
+            tail = np.array([-lam * math.log1p(-q) + np.log(betainc(2.0, lam, q))])  # log[(1-q)^{-λ} - 1 - λq]
+            without = np.minimum(without, log_mean_exp(tail, forward[:1].T))
+        costs.append(np.maximum(with_record, without))
+    return np.stack(costs)
+
+
+def _both_directions(lam: int, q: float, forward: Floats, reverse: Floats) -> tuple[Floats, Floats]:
+    k = np.arange(1.0, lam + 1.0)
+    adding, removing = (k * divergences.T for divergences in (forward, reverse))  # k D_{k+1}
+    with_record = log_mean_exp(log_binomial(lam + 1, k + 1.0, q), adding)
+    without = log_mean_exp(log_binomial(lam, k, q), removing)
+    return with_record, np.minimum(without, -lam * math.log1p(-q) if q < 1.0 else np.inf)
 
 
 def _divergence(divergence: Callable[[int], float], order: int) -> float:
@@ -118,16 +129,17 @@ def _divergence(divergence: Callable[[int], float], order: int) -> float:
     return value
 
 
-def _mixture(n: int, q: float, exponents: dict[int, float]) -> float:
-    """Return log E_{k~Bin(n,q)} exp(exponents.get(k, 0))."""
-    if any(math.isinf(e) for e in exponents.values()):
-        return math.inf
-    k = np.array(list(exponents), dtype=np.float64)
-    values = np.array(list(exponents.values()))
-    return float(_log1p_sum(_log_binomial(n, k, q), values, np.array(1.0)))
+def squared_ratios(order: int, sample_rate: float, ratio: float | Floats) -> tuple[int, float, Floats]:
+    """Return λ, q and r², checked.
 
+    Args:
+        order: A whole number from 1.
+        sample_rate: A number in (0, 1].
+        ratio: r ≥ 0, a number or an array.
 
-def _arguments(order: int, sample_rate: float, ratio: float | Floats) -> tuple[int, float, Floats]:
+    Returns:
+        The three.
+    """
     lam = _check.count("order", order, high=100_000)
     q = _check.rate("sample_rate", sample_rate)
     r = np.asarray(ratio, dtype=np.float64)
@@ -136,27 +148,53 @@ def _arguments(order: int, sample_rate: float, ratio: float | Floats) -> tuple[i
     return lam, q, r * r
 
 
-def _log_binomial(n: int, k: Floats, q: float) -> Floats:
-    """Return the log pmf of Bin(n, q) at k."""
+def log_binomial(n: int, k: Floats, q: float) -> Floats:
+    """Return the log pmf of Bin(n, q) at k.
+
+    Args:
+        n: The number of trials.
+        k: Numbers of successes.
+        q: The chance of a success, in (0, 1].
+
+    Returns:
+        The shape of k.
+    """
     if q == 1.0:
         return np.where(k == n, 0.0, -np.inf)
     choose = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)
     return np.asarray(choose + k * math.log(q) + (n - k) * math.log1p(-q))
 
 
-def _log1p_sum(log_weights: Floats, slopes: Floats, u: Floats) -> Floats:
-    """Return log(1 + Σ_k w_k expm1(slope_k u)) for every u, without overflow or cancellation."""
+def log_mean_exp(log_weights: Floats, exponents: Floats) -> Floats:
+    """Return log(1 + Σ_k w_k expm1(e_k)), shape (m,), without overflow or cancellation.
+
+    Args:
+        log_weights: Shape (K,); the weights that are left out have exponent 0.
+        exponents: Shape (m, K), not negative. A row with an infinite one gives infinity.
+    """
+    infinite = np.isinf(exponents)
+    usable = np.where(infinite, 0.0, exponents) if infinite.any() else exponents
+    with np.errstate(divide="ignore"):
+        large = usable + np.log1p(-np.exp(-np.maximum(usable, 1.0)))
+        log_expm1 = np.where(usable > 30.0, large, np.log(np.expm1(np.minimum(usable, 30.0))))
+    total = np.logaddexp(0.0, logsumexp(log_weights + log_expm1, axis=1))
+    return np.where(infinite.any(axis=1), np.inf, total)
+
+
+def gaussian_mixture_cost(log_weights: Floats, slopes: Floats, u: Floats) -> Floats:
+    """Return log(1 + Σ_k w_k expm1(slope_k u)) for every u, in blocks that bound the memory.
+
+    Args:
+        log_weights: log w_k, shape (K,).
+        slopes: Shape (K,), not negative.
+        u: An array of any shape, not negative.
+
+    Returns:
+        The shape of u.
+    """
     flat = np.atleast_1d(u).ravel()
     out = np.empty_like(flat)
     block = max(1, _BLOCK // len(slopes))
     for start in range(0, len(flat), block):
-        exponent = flat[start : start + block, None] * slopes
-        with np.errstate(divide="ignore"):
-            log_expm1 = np.where(
-                exponent > 30.0,
-                exponent + np.log1p(-np.exp(-np.maximum(exponent, 1.0))),
-                np.log(np.expm1(np.minimum(exponent, 30.0))),
-            )
-        log_sum = logsumexp(log_weights + log_expm1, axis=1)
-        out[start : start + block] = np.logaddexp(0.0, log_sum)
+        out[start : start + block] = log_mean_exp(log_weights, flat[start : start + block, None] * slopes)
     return out.reshape(np.shape(u))

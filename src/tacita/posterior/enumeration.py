@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacita._check import PrivacyError
+from tacita._search import boundary
 from tacita.mechanisms.finite import FiniteCurve
 from tacita.posterior.noise.protocol import normalised
 from tacita.posterior.scores import distances, neighbours, states
@@ -134,10 +135,7 @@ def _strongest(kept: Callable[[float], bool], start: float) -> float:
         low, high = low / 2.0, low
     while kept(high) and high < 1e4 * start:
         low, high = high, 2.0 * high
-    while high > 1.001 * low:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if kept(middle) else (low, middle)
-    return low
+    return boundary(kept, fails=high, at=low, rtol=0.001, geometric=True)
 
 
 def _kept(curve: FiniteCurve, mechanism: Exponential) -> bool:

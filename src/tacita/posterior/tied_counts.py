@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import gammaln
 
+from tacita._search import boundary
 from tacita.posterior.mixtures import BetaMixture, Shares, pruned
 
 if TYPE_CHECKING:
@@ -70,13 +71,12 @@ def cell_factors(
         sloped = logs - slope * counts
         return np.asarray(np.exp(sloped - sloped.max(axis=1, keepdims=True)))
 
-    low, high = -50.0, 50.0
-    for _ in range(50):
-        middle = 0.5 * (low + high)
-        weights = tilted(middle)
-        mean = float(((weights * counts).sum(axis=1) / weights.sum(axis=1)).sum())
-        low, high = (middle, high) if mean > size else (low, middle)
-    return Cells(starts, tilted(high), high)
+    def small_enough(slope: float) -> bool:
+        weights = tilted(slope)
+        return float(((weights * counts).sum(axis=1) / weights.sum(axis=1)).sum()) <= size
+
+    slope = boundary(small_enough, fails=-50.0, at=50.0, xtol=1e-13)
+    return Cells(starts, tilted(slope), slope)
 
 
 def tied_shares(prior: Dirichlet, cells: Cells, sizes: tuple[int, int]) -> Shares:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from importlib import import_module
 
+from tacita._version import __version__
 from tacita.guarantee import Guarantee
 from tacita.label import Label
 
@@ -80,8 +80,8 @@ PERSON = Unit(
 
 
 def version() -> str:
-    """Return tacita's version. A plain import would tie this layer to everything the front door offers."""
-    return str(import_module("tacita").__version__)
+    """Return tacita's version."""
+    return __version__
 
 
 def printable(text: str) -> str:

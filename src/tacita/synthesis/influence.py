@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.stats import t as student_t
 from torch import Tensor
 
 from tacita import _check
+from tacita.papers import chebyshev_mu, student_mu
 from tacita.synthesis.neighbours import Features, check_records, feature_vectors, nearest
 
 if TYPE_CHECKING:
@@ -220,17 +220,15 @@ def _log_floored(gaps: Floats, points: Floats) -> Floats:
 
 
 def _summary(values: Floats, *, gamma: float, k: int, n: int, dimension: int, copies: int) -> AverageCase:
-    m, mean, std = len(values), float(values.mean()), float(values.std())
-    upper = math.sqrt(float((np.maximum(values - mean, 0.0) ** 2).mean()))
     return AverageCase(
         values=values,
-        mean=mean,
-        std=std,
-        chebyshev=mean + upper / math.sqrt(gamma),
-        student=mean + float(student_t.isf(gamma, m - 1)) / math.sqrt(m - 1) * std,
+        mean=float(values.mean()),
+        std=float(values.std()),
+        chebyshev=chebyshev_mu(values, gamma=gamma),
+        student=student_mu(values, gamma=gamma),
         gamma=gamma,
         k=k,
-        m=m,
+        m=len(values),
         n=n,
         dimension=dimension,
         copies=copies,

@@ -7,6 +7,7 @@ less than the rest. Few samples hold few outliers (Triastcyn 2020, section 7.4.2
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from decimal import Decimal, localcontext
 from typing import Any
@@ -115,15 +116,11 @@ def release_size(*, chance: float, epsilon: float, delta: float, threshold: floa
 
 
 def _largest_size(share: float, chance: float) -> int:
-    """Return the largest n up to LARGEST with (1 - share)^n >= 1 - chance, by halving."""
+    """Return the largest n up to LARGEST with (1 - share)^n >= 1 - chance."""
     with localcontext() as context:
         context.prec = _DIGITS
         clean, wanted = 1 - Decimal(share), 1 - Decimal(chance)
-        low, high = 0, LARGEST + 1  # `low` samples are allowed, `high` are not
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if clean**middle >= wanted else (low, middle)
-    return low
+        return bisect_left(range(1, LARGEST + 1), True, key=lambda size: clean**size < wanted)
 
 
 def _percent(share: float) -> str:

@@ -14,5 +14,7 @@ from tacita.training.labels import label_of_run as label_of_run
 from tacita.training.loop import PrivateTraining as PrivateTraining
 from tacita.training.loop import Step as Step
 from tacita.training.plan import Plan as Plan
+from tacita.training.settings import Books as Books
+from tacita.training.settings import Follow as Follow
 from tacita.training.step import poisson_sample as poisson_sample
 from tacita.training.step import private_gradient as private_gradient

@@ -36,7 +36,6 @@ from tacita.training.panel import new_panels, restored_panel
 from tacita.training.plan import Pair, Plan
 from tacita.training.randomness import randomness
 from tacita.training.settings import Books, Follow, declared, group_codes, grouped
-from tacita.training.step import poisson_sample
 
 
 @dataclass
@@ -93,7 +92,7 @@ class PrivateTraining:
         plan: The mechanism, from `Plan.declare`; or its arguments, such as `steps`, `batch_size`, `nominal_size`,
             `noise_multiplier` or `target`, `clip_norm`, as keywords.
         follow: Who is followed; or the fields of `Follow` (`panel`, `holdout`, `groups`) as keywords.
-        books: Where the run is kept; or the fields of `Books` (`ledger`, `run_dir`, `rng`, `name`, `purpose`) as
+        books: Where the run is kept; or the fields of `Books` (`ledger`, `run_dir`, `seed`, `name`, `purpose`) as
             keywords.
         scheduler: A learning-rate scheduler to step and to checkpoint.
         companions: Further things to checkpoint, by name, each with `state_dict` and `load_state_dict`, such as the
@@ -127,6 +126,7 @@ class PrivateTraining:
     _promise: Pair | None = None
     _remake: Callable[[], tuple[nn.Module, Any, Any]] | None = None
 
+    @_check.renamed(rng="seed")
     def __init__(
         self,
         model: nn.Module,
@@ -159,7 +159,7 @@ class PrivateTraining:
             )
         )
         self.plan = declared(plan, settings)
-        self._random = randomness(books.rng)
+        self._random = randomness(books.seed)
         self._groups = group_codes(follow.groups, len(self._mechanism.records))
         self._fingerprint = self._mechanism.records.fingerprint() if books.run_dir is not None else ""
         size = _check.count("panel", follow.panel, low=0, high=10**7)
@@ -462,7 +462,7 @@ class PrivateTraining:
         self._measure()
         drawn = None
         if self._leads:
-            sample = poisson_sample(len(mechanism.records), self.plan.sample_rate, rng=self._random.sampling)
+            sample = mechanism.sample(self.plan.sample_rate, rng=self._random.sampling)
             drawn = (sample, self._bounds(sample))
         sample, bounds = mechanism.processes.agree(None, drawn)
         mine = mechanism.processes.share(sample)

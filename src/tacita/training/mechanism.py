@@ -16,13 +16,13 @@ from tacita.training.gradients import Clipped, clipped_sum, record_norms
 from tacita.training.panel import Panel
 from tacita.training.plan import Plan
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
-from tacita.training.step import noisy_mean
+from tacita.training.step import noisy_mean, poisson_sample
 
 _SLICE = 4096  # records measured at once
 
 
 class Mechanism:
-    """Clip, sum, add noise, move the parameters. It neither samples nor accounts: see `PrivateTraining`.
+    """Clip, sum, add noise, move the parameters. It does not account: see `PrivateTraining`.
 
     Args:
         model: Any module of per-record layers.
@@ -88,6 +88,10 @@ class Mechanism:
             for part in parts
         ]
         panel.measure(np.concatenate(norms) / plan.clip_norm, period=period)
+
+    def sample(self, sample_rate: float, *, rng: np.random.Generator) -> Any:
+        """Return the positions of a sample that every record enters by its own coin."""
+        return poisson_sample(len(self.records), sample_rate, rng=rng)
 
     def clipped(self, sample: Any, bounds: Any, *, rng: np.random.Generator) -> Clipped:
         """Return the clipped sum of the sampled records, each held to its bound."""

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import spearmanr
 
 from tacita._check import PrivacyError
-from tacita.accounting import LEVELS, BayesianAccountant, affordable, level_of
+from tacita.accounting import NORM_LEVELS, BayesianAccountant, affordable, level_of
 from tacita.accounting.filters import Budget
 from tacita.accounting.state import panel_state
 from tacita.training.plan import Plan
@@ -20,7 +20,7 @@ from tacita.training.records import Records
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
 
-_TOP = len(LEVELS) - 1
+_TOP = len(NORM_LEVELS) - 1
 
 
 class Panel:
@@ -60,7 +60,7 @@ class Panel:
 
     def bounds(self, positions: Counts) -> Floats:
         """Return what the records at these positions of the panel may contribute, over the clip norm."""
-        return np.asarray(LEVELS[self.levels[positions]])
+        return np.asarray(NORM_LEVELS[self.levels[positions]])
 
     def tick(self) -> None:
         """Note that a step was taken at the current levels."""
@@ -69,7 +69,7 @@ class Panel:
     def settle(self) -> None:
         """Charge the steps taken since the last measurement."""
         if self.pending:
-            self.accountant.step(LEVELS[self.levels], steps=self.pending)
+            self.accountant.step(NORM_LEVELS[self.levels], steps=self.pending)
             self.pending = 0
 
     def lose(self, steps: int) -> None:
@@ -88,7 +88,7 @@ class Panel:
     def counts(self) -> Counts:
         """Return the (records, levels) matrix of steps charged."""
         if self.accountant.taken == 0:
-            return np.zeros((len(self.indices), len(LEVELS)), dtype=np.int64)
+            return np.zeros((len(self.indices), len(NORM_LEVELS)), dtype=np.int64)
         return self.accountant.counts
 
     def drift(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -11,6 +11,7 @@ from typing import Any
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita._search import boundary
 from tacita.accounting import MomentsBudget, TokenBudget, calibrate, worst_case, worst_curve
 from tacita.accounting.filters import Budget
 from tacita.accounting.state import budget_from, budget_state
@@ -267,14 +268,13 @@ def _calibrated(target: Pair, rate: float, steps: int, record: Budget | None) ->
     plain = calibrate(epsilon=target[0], delta=target[1], sample_rate=rate, steps=steps).noise_multiplier
     if not isinstance(record, TokenBudget):
         return plain
-    low, high = 0.05, plain  # a filter never costs more than it was without
-    for _ in range(40):
-        middle = math.sqrt(low * high)
-        fits = filter_epsilon(record, rate, middle, target[1]) <= target[0]
-        low, high = (low, middle) if fits else (middle, high)
-        if high / low < 1.0 + 1e-4:
-            break
-    return high
+    return boundary(
+        lambda noise: filter_epsilon(record, rate, noise, target[1]) <= target[0],
+        fails=0.05,
+        at=plain,  # a filter never costs more than the same steps without it
+        rtol=1e-4,
+        geometric=True,
+    )
 
 
 def _within(budget: Pair, rate: float, noise: float, steps: int) -> int:
@@ -288,10 +288,8 @@ def _within(budget: Pair, rate: float, noise: float, steps: int) -> int:
         curve = worst_curve(count, sample_rate=rate, noise_multiplier=noise)
         return float(curve.epsilon(budget[1])[0]) <= budget[0]
 
-    low, high = 0, steps + 1  # our own curves are quick and a hair above; the last few steps are settled by PLD
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if surely_fits(middle) else (low, middle)
+    # Our own curves are quick and a hair above; the last few steps are settled by PLD.
+    low = bisect_left(range(1, steps + 1), True, key=lambda count: not surely_fits(count))
     while low < steps and fits(low + 1):
         low += 1
     if low == 0:

@@ -34,8 +34,8 @@ def randomness(seed: int | None, *, part: int = 0) -> Randomness:
         entropy, seeded = secrets.randbits(256), False
     else:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            raise TypeError(f"rng must be a whole number (a seed) or None, got {type(seed).__name__}.")
-        entropy, seeded = _check.count("rng", int(seed), low=0, high=2**63), True
+            raise TypeError(f"seed must be a whole number or None, got {type(seed).__name__}.")
+        entropy, seeded = _check.count("seed", int(seed), low=0, high=2**63), True
     root = np.random.SeedSequence(entropy, spawn_key=(part,))
     sampling, noise = (np.random.Generator(np.random.PCG64DXSM(child)) for child in root.spawn(2))
     mark = hashlib.sha256(f"tacita randomness {entropy} {part}".encode()).hexdigest()

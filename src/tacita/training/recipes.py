@@ -276,7 +276,7 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
         groups=groups,
         ledger=recipe.ledger,
         run_dir=run_dir,
-        rng=recipe.seed,
+        seed=recipe.seed,
         delta=recipe.delta,
         name=recipe.name or dataset.name,
         purpose=recipe.purpose,

@@ -37,7 +37,7 @@ class Books:
         ledger: A path, or a `tacita.ledger.Ledger`, to charge; made if it does not exist. Without one the run
             directory gets its own.
         run_dir: Where to write the run. None writes nothing, and the run cannot be resumed.
-        rng: A seed. None, the default, is seeded by the operating system; a chosen seed is marked as not secure.
+        seed: None, the default, is seeded by the operating system; a chosen number is marked as not secure.
             A resumed run goes on with fresh randomness in any case.
         name: The run's name on its label.
         purpose: What is made, in a sentence, for its label.
@@ -45,7 +45,7 @@ class Books:
 
     ledger: Ledger | str | Path | None = None
     run_dir: str | Path | None = None
-    rng: int | None = None
+    seed: int | None = None
     name: str | None = None
     purpose: str = ""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacita._check import PrivacyError
+from tacita._search import boundary
 from tacita.accounting.levels import ORDERS
 from tacita.mechanisms.finite import FiniteCurve
 from tacita.posterior import samplers
@@ -91,13 +92,14 @@ def smallest_sd(epsilon: float, delta: float, step: int) -> float:
     Raises:
         PrivacyError: If the noise is too wide to be certified.
     """
+
+    def hides(sd: float) -> bool:
+        return GaussianNoise(sd).curve(step).delta(epsilon) <= delta
+
     low = high = 0.5 * step / epsilon
-    while GaussianNoise(high).curve(step).delta(epsilon) > delta:
+    while not hides(high):
         low, high = high, 2.0 * high
-    while high > 1.0005 * low:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if GaussianNoise(middle).curve(step).delta(epsilon) <= delta else (middle, high)
-    return high
+    return boundary(hides, fails=low, at=high, rtol=0.0005, geometric=True)
 
 
 @lru_cache(maxsize=8)

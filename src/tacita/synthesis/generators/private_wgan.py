@@ -20,7 +20,7 @@ from tacita.guarantee import Guarantee, round_up_text
 from tacita.label import Label, Pairs, Readings, build, not_hardened, run_rows
 from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 from tacita.ledger.costs import cost_units, total_epsilon
-from tacita.ledger.rows import State
+from tacita.ledger.rows import LedgerState
 from tacita.runs import Run
 from tacita.synthesis.gan import Game, adam, game_records, quickest_chunk
 from tacita.synthesis.generators.kind import (
@@ -201,7 +201,7 @@ class PrivateWganMaker:
             (self.game, None, game_records(*self.task.train)),
             self.parts[0],
             self.chosen["batch_size"],
-            {"rng": self.task.recipe.seed, "clip_norm": self.task.recipe.clip_norm or 1.0},
+            {"seed": self.task.recipe.seed, "clip_norm": self.task.recipe.clip_norm or 1.0},
             optimizer=adam(self.game.critic.parameters(), self.chosen["learning_rate"]),
             holdout=game_records(*self.task.held),
             companions={"generator": self.game.companion()},
@@ -214,7 +214,7 @@ class PrivateWganMaker:
             (labeller, nn.functional.cross_entropy, self.task.train),
             self.parts[1],
             ANNOTATOR["batch_size"],
-            {"rng": second_seed(self.task.recipe.seed)},
+            {"seed": second_seed(self.task.recipe.seed)},
             optimizer=torch.optim.SGD(labeller.parameters(), lr=ANNOTATOR["learning_rate"], momentum=0.9),
             holdout=self.task.held,
         )
@@ -293,7 +293,7 @@ def require_budget(ledger: Ledger, parts: Sequence[Part]) -> None:
     Raises:
         BudgetExceeded: If all steps of all parts would bring the total past the budget.
     """
-    state = State()
+    state = LedgerState()
     for row in ledger.rows():
         state.apply(row)
     if state.budget is None:

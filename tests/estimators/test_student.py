@@ -1,4 +1,4 @@
-"""The papers' estimators: their anchors, their accuracy in the log domain, and where `student` fails."""
+"""Student and Bernstein: their formulas, their accuracy in the log domain, and where `student` fails."""
 
 import math
 
@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from tacita.estimators import bernstein, binary, binary_share, conformal_miss, student
+from tacita.estimators import bernstein, student
 
 ONES = np.ones(1000, dtype=np.int64)
-
-
-def test_binary_anchor_of_the_thesis():
-    assert binary_share(0, 100, gamma=0.99**101) == pytest.approx(0.01, rel=1e-12)
 
 
 def test_student_equals_its_formula():
@@ -66,20 +62,6 @@ def test_b2_student_fails_where_band_does_not(rng):
     assert (safe >= truth).all()
 
 
-def test_binary_mixes_two_costs_and_falls_back_to_the_worst_case():
-    worst = np.array(5.0)
-    share = binary_share(3, 7, gamma=0.01)
-    two = binary(np.array([0.0, 2.0]), weights=np.array([7, 3]), gamma=0.01, worst=worst)
-    assert float(two) == pytest.approx(math.log(share * math.exp(2.0) + 1 - share))
-    unseen = binary_share(0, 10, gamma=0.01)
-    one = binary(np.array([0.5]), weights=np.array([10]), gamma=0.01, worst=worst)
-    assert float(one) == pytest.approx(math.log(unseen * math.exp(5.0) + (1 - unseen) * math.exp(0.5)))
-    at_worst = binary(np.array([5.0]), weights=np.array([10]), gamma=0.01, worst=worst)
-    assert float(at_worst) == pytest.approx(5.0)
-    with pytest.raises(ValueError, match="at most two"):
-        binary(np.array([0.0, 1.0, 2.0]), weights=np.array([1, 1, 1]), gamma=0.01, worst=worst)
-
-
 def test_estimators_refuse_samples_and_gammas_that_mean_nothing():
     single = {"weights": np.array([1]), "worst": np.array(1.0)}
     for estimate in (student, bernstein):
@@ -87,19 +69,3 @@ def test_estimators_refuse_samples_and_gammas_that_mean_nothing():
             estimate(np.array([0.5]), gamma=0.01, **single)
     with pytest.raises(ValueError, match=r"below 0\.5"):
         student(np.array([0.5, 0.6]), weights=np.array([1, 1]), gamma=0.6, worst=np.array(1.0))
-
-
-@pytest.mark.stat
-@pytest.mark.parametrize(("m", "tolerated"), [(9, 0), (50, 2)])
-def test_conformal_miss_bounds_issued_and_passed(m, tolerated, rng):
-    """Any exchangeable spending: the certificate is issued and the new record passed at most this often."""
-    repeats, bound = 40_000, conformal_miss(m, tolerated=tolerated)
-    spending = rng.random((repeats, m + 1)) + rng.random((repeats, 1))  # dependent but exchangeable
-    passed = spending > 1.6
-    issued = passed[:, :m].sum(axis=1) <= tolerated
-    assert np.mean(issued & passed[:, m]) <= bound + 4 * math.sqrt(bound / repeats)
-
-
-def test_conformal_tolerance_must_be_smaller_than_the_panel():
-    with pytest.raises(ValueError, match="tolerated"):
-        conformal_miss(5, tolerated=5)

@@ -1,0 +1,266 @@
+"""Reading a ledger: what was spent on one dataset, by whom, and what is left.
+
+Everything known is a replay of the chain's rows, read again before each answer.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, cast
+
+from tacita import _check
+from tacita._check import PrivacyError
+from tacita.assumptions import assume
+from tacita.guarantee import Guarantee
+from tacita.ledger.chain import Chain, LedgerRow
+from tacita.ledger.costs import SHARES, total_epsilon
+from tacita.ledger.rows import LedgerRun, LedgerState
+
+Head = str  # the hash of a row, in hexadecimal: it names everything up to that row
+
+_ASSUMPTIONS = tuple(map(assume, ("all-in-ledger", "runs-fresh-noise", "newest-copy")))
+
+
+class LedgerReader:
+    """What a ledger's file says. `Ledger` adds charging; nothing here writes to the file."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        self._state = LedgerState()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open a ledger, having checked the file, every link of the chain, and that the rows follow each other."""
+        return cls(Chain.open(os.fspath(path)))._verified()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._chain.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def head(self) -> Head:
+        """The hash of the last row. Keep it elsewhere: `contains` then tells whether the file was rolled back."""
+        return self._fresh().head
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return Path(self._chain.path)
+
+    @property
+    def unit(self) -> str:
+        """What one neighbour step changes."""
+        return str(self._state.meta["unit"])
+
+    @property
+    def neighbours(self) -> Literal["add_remove", "replace_one"]:
+        """The neighbouring relation."""
+        return cast(Literal["add_remove", "replace_one"], self._state.meta["neighbours"])
+
+    @property
+    def budget(self) -> tuple[float, float] | None:
+        """(epsilon, delta) in force, or None."""
+        return self._fresh().budget
+
+    def contains(self, head: Head) -> bool:
+        """Return whether a row with this hash is in the chain."""
+        return head in self._fresh().heads
+
+    def charged(self, run_id: str) -> int:
+        """Return how many steps were charged to a run; 0 for one that was not opened."""
+        run = self._fresh().runs.get(run_id)
+        return run.charged if run else 0
+
+    def promise(self, run_id: str) -> tuple[float, float] | None:
+        """Return the (epsilon, delta) that a run keeps however it ended, because its ledger does; None without one.
+
+        It is the budget that was in force before the ledger's first charge, if it was not raised up to the run's last
+        one: a limit that may have been chosen by what was released bounds nothing.
+        """
+        run = self._known(run_id)
+        return run.promise if run else None
+
+    def ended(self, run_id: str) -> str:
+        """Return why the owner of a run ended it early; empty if nobody did."""
+        run = self._known(run_id)
+        return run.ended if run else ""
+
+    def runs(self) -> dict[str, dict[str, Any]]:
+        """Return each run's mechanism, charged steps and whether a user's seed drove it."""
+        state = self._fresh()
+        seeded = {run for run, by_user in state.seeds.values() if by_user}
+        return {
+            name: {"mechanism": dict(run.mechanism), "charged": run.charged, "seeded": name in seeded}
+            for name, run in state.runs.items()
+        }
+
+    def rows(self) -> list[LedgerRow]:
+        """Return every row, read and checked again."""
+        return self._chain.read()
+
+    def releases(self) -> list[dict[str, str]]:
+        """Return the name and the description of each release by another mechanism, in order."""
+        rows = (row for row in self.rows() if row.kind == "release")
+        return [{"name": row.run, "description": row.body["description"]} for row in rows]
+
+    def events(self, run_id: str) -> list[LedgerRow]:
+        """Return a run's zero-cost rows: `resume`, `close` and what else `event` wrote."""
+        return [row for row in self.rows() if row.kind == "event" and row.run == run_id]
+
+    def head_of(self, run_id: str, *, owner: str) -> Head:
+        """Return the head if the run is still this owner's: nobody else has touched the run up to there.
+
+        Raises:
+            PrivacyError: If somebody else owns it by now.
+        """
+        with self._chain.lock:
+            state = self._fresh()
+            self._owned(run_id, owner)
+            return state.head
+
+    def verify(self, run_id: str, *, owner: str) -> None:
+        """Read the file again as somebody else would; refuse unless it holds all that is known here.
+
+        Raises:
+            PrivacyError: If the file was removed, replaced or rolled back, or somebody else owns the run by now.
+        """
+        head = self.head_of(run_id, owner=owner) if self._chain.close.alive else self._state.head
+        if self._chain.file is None:
+            return
+        with LedgerReader.open(self._chain.file) as found:
+            if not found.contains(head):
+                raise PrivacyError(f"The ledger {found.path} was rolled back while in use; restore the newest copy.")
+            found.head_of(run_id, owner=owner)
+
+    def standing(self, run_id: str, *, step: int, head: Head, clean: bool) -> int:
+        """Return how many steps of a run may have been released, as `resume` would, without recording anything.
+
+        Args:
+            run_id: The run.
+            step: The checkpoint's step.
+            head: The ledger's head kept in the checkpoint.
+            clean: Whether the process that wrote the checkpoint released nothing after it.
+
+        Returns:
+            The number of steps.
+
+        Raises:
+            PrivacyError: If the ledger does not contain `head`, or knows fewer steps than the checkpoint.
+        """
+        self._fresh()
+        return self._standing(run_id, step, head, clean)
+
+    def spent(self, delta: float | None = None) -> Guarantee | None:
+        """Return the worst-case total of all rows at the budget's delta or a given one; None if nothing was charged.
+
+        A charge is granted if and only if this stays at or below the budget's epsilon.
+
+        Guarantee:
+            All releases up to now together are (epsilon, delta)-differentially private for the ledger's unit and
+            relation, if their charges were not chosen by what earlier releases showed; else the budget is what
+            holds (see `Ledger` and `promise`).
+        """
+        state = self._fresh()
+        if delta is None and state.budget is None:
+            raise ValueError("delta must be given: this ledger has no budget to take it from.")
+        dlt = _check.probability("delta", delta if delta is not None else state.budget and state.budget[1])
+        if not state.releases:
+            return None
+        planned = assume("planned-charges")
+        if state.promise:
+            epsilon, delta = state.promise
+            planned = assume("planned-or-promise", epsilon=f"{epsilon:g}", delta=f"{delta:g}")
+        return Guarantee(
+            kind="worst_case",
+            epsilon=total_epsilon(state.totals, state.deltas, delta=dlt, pure=state.pure),
+            delta=dlt,
+            method="rdp filter" if math.isinf(state.pure) else "rdp filter or plain sum",
+            neighbours=self.neighbours,
+            unit=self.unit,
+            sampling="as declared by each run",
+            delta_split=(("orders", dlt * (SHARES - 1) / SHARES), ("releases' own deltas", dlt / SHARES)),
+            assumptions=(*_ASSUMPTIONS, planned),
+            publishable=True,
+        )
+
+    def remaining(self) -> dict[str, float | None]:
+        """Return the budget, what is spent of it and what is left, for display. Costs do not add up in epsilon."""
+        state = self._fresh()
+        if state.budget is None:
+            return {"epsilon": None, "delta": None, "spent": None, "left": None}
+        epsilon, delta = state.budget
+        spent = total_epsilon(state.totals, state.deltas, delta=delta, pure=state.pure) if state.releases else 0.0
+        return {"epsilon": epsilon, "delta": delta, "spent": spent, "left": max(0.0, epsilon - spent)}
+
+    def _known(self, run_id: str) -> LedgerRun | None:
+        """Return what the file says of a run, also after its user has closed it."""
+        if self._chain.close.alive:
+            return self._fresh().runs.get(run_id)
+        if self._chain.file is None:
+            return self._state.runs.get(run_id)
+        with LedgerReader.open(self._chain.file) as found:
+            return found._state.runs.get(run_id)
+
+    def _verified(self) -> Self:
+        try:
+            if not self._fresh().meta:
+                raise PrivacyError(f"The ledger {self._chain.path} is damaged: it has no rows; restore it from a copy.")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _fresh(self) -> LedgerState:
+        state = self._state
+        with self._chain.lock:
+            for row in self._chain.read(last=state.last, head=state.head):
+                try:
+                    state.apply(row)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise PrivacyError(
+                        f"The ledger {self._chain.path} is damaged at row {row.seq}: {error}."
+                    ) from error
+        return state
+
+    def _run(self, run_id: str) -> LedgerRun:
+        run = self._state.runs.get(run_id)
+        if run is None:
+            raise PrivacyError(f"Run {run_id!r} is not in the ledger; call open_run before its first step.")
+        return run
+
+    def _owned(self, run_id: str, owner: str) -> LedgerRun:
+        run = self._run(run_id)
+        if run.owner != owner:
+            raise PrivacyError(resumed_elsewhere(run_id))
+        return run
+
+    def _standing(self, run_id: str, step: int, head: Head, clean: bool) -> int:
+        done, state, run = _check.count("step", step, low=0), self._state, self._run(run_id)
+        if head not in state.heads:
+            raise PrivacyError(
+                f"The ledger {self._chain.path} does not contain the head kept in the checkpoint: it was rolled "
+                "back or is a foreign one. Use the ledger that the run was charged to."
+            )
+        if done > run.charged:
+            raise PrivacyError(
+                f"The checkpoint is at step {done} of run {run_id!r}, but only {run.charged} were charged: it is "
+                "newer than the ledger. Use the ledger that the run was charged to."
+            )
+        return done if clean and run.touched <= state.heads[head] else run.charged
+
+
+def resumed_elsewhere(run_id: str) -> str:
+    """Return the message for an owner who no longer is one."""
+    return (
+        f"Run {run_id!r} was resumed elsewhere, so it goes on there and nothing is released here any more; what was "
+        "charged stays charged. Resume it from its run directory to go on here."
+    )

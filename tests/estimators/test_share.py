@@ -1,0 +1,48 @@
+"""Limits on a share against scipy's own exact interval, and how often they hold."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom, binomtest
+
+from tacita.estimators import share_at_least, share_at_most, share_interval
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10), (1, 1), (250, 1000)])
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
+def test_limits_are_those_of_clopper_and_pearson(successes, trials, confidence):
+    exact = binomtest(successes, trials).proportion_ci(confidence, method="exact")
+    assert share_interval(successes, trials, confidence=confidence) == pytest.approx(tuple(exact), abs=1e-9)
+    low = binomtest(successes, trials, alternative="greater").proportion_ci(confidence, method="exact").low
+    high = binomtest(successes, trials, alternative="less").proportion_ci(confidence, method="exact").high
+    assert share_at_least(successes, trials, confidence=confidence) == pytest.approx(low, abs=1e-9)
+    assert share_at_most(successes, trials, confidence=confidence) == pytest.approx(high, abs=1e-9)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (1, 200), (7, 10), (10, 10), (5_100, 10_000)])
+def test_limits_are_where_the_binomial_tail_is_what_is_left(successes, trials):
+    low, high = (f(successes, trials, confidence=1 - 1e-6) for f in (share_at_least, share_at_most))
+    assert binom.sf(successes - 1, trials, low) == pytest.approx(1e-6 if successes else 1.0, rel=1e-6)
+    assert binom.cdf(successes, trials, high) == pytest.approx(1e-6 if successes < trials else 1.0, rel=1e-6)
+
+
+def test_no_trials_say_nothing():
+    assert share_interval(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.97])
+def test_limits_hold_as_often_as_they_say(share):
+    """Exactly, by adding up the chances of all outcomes."""
+    outcomes = np.arange(41)
+    chances = binom.pmf(outcomes, 40, share)
+    low = np.array([share_at_least(k, 40, confidence=0.95) for k in outcomes])
+    high = np.array([share_at_most(k, 40, confidence=0.95) for k in outcomes])
+    assert chances[low <= share].sum() >= 0.95
+    assert chances[high >= share].sum() >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [((11, 10), "successes"), ((-1, 10), "successes"), ((0, -1), "trials")]
+)
+def test_counts_that_mean_nothing_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        share_interval(*arguments)
