@@ -1,7 +1,7 @@
 """The mean-embedding generator: one noisy sum of public features, class by class, and a generator fitted to it.
 
 Everybody's features are added up once, noise is added once, and the rest is post-processing (DP-MERF, Harder,
-Adamczewski & Park 2021, arXiv:2002.11603v5). What makes it work is the choice of features: those of `Moments` tell the
+Adamczewski & Park 2021, arXiv:2002.11603v5). What makes it work is the choice of features: those of `Moments` give the
 mean and the covariance of each class, from which a generator follows in closed form.
 """
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check
+from tacita.audit.models import minimise
 from tacita.synthesis.features import FeatureMap, Moments
 from tacita.synthesis.networks import Generator, draw_latent, make_generator
 
@@ -262,7 +263,7 @@ def fit_generator(
     A `MomentGenerator` is first set to the released moments. Then Adam minimises, over the classes' mean features m
     of what is generated, the sum of |m - released mean|². Each batch gives an unbiased estimate, the product of two
     independent halves' differences; a square of one batch's would reward sameness. It is deterministic, given `rng` and
-    the generator's weights; a fit that was stopped is begun again.
+    the generator's weights; an interrupted fit starts again.
 
     Args:
         generator: A network from latent numbers and labels to records.
@@ -287,17 +288,18 @@ def fit_generator(
     optimizer = torch.optim.Adam(generator.parameters(), lr=learning_rate, betas=(0.5, 0.99))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
     losses = []
-    for step in range(steps):
+
+    def loss() -> Tensor:
         made = generator(draw_latent(generator, len(labels), draws=draws), labels)
         first, second = _averages(features, made, 2 * classes).reshape(classes, 2, -1).unbind(1)
-        loss = ((first - target) * (second - target)).sum()
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        estimate = ((first - target) * (second - target)).sum()
+        losses.append(float(estimate.detach()))
+        return estimate
+
+    for step in minimise(optimizer, loss, steps):
         schedule.step()
-        losses.append(float(loss.detach()))
         if progress is not None:
-            progress(step + 1)
+            progress(step)
     return losses
 
 

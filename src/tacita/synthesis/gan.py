@@ -160,7 +160,7 @@ def quickest_chunk(game: Game, count: int, *, tries: int = 2) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Wgan:
-    """A training without a guarantee worth the name: plain, with a noisy critic layer, or clipped as a whole.
+    """A training without a useful guarantee: plain, with a noisy critic layer, or clipped as a whole.
 
     Attributes:
         steps: Steps of the critic.
@@ -276,7 +276,7 @@ class WganTraining:
     def restore(self) -> None:
         """Go on from the newest checkpoint."""
         if self._folder is None:
-            raise RunError("This training has no run directory to go on from.")
+            raise RunError("This training has no run directory to resume from.")
         state, saved = Run(self._folder).load()
         if saved.get("plan") != asdict(self.plan):
             raise PrivacyError("The plan is not the one that the checkpoint was made by: a run keeps what it declared.")

@@ -24,7 +24,7 @@ def check_records(name: str, inputs: Tensor, *, least: int = 2) -> None:
     """Raise unless `inputs` is a tensor of at least so many records, one per row."""
     if not isinstance(inputs, Tensor):
         raise TypeError(f"{name} must be a tensor of records, got {type(inputs).__name__}.")
-    if inputs.ndim < 2 or len(inputs) < least:  # how many there are is not told
+    if inputs.ndim < 2 or len(inputs) < least:  # the message does not disclose how many there are
         raise ValueError(f"{name} must hold at least {least} records, one per row of a tensor of 2 or more dimensions.")
 
 

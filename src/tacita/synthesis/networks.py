@@ -159,7 +159,7 @@ class Critic(nn.Module):
     """Features of a record, then one number: the larger, the more real it looks.
 
     The label picks a direction of the features that is added to the common one (Miyato & Koyama 2018). Appended to
-    the input of a layer, as in the thesis, it is hardly heard: noisy critics then learn records, and no classes.
+    the input of a layer, as in the thesis, it has hardly any effect: noisy critics then learn records, and no classes.
     """
 
     def __init__(self, body: nn.Module, size: int, classes: int, features: int, layer_noise: float) -> None:

@@ -17,14 +17,14 @@ import torch
 from tacita import runs
 from tacita.audit import Membership
 from tacita.guarantee import round_up_text
-from tacita.label import Chart, Finding, Hue, Label, Series
+from tacita.label import Finding, Label
 from tacita.report.numbers import delta_text, epsilon_text
 from tacita.synthesis.features import measuring_features
 from tacita.synthesis.influence import AverageCase, average_case
 from tacita.synthesis.leakage import HoldoutTest, generator_membership, holdout_test
 from tacita.synthesis.neighbours import feature_vectors, nearest
 from tacita.synthesis.outliers import OutlierControl, release_size
-from tacita.synthesis.pages import Lines, Picture, Section, grid_png, page
+from tacita.synthesis.pages import Picture, Section, grid_png, page, two_lines
 from tacita.synthesis.recipes import Task
 from tacita.synthesis.students import Labelled, drawn
 from tacita.synthesis.utility import NOTES, Annotator, Utility, measure_utility
@@ -226,32 +226,20 @@ def _accuracies(found: tuple[float, ...]) -> str:
 
 def _learning(utility: Utility) -> Section:
     curve = utility.learning
-    lines: list[tuple[Hue, str, Any]] = [
-        ("typical", "Released records", curve.synthetic),
-        ("plain", "Real records", curve.real),
-    ]
-    series = tuple(
-        Series(hue=hue, name=name, points=_points(np.log10(curve.sizes), values)) for hue, name, values in lines
-    )
-    chart = Chart(
+    figure = two_lines(
+        ("Released records", "Real records"),
+        _points(np.log10(curve.sizes), curve.synthetic),
+        _points(np.log10(curve.sizes), curve.real),
         heading="Accuracy by number of labelled records",
-        caption="",
+        description="Accuracy on real test records by how many labelled records a student had.",
         x_title="records, powers of ten",
         y_title="accuracy",
-        description="Accuracy on real test records by how many labelled records a student had.",
-        series=series,
     )
     rows = [
         (f"{size:,} records", f"{_percent(a)} released, {'too few' if b is None else _percent(b)} real", "")
         for size, a, b in zip(curve.sizes, curve.synthetic, curve.real, strict=True)
     ]
-    return Section(
-        "How many are needed",
-        "Students of ever more records.",
-        figure=Lines(chart=chart),
-        rows=rows,
-        note=NOTES["learning"],
-    )
+    return Section("How many are needed", "Students of ever more records.", figure, rows, note=NOTES["learning"])
 
 
 def _points(x: Any, y: Any) -> tuple[tuple[float, float], ...]:
@@ -265,17 +253,14 @@ def _percent(value: float | None) -> str:
 def _validation(utility: Utility) -> Section:
     curves = utility.validation
     shown = max(range(len(curves.learning_rates)), key=lambda i: curves.accuracies[i])
-    series = tuple(
-        Series(hue=hue, name=name, points=_points(curves.steps, losses[shown]))  # type: ignore[arg-type]
-        for hue, name, losses in (("typical", "Released", curves.synthetic), ("plain", "Real", curves.real))
-    )
-    chart = Chart(
+    figure = two_lines(
+        ("Released", "Real"),
+        _points(curves.steps, curves.synthetic[shown]),
+        _points(curves.steps, curves.real[shown]),
         heading=f"Validation loss of the best student, learning rate {curves.learning_rates[shown]:g}",
-        caption="",
+        description="Loss on real and on released validation records while a student trains.",
         x_title="step",
         y_title="loss",
-        description="Loss on real and on released validation records while a student trains.",
-        series=series,
     )
     pearson = [p for p in curves.pearson if p is not None]
     rows = []
@@ -288,7 +273,7 @@ def _validation(utility: Utility) -> Section:
     if curves.regret is not None:
         rows.append(("Accuracy lost by choosing on released records", f"{curves.regret:.1%}", "The same few students."))
     text = "Would a validation set of released records choose the model that a real one would?"
-    return Section("Choosing models with them", text, figure=Lines(chart=chart), rows=rows)
+    return Section("Choosing models with them", text, figure=figure, rows=rows)
 
 
 def _distances(utility: Utility) -> Section:

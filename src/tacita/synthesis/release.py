@@ -71,29 +71,25 @@ def released_dataset(folder: Path) -> Dataset:
 
 def _write_images(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor) -> None:
     pixels = inputs.clamp(0.0, 1.0).mul(255.0).round().to(torch.uint8)
-    np.savez_compressed(where / "samples.npz", inputs=pixels.numpy(), targets=labels.numpy())
+    _write_arrays(where, dataset, pixels, labels, high=255)
+    (where / "samples.png").write_bytes(grid_png(pixels / 255.0, columns=_SHOWN, labels=labels))
+
+
+def _write_arrays(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor, *, high: int) -> None:
+    np.savez_compressed(where / "samples.npz", inputs=inputs.numpy(), targets=labels.numpy())
     schema: dict[str, Any] = {
         "file": "samples.npz",
         "nominal_size": len(labels),
-        "inputs": {"low": 0, "high": 255, "shape": list(inputs.shape[1:])},
+        "inputs": {"low": 0, "high": high, "shape": list(inputs.shape[1:])},
         "targets": {"classes": list(dataset.classes or ())},
     }
     runs.write_text(where, "schema.toml", _toml({"data": schema}))
-    (where / "samples.png").write_bytes(grid_png(pixels / 255.0, columns=_SHOWN, labels=labels))
 
 
 def _write_table(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor) -> None:
     schema = dataset.schema
-    if schema is None or not schema.columns:
-        inside = inputs.clamp(0.0, 1.0)  # arrays without columns are encoded so, as images are
-        np.savez_compressed(where / "samples.npz", inputs=inside.numpy(), targets=labels.numpy())
-        plain: dict[str, Any] = {
-            "file": "samples.npz",
-            "nominal_size": len(labels),
-            "inputs": {"low": 0, "high": 1, "shape": list(inputs.shape[1:])},
-            "targets": {"classes": list(dataset.classes or ())},
-        }
-        runs.write_text(where, "schema.toml", _toml({"data": plain}))
+    if schema is None or not schema.columns:  # arrays without columns are encoded in [0, 1], as images are
+        _write_arrays(where, dataset, inputs.clamp(0.0, 1.0), labels, high=1)
         return
     write_csv(where / "samples.csv", decode(inputs.numpy(), labels.numpy(), schema))
     read_back = replace(schema, file="samples.csv", test=None, nominal_size=len(labels), missing="zero")

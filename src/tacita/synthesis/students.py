@@ -1,4 +1,4 @@
-"""Students: small classifiers trained on one set and judged on another, to see what the first is worth.
+"""Students: small classifiers trained on one set and judged on another, to measure the utility of the first.
 
 The thesis trains them on synthetic records and judges them on real ones (Triastcyn 2020, sections 3.6 and 7.5).
 """
@@ -223,12 +223,12 @@ def validation_curves(
     accuracies = []
     rates = tuple(_check.in_range("learning_rates", rate, 1e-9, 1e3) for rate in learning_rates)
     for rate in rates:
-        coins = np.random.default_rng(seed)
-        model = _untrained(tuple(data[0].shape[1:]), classes, "network", coins)
+        draws = np.random.default_rng(seed)
+        model = _untrained(tuple(data[0].shape[1:]), classes, "network", draws)
         optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
         taken = [
             [_loss(model, judge) for judge in judges]
-            for step in _training(model, data, optimizer, planned, coins)
+            for step in _training(model, data, optimizer, planned, draws)
             if step % every == 0
         ]
         for kept, values in zip(losses, zip(*taken, strict=True), strict=True):

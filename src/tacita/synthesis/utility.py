@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -163,56 +162,37 @@ def measure_utility(
         generator_control: As `generator` in `controls`.
         class_means: As in `controls`.
         seeds: How many students are trained on each set.
-        sizes: Of the learning curve, which ends with the whole synthetic set; larger ones are left out. Empty for no
-            curve.
+        sizes: Of the learning curve, which ends with the whole synthetic set. Empty for no curve.
         learning_rates: Of the students whose validation losses are compared. Empty for none.
         steps: How long each student is trained; None for long enough.
         rng: A seed or a generator.
-        progress: Called with what is measured next, in words.
+        progress: Called with what is measured next.
 
     Returns:
-        The figures, for the owner of the real records.
+        The figures, for the data's owner.
 
     Raises:
-        ValueError: If there are too few records, the real ones are of one class, labels are not classes, or shapes
-            differ. A synthetic set of one class is measured: it is worth no more than chance.
+        ValueError: If records are too few or of different shapes, labels are not classes, or real ones of one class.
     """
-    synthetic, real_train, real_test = _matching(synthetic, real_train, real_test, classes)
-    sets, size = (synthetic, real_train, real_test), len(synthetic[1])
-    draws, report = np.random.default_rng(rng), progress or (lambda _: None)
-    options = {"annotator": annotator, "generator": generator_control, "class_means": class_means}
-    found: dict[str, tuple[float, ...]] = {}
-    for own in draws.spawn(_check.count("seeds", seeds, high=1000)):
-        others = controls(synthetic[0].shape[1:], classes, size, rng=own, **options)  # type: ignore[arg-type]
-        for name, data in chain([("synthetic data", synthetic), ("real data", real_train)], others):
-            report(f"A student of {name}")
-            found[name] = (*found.get(name, ()), student(data, real_test, classes, rng=own, steps=steps))
-    report("The learning curve")
-    fitting = [*(some for some in sizes if some < size), size] if sizes else []
-    learning = learning_curve(synthetic, real_test, classes, fitting, rng=draws, real=real_train, steps=steps)
-    report("Validation losses")
-    kept, held_out = _parted(drawn(synthetic, size, draws))
-    validation = validation_curves(
-        kept, real_test, held_out, classes, rng=draws, learning_rates=learning_rates, steps=steps
-    )
-    report("Logistic regression and the Fréchet distance")
-    compared = min(len(labels) for _, labels in sets)
-    made, seen, unseen = (drawn(data, compared, draws)[0] for data in sets)
-    linear = partial(student, test=real_test, classes=classes, rng=draws, steps=steps, kind="logistic")
+    sets, draws = _matching(synthetic, real_train, real_test, classes), np.random.default_rng(rng)
+    report, size, (_, answers) = progress or (lambda _: None), len(sets[0][1]), sets[2]
+
+    def drawn_controls(own: np.random.Generator) -> Iterator[tuple[str, Labelled]]:
+        options = {"annotator": annotator, "generator": generator_control, "class_means": class_means}
+        return controls(sets[0][0].shape[1:], classes, size, rng=own, **options)  # type: ignore[arg-type]
+
+    streams = draws.spawn(_check.count("seeds", seeds, high=1000))
+    found = _accuracies(sets, classes, drawn_controls, streams, steps, report)
     return Utility(
         student=found.pop("synthetic data"),
         baseline=found.pop("real data"),
         controls=found,
-        chance=float(torch.bincount(real_test[1]).max()) / len(real_test[1]),
-        logistic=(linear(synthetic), linear(real_train)),
-        frechet=frechet(made, unseen, features=features),
-        frechet_real=frechet(seen, unseen, features=features),
-        frechet_records=compared,
-        learning=learning,
-        validation=validation,
+        chance=float(torch.bincount(answers).max()) / len(answers),
         annotated=annotator is not None,
         synthetic_records=size,
-        test_records=len(real_test[1]),
+        test_records=len(answers),
+        **_curves(sets, classes, sizes, learning_rates, steps, draws, report),
+        **_distances(sets, classes, features, steps, draws, report),
     )
 
 
@@ -301,6 +281,64 @@ def frechet(first: Tensor, second: Tensor, *, features: Features | None = None) 
 
 
 # Parts of these.
+
+
+def _accuracies(
+    sets: Sequence[Labelled],
+    classes: int,
+    drawn_controls: Callable[[np.random.Generator], Iterator[tuple[str, Labelled]]],
+    streams: Sequence[np.random.Generator],
+    steps: int | None,
+    report: Callable[[str], None],
+) -> dict[str, tuple[float, ...]]:
+    """Return the accuracies of students of every set, one for each stream of randomness."""
+    found: dict[str, tuple[float, ...]] = {}
+    for own in streams:
+        for name, data in chain([("synthetic data", sets[0]), ("real data", sets[1])], drawn_controls(own)):
+            report(f"A student of {name}")
+            found[name] = (*found.get(name, ()), student(data, sets[2], classes, rng=own, steps=steps))
+    return found
+
+
+def _curves(
+    sets: Sequence[Labelled],
+    classes: int,
+    sizes: Sequence[int],
+    learning_rates: Sequence[float],
+    steps: int | None,
+    rng: np.random.Generator,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return the learning curve and the validation losses."""
+    (synthetic, train, test), size = sets, len(sets[0][1])
+    report("The learning curve")
+    fitting = [*(some for some in sizes if some < size), size] if sizes else []
+    learning = learning_curve(synthetic, test, classes, fitting, rng=rng, real=train, steps=steps)
+    report("Validation losses")
+    kept, held_out = _parted(drawn(synthetic, size, rng))
+    options: dict[str, Any] = {"learning_rates": learning_rates, "steps": steps}
+    return {"learning": learning, "validation": validation_curves(kept, test, held_out, classes, rng=rng, **options)}
+
+
+def _distances(
+    sets: Sequence[Labelled],
+    classes: int,
+    features: Features | None,
+    steps: int | None,
+    rng: np.random.Generator,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return what does not depend on the kind of student: a linear one, and the Fréchet distances."""
+    report("Logistic regression and the Fréchet distance")
+    compared = min(len(labels) for _, labels in sets)
+    made, seen, unseen = (drawn(data, compared, rng)[0] for data in sets)
+    linear = [student(data, sets[2], classes, rng=rng, steps=steps, kind="logistic") for data in sets[:2]]
+    return {
+        "logistic": tuple(linear),
+        "frechet": frechet(made, unseen, features=features),
+        "frechet_real": frechet(seen, unseen, features=features),
+        "frechet_records": compared,
+    }
 
 
 def _factor(vectors: Floats) -> Floats:

@@ -21,7 +21,8 @@ from tacita.facts import RunFacts
 from tacita.guarantee import Guarantee
 from tacita.label import Label, Pairs, Readings, status_rows
 from tacita.runs import Run
-from tacita.synthesis.networks import Generator
+from tacita.synthesis.gan import Game, adam
+from tacita.synthesis.networks import Generator, make_critic, make_generator
 
 if TYPE_CHECKING:
     from tacita.synthesis.recipes import Recipe, Task
@@ -125,9 +126,20 @@ def settings(task: Task, defaults: Mapping[str, Mapping[str, Any]]) -> dict[str,
     return {**chosen, **{name: value for name, value in asked.items() if value is not None}}
 
 
-def pool_size(batch_size: int, classes: int) -> int:
-    """Return how many generated records of each class a step chooses from: about as many as there are real ones."""
-    return max(8, batch_size // max(1, classes))
+def new_game(task: Task, chosen: Mapping[str, Any], classes: int, *, layer_noise: float = 0.0) -> Game:
+    """Return an untrained critic and generator.
+
+    Args:
+        task: What is asked for, with the data.
+        chosen: The settings `batch_size`, `learning_rate` and `width`.
+        classes: How many classes the generator knows; 0 for none.
+        layer_noise: Of a noisy critic layer; 0 for none.
+    """
+    fix_weights(task.recipe.seed)
+    generator = make_generator(task.shape, classes, blocks=task.blocks, width=WIDTHS[task.kind])
+    critic = make_critic(task.shape, classes, width=chosen["width"], layer_noise=layer_noise)
+    pool = max(8, chosen["batch_size"] // max(1, classes))  # generated records of a class: about as many as real ones
+    return Game(critic, generator, adam(generator.parameters(), chosen["learning_rate"]), pool=pool)
 
 
 def require_signal(epsilon: float, noise_multiplier: float, records: float, what: str) -> None:

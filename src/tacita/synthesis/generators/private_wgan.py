@@ -22,23 +22,20 @@ from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 from tacita.ledger.costs import cost_units, total_epsilon
 from tacita.ledger.rows import LedgerState
 from tacita.runs import Run
-from tacita.synthesis.gan import Game, adam, game_records, quickest_chunk
+from tacita.synthesis.gan import adam, game_records, quickest_chunk
 from tacita.synthesis.generators.kind import (
-    WIDTHS,
     Annotate,
     Progress,
     facts_of,
-    fix_weights,
     fresh_generator,
     ledger_path,
+    new_game,
     owner_rows,
-    pool_size,
     readings,
     require_signal,
     settings,
     write_run,
 )
-from tacita.synthesis.networks import make_critic, make_generator
 from tacita.training.charges import ledger_at
 from tacita.training.labels import Standing, standing_of_run
 from tacita.training.loop import PrivateTraining
@@ -162,13 +159,8 @@ class PrivateWganMaker:
         self.chosen = settings(task, CRITICS)
         self.facts, self.shares = facts_of(task, self.purpose), None
         self.annotate: Annotate = None
-        fix_weights(recipe.seed)
-        known = 0 if recipe.annotator else len(task.classes)
-        self.generator = make_generator(task.shape, known, blocks=task.blocks, width=WIDTHS[task.kind])
-        self.untrained = copy.deepcopy(self.generator)
-        critic = make_critic(task.shape, known, width=self.chosen["width"])
-        optimizer = adam(self.generator.parameters(), self.chosen["learning_rate"])
-        self.game = Game(critic, self.generator, optimizer, pool=pool_size(self.chosen["batch_size"], known))
+        self.game = new_game(task, self.chosen, 0 if recipe.annotator else len(task.classes))
+        self.generator, self.untrained = self.game.generator, copy.deepcopy(self.game.generator)
         self.draws = torch.Generator().manual_seed(int(fresh_generator(recipe.seed).integers(2**62)))
         labeller = default_model(task.shape, len(task.classes)) if recipe.annotator else None
         self._ledger = ledger_path(recipe.ledger, self.folder)

@@ -11,20 +11,17 @@ from tacita._guard import Interrupts
 from tacita.assumptions import assume
 from tacita.label import Label, build, no_guarantee
 from tacita.runs import Run
-from tacita.synthesis.gan import Game, Wgan, WganTraining, adam
+from tacita.synthesis.gan import Wgan, WganTraining
 from tacita.synthesis.generators.kind import (
-    WIDTHS,
     Annotate,
     Progress,
     facts_of,
-    fix_weights,
     fresh_generator,
-    pool_size,
+    new_game,
     readings,
     settings,
     write_run,
 )
-from tacita.synthesis.networks import make_critic, make_generator
 
 if TYPE_CHECKING:
     from tacita.synthesis.recipes import Task
@@ -99,15 +96,12 @@ class WganMaker:
     noise_multiplier: float = 0.0
 
     def __post_init__(self) -> None:
-        task, chosen, classes = self.task, settings(self.task, DEFAULTS), len(self.task.classes)
+        task, chosen = self.task, settings(self.task, DEFAULTS)
         self.facts, self.shares = facts_of(task, self.purpose), None
         self.annotate: Annotate = None
-        fix_weights(task.recipe.seed)
-        self.generator = make_generator(task.shape, classes, blocks=task.blocks, width=WIDTHS[task.kind])
-        self.untrained = copy.deepcopy(self.generator)
-        critic = make_critic(task.shape, classes, width=chosen.pop("width"), layer_noise=self.layer_noise)
-        optimizer = adam(self.generator.parameters(), chosen["learning_rate"])
-        game = Game(critic, self.generator, optimizer, pool=pool_size(chosen["batch_size"], classes))
+        game = new_game(task, chosen, len(task.classes), layer_noise=self.layer_noise)
+        self.generator, self.untrained = game.generator, copy.deepcopy(game.generator)
+        del chosen["width"]
         self.plan = Wgan(**chosen, size=task.size, clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier)
         rng = fresh_generator(None if self.resume else task.recipe.seed)
         self.training = WganTraining(self.plan, game, *task.train, rng=rng, run_dir=self.folder)
