@@ -155,6 +155,9 @@ def add_noise(total: Tensor, *, noise_multiplier: float, rng: np.random.Generato
         noise_multiplier: Standard deviation of the noise, at least 10⁻³; 0 is not a release.
         rng: Where the noise comes from. Whoever knows its seed can take the noise off again.
 
+    Returns:
+        The noisy sum, which may be published.
+
     Guarantee:
         One Gaussian mechanism of sensitivity 1 under adding or removing a record. Nothing else depends on the data: the
         shape and the weights are public, and the sum is not divided by a number of records.
@@ -173,7 +176,19 @@ def release_embedding(
     noise_multiplier: float,
     rng: np.random.Generator,
 ) -> Embedding:
-    """Return the noisy sum of everybody's features: `embedding_sum`, then `add_noise`, with their guarantees."""
+    """Return the noisy sum of everybody's features: `embedding_sum`, then `add_noise`, with their guarantees.
+
+    Args:
+        inputs: Records, (n, …).
+        labels: (n,) whole numbers.
+        classes: How many classes there are; public.
+        features: A public feature map.
+        noise_multiplier: Standard deviation of the noise.
+        rng: Where the noise comes from.
+
+    Returns:
+        The noisy sum, which may be published.
+    """
     total = embedding_sum(inputs, labels, classes, features)
     return add_noise(total, noise_multiplier=noise_multiplier, rng=rng)
 
@@ -316,13 +331,32 @@ def default_features(shape: Sequence[int], kind: str) -> Moments:
 
 
 def default_generator(shape: Sequence[int], classes: int, blocks: Sequence[int], kind: str) -> Generator:
-    """Return the generator that is fitted to a kind of data."""
+    """Return the generator that is fitted to a kind of data.
+
+    Args:
+        shape: Of one record.
+        classes: How many classes there are.
+        blocks: For tables: how many features each column has.
+        kind: "images", "small images" or "table".
+
+    Returns:
+        The untrained generator.
+    """
     if kind == "table":
         return make_generator(shape, classes, blocks=blocks)
     return MomentGenerator(default_features(shape, kind), classes)
 
 
 def settings(kind: str, *, steps: int | None = None, learning_rate: float | None = None) -> dict[str, Any]:
-    """Return the settings of a fit to a kind of data, with what is asked for instead."""
+    """Return the settings of a fit to a kind of data, with what is asked for instead.
+
+    Args:
+        kind: "images", "small images" or "table".
+        steps: Steps of the fit; None for the default.
+        learning_rate: Of the fit; None for the default.
+
+    Returns:
+        The keyword arguments of `fit_generator`.
+    """
     asked = {"steps": steps, "learning_rate": learning_rate}
     return {**DEFAULTS[kind], **{name: value for name, value in asked.items() if value is not None}}

@@ -124,7 +124,13 @@ def _private_rounds(federation: Federation, generator: Generator, progress: Prog
 
 
 def keep_recipe(recipe: FedGP, folder: Path, engine: str) -> None:
-    """Keep the recipe in the run's document; the run is a federation's, or one of its own without noise."""
+    """Keep the recipe in the run's document; the run is a federation's, or one of its own without noise.
+
+    Args:
+        recipe: What was asked for.
+        folder: The run directory.
+        engine: What runs the federation.
+    """
     run = Run(folder)
     family = run.document()["family"] if run.exists else PLAIN
     run.write(kind=KIND if recipe.private else PLAIN, family=family, engine=engine, recipe=asdict(recipe))
@@ -179,12 +185,28 @@ def _plain_round(this: Ready, generator: Generator, number: int, memories: dict[
 
 
 def coins(seed: int | None, number: int, client: str = "") -> np.random.Generator:
-    """Return randomness for a round, or for a client in it, where nothing needs to be secret."""
+    """Return randomness for a round, or for a client in it, where nothing needs to be secret.
+
+    Args:
+        seed: The recipe's; None for the operating system's randomness.
+        number: The round.
+        client: The client's name; empty for the server.
+
+    Returns:
+        A generator of its own for every round and client.
+    """
     return np.random.default_rng(None if seed is None else [seed, number, int(client or -1) + 1])
 
 
 def keep_plain(folder: Path, generator: Generator, number: int, facts: RunFacts) -> None:
-    """Write a checkpoint of a run without noise, and its document."""
+    """Write a checkpoint of a run without noise, and its document.
+
+    Args:
+        folder: The run directory.
+        generator: The generator so far.
+        number: The round.
+        facts: What the run knows about itself.
+    """
     run = Run(folder)
     run.save(number, generator.state_dict(), {})
     run.write(rounds=number, ledgers=[], facts=facts.to_dict())
@@ -202,7 +224,17 @@ def restore_plain(folder: Path, generator: Generator) -> tuple[int, RunFacts]:
 
 
 def plain_end(this: Ready, folder: Path, generator: Generator, facts: RunFacts) -> Label:
-    """Close a run without noise and return its label."""
+    """Close a run without noise and return its label.
+
+    Args:
+        this: The recipe with its data.
+        folder: The run directory.
+        generator: The trained generator.
+        facts: What the run knows about itself.
+
+    Returns:
+        The owner's label.
+    """
     done = facts.with_status("done")
     keep_plain(folder, generator, this.recipe.rounds, done)
     label = plain_label(this.recipe, done, this.recipe.rounds)
@@ -232,7 +264,16 @@ def private_label(label: Label) -> Label:
 
 
 def plain_label(recipe: FedGP, facts: RunFacts, taken: int) -> Label:
-    """Return the label of a generator whose updates were neither clipped nor noised: an infinite worst case."""
+    """Return the label of a generator whose updates were neither clipped nor noised: an infinite worst case.
+
+    Args:
+        recipe: What was asked for.
+        facts: What the run knows about itself.
+        taken: How many rounds were taken.
+
+    Returns:
+        The owner's label.
+    """
     return build(
         facts,
         no_guarantee(delta=recipe.delta, unit="client"),

@@ -141,6 +141,14 @@ def quickest_chunk(game: Game, count: int, *, tries: int = 2) -> int:
 
     Which is best depends on the critic's width and on the machine: small chunks stay in the cache, large ones
     spend less on each call.
+
+    Args:
+        game: Critic and generator.
+        count: How many records a step looks at.
+        tries: How often each size is timed.
+
+    Returns:
+        The fastest of the sizes tried.
     """
     made = game._made.flatten(0, 1)
     rows = torch.arange(count) % len(made)
@@ -311,6 +319,9 @@ def sample(
         rng: Where they come from.
         shares: The chance of each class; even by default. Public, or released with privacy.
         annotate: Labels for a generator that knows no classes.
+
+    Returns:
+        Inputs and labels.
     """
     draws = torch.Generator().manual_seed(int(rng.integers(2**62)))
     classes = max(1, generator.classes)

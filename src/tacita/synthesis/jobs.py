@@ -126,7 +126,19 @@ def synthesise(recipe: Recipe, run_dir: str | Path, *, quality: bool = True, pro
 
 
 def resume(run_dir: str | Path, *, quality: bool = True, progress: Progress | None = None) -> Label:
-    """Finish an interrupted run: the same plan, the same guarantee, fresh noise. Arguments as in `synthesise`."""
+    """Finish an interrupted run: the same plan, the same guarantee, fresh noise.
+
+    Args:
+        run_dir: The run directory.
+        quality: As in `synthesise`.
+        progress: As in `synthesise`.
+
+    Returns:
+        The owner's label.
+
+    Raises:
+        RunError: If it is not the run of a generator, or damaged.
+    """
     return restart(run_dir).run(progress or (lambda step, doing: None), quality=quality)
 
 
@@ -157,6 +169,15 @@ def release_federated(generator: Generator, recipe: FedGP, folder: Path, count: 
     """Draw and write the set of a federated generator, and return its average-case measure as in chapter 4.
 
     The measure looks at all clients' records together, which only this process can: it is for the owner.
+
+    Args:
+        generator: The trained generator.
+        recipe: What was asked for.
+        folder: The run directory.
+        count: How many records to release.
+
+    Returns:
+        The measure, for the owner.
     """
     from tacita.synthesis.fedgp_recipe import ready
 
@@ -171,7 +192,14 @@ def release_federated(generator: Generator, recipe: FedGP, folder: Path, count: 
 
 
 def write_inspection(run: Path, page: Path, *, title: str, reference: Path | None = None) -> None:
-    """Write a page about a released set, made from it alone, beside an earlier release that is trusted."""
+    """Write a page about a released set, made from it alone, beside an earlier release that is trusted.
+
+    Args:
+        run: A run directory, or a folder with a released set.
+        page: The file to write.
+        title: The page's heading.
+        reference: An earlier release that is trusted.
+    """
     found, trusted = _compared(run, reference)
     text = inspection_page(
         _labelled(found), found.classes or (), reference=trusted, features=found.feature_names, title=title

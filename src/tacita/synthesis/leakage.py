@@ -83,6 +83,9 @@ def holdout_test(
         features: A feature map, for distances that mean something. None takes the numbers as they are.
         rng: A seed or a generator.
 
+    Returns:
+        The share, and how probable it is by chance.
+
     Raises:
         ValueError: If there are too few records, or the features do not fit together.
 

@@ -235,6 +235,9 @@ def two_lines(
         heading: A heading above the chart.
         description: What it shows, for those who cannot see it.
         words: `x_title`, `y_title` and, if wanted, `caption`.
+
+    Returns:
+        The chart.
     """
     series = [Series(hue="typical", name=names[0], points=first)]
     if second:
@@ -266,6 +269,9 @@ def histogram(
         others: Numbers of a set to compare with.
         compared: The name of that set.
         bins: How many equal steps there are.
+
+    Returns:
+        The chart.
     """
     edges = np.linspace(low, high, bins + 1)
     return two_lines(

@@ -136,7 +136,16 @@ def outlier_control(typical: Callable[[float], float]) -> OutlierControl:
 def write_quality(
     folder: Path, task: Task, synthetic: Labelled, found: Quality, label: Label, outliers: OutlierControl | None
 ) -> None:
-    """Write quality.json and quality.html."""
+    """Write quality.json and quality.html.
+
+    Args:
+        folder: The run directory.
+        task: The recipe with its data.
+        synthetic: The released set.
+        found: What was measured.
+        label: The owner's label.
+        outliers: How many records may be released; None if there is no typical case.
+    """
     document: dict[str, Any] = {
         "schema": runs.SCHEMA,
         "utility": found.utility.to_dict(),

@@ -40,7 +40,13 @@ def release(maker: Maker, folder: Path) -> Labelled:
 
 
 def write_release(folder: Path, samples: Labelled, dataset: Dataset) -> None:
-    """Write records like those of a dataset, with the schema that reads them back, and a picture of images."""
+    """Write records like those of a dataset, with the schema that reads them back, and a picture of images.
+
+    Args:
+        folder: The run directory.
+        samples: Inputs and labels.
+        dataset: The data that they stand for; its classes and columns are used, no record is.
+    """
     where = folder / "released"
     where.mkdir(exist_ok=True)
     if samples[0].dim() == 2:

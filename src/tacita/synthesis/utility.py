@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -177,12 +178,10 @@ def measure_utility(
     sets, draws = _matching(synthetic, real_train, real_test, classes), np.random.default_rng(rng)
     report, size, (_, answers) = progress or (lambda _: None), len(sets[0][1]), sets[2]
 
-    def drawn_controls(own: np.random.Generator) -> Iterator[tuple[str, Labelled]]:
-        options = {"annotator": annotator, "generator": generator_control, "class_means": class_means}
-        return controls(sets[0][0].shape[1:], classes, size, rng=own, **options)  # type: ignore[arg-type]
-
+    options = {"annotator": annotator, "generator": generator_control, "class_means": class_means}
+    named_controls = partial(controls, sets[0][0].shape[1:], classes, size, **options)  # type: ignore[arg-type]
     streams = draws.spawn(_check.count("seeds", seeds, high=1000))
-    found = _accuracies(sets, classes, drawn_controls, streams, steps, report)
+    found = _accuracies(sets, classes, named_controls, streams, steps, report)
     return Utility(
         student=found.pop("synthetic data"),
         baseline=found.pop("real data"),
@@ -223,6 +222,9 @@ def controls(
         annotator: What labelled the synthetic set.
         generator: Draws so many labelled records from the generator as it was before training.
         class_means: A mean record for each class, public or released with privacy; never the data's own.
+
+    Returns:
+        Names and labelled records, drawn when asked for.
     """
     size = _check.count("count", count)
     draws = torch.Generator().manual_seed(int(rng.integers(2**62)))
@@ -264,6 +266,9 @@ def frechet(first: Tensor, second: Tensor, *, features: Features | None = None) 
         second: At least two records.
         features: A feature map that was not made from the data. None takes the numbers of each record as they are.
 
+    Returns:
+        The distance, at least 0.
+
     References:
         Dowson and Landau, J. Multivariate Analysis 12, 1982; Heusel et al., NeurIPS 2017, arXiv:1706.08500v6.
 
@@ -286,7 +291,7 @@ def frechet(first: Tensor, second: Tensor, *, features: Features | None = None) 
 def _accuracies(
     sets: Sequence[Labelled],
     classes: int,
-    drawn_controls: Callable[[np.random.Generator], Iterator[tuple[str, Labelled]]],
+    named_controls: Callable[..., Iterator[tuple[str, Labelled]]],
     streams: Sequence[np.random.Generator],
     steps: int | None,
     report: Callable[[str], None],
@@ -294,7 +299,7 @@ def _accuracies(
     """Return the accuracies of students of every set, one for each stream of randomness."""
     found: dict[str, tuple[float, ...]] = {}
     for own in streams:
-        for name, data in chain([("synthetic data", sets[0]), ("real data", sets[1])], drawn_controls(own)):
+        for name, data in chain([("synthetic data", sets[0]), ("real data", sets[1])], named_controls(rng=own)):
             report(f"A student of {name}")
             found[name] = (*found.get(name, ()), student(data, sets[2], classes, rng=own, steps=steps))
     return found

@@ -108,7 +108,14 @@ def facts_of(task: Task, purpose: str) -> RunFacts:
 
 
 def write_run(folder: Path, recipe: Recipe, facts: RunFacts, **more: Any) -> None:
-    """Write run.json."""
+    """Write run.json.
+
+    Args:
+        folder: The run directory.
+        recipe: What was asked for.
+        facts: What the run knows about itself.
+        more: Further entries.
+    """
     run = Run(folder)
     ledgers = [run.place(ledger_path(recipe.ledger, folder))] if recipe.private else []
     run.write(generator=recipe.generator, ledgers=ledgers, facts=facts.to_dict(), **more)
@@ -134,6 +141,9 @@ def new_game(task: Task, chosen: Mapping[str, Any], classes: int, *, layer_noise
         chosen: The settings `batch_size`, `learning_rate` and `width`.
         classes: How many classes the generator knows; 0 for none.
         layer_noise: Of a noisy critic layer; 0 for none.
+
+    Returns:
+        Both networks, with random weights.
     """
     fix_weights(task.recipe.seed)
     generator = make_generator(task.shape, classes, blocks=task.blocks, width=WIDTHS[task.kind])
@@ -189,5 +199,8 @@ def readings(facts: RunFacts, panels: str, *, typical: tuple[Guarantee, ...] = (
         facts: What the run knows about itself.
         panels: Who was followed, in words.
         typical: The typical case, if anybody was.
+
+    Returns:
+        What the label shows to the owner alone.
     """
     return Readings(typical=typical, panels=panels, metrics=facts.metrics, facts=owner_rows(facts))
