@@ -54,24 +54,24 @@ bench-federated: $(READY)   ## federated rounds against Apple's pfl, which gets 
 	.venv-pfl/bin/python -c "import pfl" 2>/dev/null || .venv-pfl/bin/python -m pip install --quiet --disable-pip-version-check "pfl[pytorch]==0.6.*" torch==2.13.0
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/federated.py --pfl .venv-pfl/bin/python
 
-audit-experiment: $(READY)   ## the tables of docs/audit.md; about three hours on one core
+audit-experiment: $(READY)   ## the tables of docs/explanation/audit.md; about three hours on one core
 	cd experiments/audit && ../../$(BIN)/python run.py --seeds 200 --bug-seeds 20 --setting "every record, one step" > results.jsonl
 	cd experiments/audit && ../../$(BIN)/python run.py --seeds 50 --bug-seeds 10 --setting "one in ten, 50 steps" >> results.jsonl
 	cd experiments/audit && ../../$(BIN)/python table.py
 
-posterior-experiment: $(READY)   ## the figures and the table of docs/posterior.md; about three minutes
+posterior-experiment: $(READY)   ## the figures and the table of docs/explanation/posteriors.md; about three minutes
 	$(BIN)/python experiments/posterior_release/run.py figures
 	$(BIN)/python experiments/posterior_release/run.py coverage
 
-federated-experiment: $(READY)   ## the tables and the figure of docs/examples/federated.md; needs MNIST and RetinaMNIST, about half an hour
+federated-experiment: $(READY)   ## the tables and the figure of docs/explanation/results/federated.md; needs MNIST and RetinaMNIST, about half an hour
 	$(BIN)/python experiments/federated_mnist/run.py all
 	$(BIN)/python experiments/federated_mnist/run.py table
 
-synthesis-experiment: $(READY)   ## the tables of docs/examples/synthesis.md; needs MNIST, Fashion-MNIST and Adult, about four hours on one core
+synthesis-experiment: $(READY)   ## the tables of docs/explanation/results/synthesis.md; needs MNIST, Fashion-MNIST and Adult, about four hours on one core
 	$(BIN)/python experiments/synthesis/run.py all
 	$(BIN)/python experiments/synthesis/run.py table
 
-inference-experiment: $(READY)   ## the table and the figure of docs/examples/inference.md; needs Abalone and Adult, half an hour on one core
+inference-experiment: $(READY)   ## the table and the figure of docs/explanation/results/inference.md; needs Abalone and Adult, half an hour on one core
 	$(BIN)/python experiments/variational_inference/run.py all
 	$(BIN)/python experiments/variational_inference/run.py table
 

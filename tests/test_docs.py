@@ -8,18 +8,25 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from typer.main import get_command
 
-from tacita.cli import main
+import tacita
+from tacita.cli import app, main
+from tacita.cli.kinds import KINDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def name(page):
+    return str(page.relative_to(ROOT))
 
 
 def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name)
 def test_python_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
@@ -33,7 +40,7 @@ def test_the_tutorial_on_adult_runs(tmp_path, monkeypatch, capsys):
     if not os.path.isdir(os.path.join(os.environ.get("TACITA_DATA", ""), "adult")):
         pytest.skip("adult is not at hand: set TACITA_DATA to a folder that holds it")
     monkeypatch.chdir(tmp_path)
-    page, names = ROOT / "docs" / "examples" / "inference.md", {}
+    page, names = ROOT / "docs" / "tutorials" / "adult-posterior.md", {}
     for _, _, _, text in FENCE.findall(page.read_text()):
         exec(compile(text.replace("worlds=12", "worlds=2"), str(page), "exec"), names)
     assert names["result"].guarantee.epsilon <= 0.5
@@ -51,6 +58,7 @@ def first_page_with(command):
     return next(page for page in PAGES if command in commands(page))
 
 
+SAME_EVERYWHERE = ("tacita account", "tacita audit", "tacita calibrate")  # run once: they take long
 FENCE = re.compile(
     r'^```(?:\w+ title="([^"]+)"| \{ \.\w+ title="([^"]+)" data-repeat="(\d+)" \})\n(.*?)^```', re.DOTALL | re.MULTILINE
 )
@@ -71,15 +79,15 @@ def test_every_fence_is_one_that_the_site_understands():
                 assert re.fullmatch(r'```(\w+( title="[^"]+")?)?|``` \{ \.\w+( [\w-]+="[^"]*")* \}', line), (page, line)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=name)
 def test_commands_run(page, tmp_path, monkeypatch, capfd):
     """The commands of one page, in order, in one folder, in this process: starting Python takes longer than most."""
     write_files(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     for command in commands(page):
-        if command.startswith(("tacita account", "tacita calibrate")) and page != first_page_with(command):
-            continue  # the same everywhere
+        if command.startswith(SAME_EVERYWHERE) and page != first_page_with(command):
+            continue
         if command.startswith("python -c "):
             exec(shlex.split(command)[2], {})
             continue
@@ -87,6 +95,34 @@ def test_commands_run(page, tmp_path, monkeypatch, capfd):
         with pytest.raises(SystemExit) as end:
             main()
         assert end.value.code == 0, f"{command}: {capfd.readouterr().err}"
+
+
+def test_the_reference_has_every_command_and_option():
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+
+    def walk(command, name):
+        for option in command.params:
+            for spelling in (*option.opts, *option.secondary_opts):
+                assert not spelling.startswith("--") or f"`{spelling}" in page, (name, spelling)
+        for part, child in getattr(command, "commands", {}).items():
+            assert f"`tacita{name} {part}" in page
+            walk(child, f"{name} {part}")
+
+    for part, child in get_command(app).commands.items():
+        assert f"`tacita {part}`" in page
+        walk(child, f" {part}")
+
+
+def test_every_page_is_a_tutorial_a_guide_a_reference_or_an_explanation():
+    folders = {name(page).split("/")[1] for page in PAGES[1:]}
+    assert folders == {"index.md", "tutorials", "how-to", "reference", "explanation"}
+
+
+def test_the_reference_has_every_name_of_the_front_door_and_every_kind_of_run():
+    front = (ROOT / "docs" / "reference" / "api" / "index.md").read_text()
+    assert [n for n in tacita.__all__ if n not in ("__version__", "report") and n not in front] == []
+    kinds = (ROOT / "docs" / "reference" / "run-directory.md").read_text()
+    assert [n for n in KINDS if f"| `{n}` |" not in kinds] == []
 
 
 def test_pages_name_no_machine_paths():

@@ -2,7 +2,7 @@
 
     make audit-experiment
 
-One line of JSON for every case. Each audit goes through `PrivateTraining`; see docs/audit.md for the table.
+One line of JSON for every case. Each audit goes through `PrivateTraining`; see docs/explanation/audit.md for the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of planted bugs in docs/audit.md, from results.jsonl: how many audits called each broken."""
+"""The table of planted bugs in docs/explanation/audit.md, from results.jsonl: how many audits called each broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/examples/federated.md, from results.jsonl."""
+"""The tables and the figure of docs/explanation/results/federated.md, from results.jsonl."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Model inversion: what can be rebuilt from models trained with and without privacy.
 
-    python experiments/inversion/run.py digits docs/examples/inversion-digits.png
+    python experiments/inversion/run.py digits docs/assets/inversion-digits.png
     python experiments/inversion/run.py faces /tmp/faces.png --epsilon 8
     python experiments/inversion/run.py faces /tmp/faces.png --epsilon 1
 

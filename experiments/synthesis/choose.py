@@ -1,7 +1,7 @@
 """Settings of the GANs, compared on held-back training records: no test record is read.
 
     python choose.py ROW [--seed N] [--threads N]   every candidate of a row of run.py, appended to choices.jsonl
-    python choose.py table                          the table of docs/examples/synthesis.md
+    python choose.py table                          the table of docs/explanation/results/synthesis.md
 
 A candidate is the library's default with one setting changed. Its generator is fitted to the training set without the
 last sixth, and its student is judged on that sixth.

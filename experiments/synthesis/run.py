@@ -2,7 +2,7 @@
 
     python run.py ROW [--seed N] [--threads N]   one row, appended to results.jsonl
     python run.py all [--seeds 3]                every row that is not there yet
-    python run.py table                          the tables of docs/examples/synthesis.md
+    python run.py table                          the tables of docs/explanation/results/synthesis.md
 
 A row fits a generator to the training set with the library's default settings, draws the released set, trains the
 thesis's student on it alone and reads its accuracy on the test set once. Settings of mean-embedding were chosen on the

@@ -140,7 +140,7 @@ def test_noise_that_stops_halfway_is_found():
 @pytest.mark.stat
 @pytest.mark.parametrize(("noise", "rate", "steps"), [(3.73, 1.0, 1), (0.8, 0.1, 20), (0.6, 1.0, 1)])
 def test_a1_never_above_the_claim(noise, rate, steps):
-    """A false alarm has probability 0.0005; the experiment of docs/audit.md has 200 seeds a row."""
+    """A false alarm has probability 0.0005; the experiment of docs/explanation/audit.md has 200 seeds a row."""
     plan = plan_for(noise, rate, steps)
     for seed in range(200 if THOROUGH else 3):
         found = audit(plan, seed, count=2000)

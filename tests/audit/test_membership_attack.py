@@ -213,7 +213,7 @@ def test_finds_nothing_at_a_small_epsilon(digits):
             steps=30,
             target=(0.5, 1e-5),
             panel=0,
-            rng=next(seeds),
+            seed=next(seeds),
         ).run()
         return model
 

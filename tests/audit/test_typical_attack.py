@@ -8,7 +8,7 @@ from tacita import audit
 from tacita.audit import typical_canaries
 from tacita.data import load
 from tacita.training import PrivateTraining
-from tacita.training import loop as shipped
+from tacita.training import mechanism as shipped
 
 DELTA = 1e-5
 loss_fn = nn.functional.cross_entropy

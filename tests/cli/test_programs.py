@@ -193,11 +193,11 @@ def test_bad_use_of_the_command(folder, arguments, message):
 
 
 def test_the_tutorial_on_the_adult_census(tmp_path, monkeypatch):
-    """The program of docs/examples/adult.md on the real file, through the command."""
+    """The program of docs/tutorials/adult-program.md on the real file, through the command."""
     source = Path(os.environ.get("TACITA_DATA", "nowhere")) / "adult" / "adult.data.gz"
     if not source.is_file():
         pytest.skip("needs the Adult census: set TACITA_DATA")
-    page = (Path(__file__).parents[2] / "docs" / "examples" / "adult.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "tutorials" / "adult-program.md").read_text()
     header = re.search(r"--header (\S+)", page).group(1)
     (tmp_path / "income.py").write_text(re.search(r'```py title="income.py"\n(.*?)```', page, re.DOTALL).group(1))
     monkeypatch.chdir(tmp_path)

@@ -99,7 +99,7 @@ def test_every_strategy_of_flower_is_supported_or_refused_with_a_reason():
 
 
 def test_the_guide_has_the_table():
-    guide = (Path(__file__).parents[2] / "docs" / "federated.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "federate.md").read_text()
     table = guide[guide.index("### Which strategies") : guide.index("### Private clients")]
     for name in (*REFUSED, *(c.__name__ for c in SUPPORTED)):
         assert f"`{name}`" in table or name.startswith("DifferentialPrivacy")

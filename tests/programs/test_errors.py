@@ -453,7 +453,7 @@ def test_errors_without_source_are_shown_too():
 
 
 def test_the_documentation_shows_every_code_as_it_is(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text()
     head = re.search(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1]
     sections = re.findall(r"^## (T\d+) (.*?)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
     assert {code: title for code, title, _ in sections} == CODES

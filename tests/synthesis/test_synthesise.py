@@ -257,7 +257,7 @@ def test_quality_is_measured_and_shown_to_the_owner_only(tmp_path, monkeypatch):
             {"generator": "wgan-gp", "noise_multiplier": 1.0},
             "noise_multiplier is for mean-embedding or private-wgan or",
         ),
-        ({"noise": 1.0}, "noise is called noise_multiplier now"),
+        ({"noise": 1.0}, "'noise' is called 'noise_multiplier' now"),
         ({"epsilon": 1.0, "batch_size": 5}, "batch_size is for private-wgan"),
         ({"generator": "wgan-gp", "ledger": "x.sqlite"}, "gives no guarantee, so ledger does not apply"),
         ({"epsilon": 1.0, "dp_critic": True}, "dp_critic is for wgan-gp"),

@@ -11,7 +11,8 @@ import textwrap
 import pytest
 
 from tacita.cli import main
-from tacita.training.recipes import DEMOS, Recipe, default_model, start
+from tacita.training.jobs import start
+from tacita.training.recipes import DEMOS, Recipe, default_model
 
 CSV = "age,job,smoker\n" + "\n".join(
     f"{20 + i % 60},{['clerk', 'nurse', 'other'][i % 3]},{'yes' if i % 60 > 25 else 'no'}" for i in range(400)
@@ -281,8 +282,6 @@ def test_default_models_fit_their_data():
 
 def test_records_are_held_out_by_secret_coins(folder):
     """Coins of a public seed belong to positions, and removing a record would shift them: each run draws its own."""
-    from tacita.training.recipes import start
-
     recipe = Recipe.read(folder / "run.toml")
     held = [set(start(recipe, folder / name).held[0][:, 0].tolist()) for name in ("one", "two")]
     coins = [json.loads((folder / name / "run.json").read_text())["coins"] for name in ("one", "two")]

@@ -8,7 +8,7 @@ carry everything. Records of similar spread share a grid.
 What is added to δ, so that the result is an upper bound: the loss that wraps around the window's upper end
 (Chernoff, from the gridded losses themselves), the noise cut off beyond 9.75 standard deviations, the
 frequencies left out, and round-off. Between grid points of ε the chord in e^ε is used: δ is convex there.
-The derivation is in docs/theory/bounds.md#record-curves.
+The derivation is in docs/explanation/theory/bounds.md#record-curves.
 """
 
 from __future__ import annotations

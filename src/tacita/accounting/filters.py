@@ -2,7 +2,7 @@
 
 A filter turns what was observed into a guarantee: a record takes part only while it is within the declared
 budget, so the budget bounds its privacy loss over every path, however the steps were chosen. The proofs are
-in docs/theory/filters.md. All functions are pure; `counts` is the (records, levels) matrix of steps taken.
+in docs/explanation/theory/filters.md. All functions are pure; `counts` is the (records, levels) matrix of steps taken.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class MembershipAttack:
 
         def train(inputs: Tensor, targets: Tensor) -> nn.Module:
             rate = min(1.0, target.plan.sample_rate * len(members[1]) / len(targets))
-            return target.retrain((inputs, targets), sample_rate=rate, rng=session.seed(next(seeds))).run().model
+            return target.retrain((inputs, targets), sample_rate=rate, seed=session.seed(next(seeds))).run().model
 
         return membership(
             target.trained()[0],

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from tacita.accounting import BayesianAccountant, record_curves
 from tacita.label import Label
 from tacita.runs import Run
+from tacita.training.jobs import reopen
 from tacita.training.labels import standing_of_run
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
-from tacita.training.recipes import reopen
 
 Data = tuple[Tensor, ...]
 FEWEST = 20  # records a side that can be compared

@@ -16,7 +16,8 @@ from tacita.cli.app import JSON, app, print_json
 def audit(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     only: Annotated[
-        list[str] | None, typer.Option(help="An attack, such as canaries; may be repeated. See docs/audit.md for all.")
+        list[str] | None,
+        typer.Option(help="An attack, such as canaries; may be repeated. See docs/how-to/audit.md for all."),
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="About how long it may take; the rest is left out.")] = None,
     references: Annotated[

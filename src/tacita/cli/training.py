@@ -13,8 +13,9 @@ from tacita.cli.app import DIR, JSON, SEED, app, busy, new_run, print_json, tell
 
 if TYPE_CHECKING:
     from tacita.label import Label
+    from tacita.training.jobs import Job
     from tacita.training.loop import Step
-    from tacita.training.recipes import Job, Recipe
+    from tacita.training.recipes import Recipe
 
 _INCLUDE = Annotated[
     list[str] | None,
@@ -52,7 +53,8 @@ def train(
     as_json: JSON = False,
 ) -> None:
     """Train your model on your data, without writing a loop."""
-    from tacita.training.recipes import Recipe, restart
+    from tacita.training.jobs import restart
+    from tacita.training.recipes import Recipe
 
     if (config is None) == (resume is None):
         raise ValueError("Pass either --config FILE to start a run, or --resume RUN to go on with one.")
@@ -98,7 +100,7 @@ def label(
 
 
 def _train(recipe: Recipe, folder: Path, as_json: bool) -> None:
-    from tacita.training.recipes import start
+    from tacita.training.jobs import start
 
     with busy("Preparing", quiet=as_json):
         job = start(recipe, folder)

@@ -1,6 +1,6 @@
 """What a federation declares before its first round: public constants, none of them a function of the data.
 
-Four levels, each with the form that holds (docs/theory/federated.md):
+Four levels, each with the form that holds (docs/explanation/theory/federated.md):
 
     client      the server clips updates and adds the noise; a client with all it holds is protected
     parallel    each client adds its own noise to its own steps; a record is protected from everybody, the server too

@@ -7,7 +7,7 @@ are exact. With J orders, a total A is within (ε, δ) if the releases' own delt
 
 Why this holds although later releases are chosen by what earlier ones showed: A only grows, so being within at the
 end means having been within all along. For each λ, the process stopped before A_λ passes its threshold has moment
-E_Q[(dP/dQ)^{λ+1}] ≤ exp(threshold), by the supermartingale of Feldman & Zrnic 2021 (docs/theory/filters.md),
+E_Q[(dP/dQ)^{λ+1}] ≤ exp(threshold), by the supermartingale of Feldman & Zrnic 2021 (docs: theory/filters),
 hence P(E) ≤ e^ε Q(E) + δ/(J+1) on the paths it did not stop (Canonne, Kamath & Steinke 2020, Prop. 12). Every path
 is such a path for at least one λ; assign it to the first. The union over J orders and over the releases that fail
 outright, at most δ/(J+1) along any path, costs δ. The shares are fixed: if what the deltas leave went to the

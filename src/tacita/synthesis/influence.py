@@ -1,7 +1,7 @@
 """The average-case measure of a synthetic set: how far it would move if one record's share of it were taken out.
 
 A measure, not a guarantee (Triastcyn 2020, sections 3.5 and 4.4.1). What it cannot see is shown in
-docs/theory/average-case.md.
+docs/explanation/theory/average-case.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -45,13 +45,11 @@ class Recipe:
         annotator: For private-wgan: a generator without labels, and a private classifier that labels what it makes.
         panel: For private-wgan: how many records are followed for the typical case.
         width: How wide the networks are.
-        holdout: Chance with which a record is held out, where the data have no test part.
+        holdout_rate: Chance with which a record is held out, where the data have no test part.
         nominal_size: The public size of the data, if it is not known.
         ledger: A shared ledger's path.
         seed: For runs that can be repeated; not secure.
     """
-
-    RENAMED: ClassVar[Mapping[str, str]] = {"noise": "noise_multiplier"}
 
     data: Mapping[str, Any]
     name: str = ""
@@ -69,7 +67,7 @@ class Recipe:
     annotator: bool = False
     panel: int = 128
     width: int | None = None
-    holdout: float = 0.1
+    holdout_rate: float = 0.1
     nominal_size: int | None = None
     ledger: str | None = None
     seed: int | None = None
@@ -98,7 +96,7 @@ class Recipe:
             "learning_rate": (1e-9, 1e3),
             "clip_norm": (1e-12, 1e12),
             "noise_multiplier": (0.01 if recipe.private else 1e-3, 1e4),  # less cannot be accounted for
-            "holdout": (0.0, 0.9),
+            "holdout_rate": (0.0, 0.9),
         }
         for name, (low, high) in ranges.items():
             if getattr(recipe, name) is not None:
@@ -187,7 +185,7 @@ def prepare(recipe: Recipe, coins: int | None = None) -> Task:
     shape = dataset.inputs.shape[1:]
     if len(shape) not in (1, 3) or (len(shape) == 3 and min(shape[1:]) >= _SMALL and any(s % 4 for s in shape[1:])):
         raise ValueError(f"Records must be images with sides that 4 divides, or rows of a table; got shape {shape}.")
-    train, held, _ = parts_of(dataset, recipe.holdout, coins)
+    train, held, _ = parts_of(dataset, recipe.holdout_rate, coins)
     return Task(recipe, dataset, train, held, coins)
 
 

@@ -193,7 +193,7 @@ class Plan:
 
         When a run ends may depend on its outputs, so the steps taken bound nothing. With declared ends t_1 < … < t_K
         and shares of delta that add up to it, P(S) ≤ Σ_k e^{ε_k} Q(S, ended by t_k) + δ for every event S, where ε_k is
-        that of t_k steps at its share (docs/theory/filters.md). Without declared ends there is one, the plan's.
+        that of t_k steps at its share (docs: theory/filters). Without declared ends there is one, the plan's.
 
         Args:
             taken: Steps taken.

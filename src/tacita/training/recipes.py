@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import secrets
-import sys
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tacita import _check
-from tacita._check import PrivacyError
-from tacita._guard import attempt, held
-from tacita.accounting import token_profile
 from tacita.data import Dataset, Schema, load, read_table
-from tacita.label import Label
-from tacita.runs import Run, RunError
-from tacita.training.loop import PrivateTraining, Step
-from tacita.training.records import Records
 
-_OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+_RENAMED = {"holdout": "holdout_rate", "noise": "noise_multiplier", "rng": "seed"}  # entries of earlier versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +46,7 @@ class Recipe:
         momentum: For sgd.
         individual_every: Give every record its own bound, measured once in so many steps. 0 for none.
         panel: How many records are followed if not all are measured.
-        holdout: Chance with which a record is held out, where the data have no test part.
+        holdout_rate: Chance with which a record is held out, where the data have no test part.
         record_profile: {fraction of the clip norm: share of the steps}: what a record may spend.
         certificate_profile: The same, for a conformal certificate.
         tolerated: How many followed records may pass the certificate's budget.
@@ -80,7 +72,7 @@ class Recipe:
     momentum: float = 0.9
     individual_every: int = 0
     panel: int = 256
-    holdout: float = 0.1
+    holdout_rate: float = 0.1
     record_profile: Mapping[str, float] | None = None
     certificate_profile: Mapping[str, float] | None = None
     tolerated: int = 0
@@ -94,10 +86,10 @@ class Recipe:
         recipe = cls(**table)
         if (recipe.epsilon is None) == (recipe.noise_multiplier is None):
             raise ValueError("Give either epsilon or noise_multiplier, and not both.")
-        _check.one_of("optimizer", recipe.optimizer, tuple(_OPTIMIZERS))
+        _check.one_of("optimizer", recipe.optimizer, tuple(OPTIMIZERS))
         _check.count("steps", recipe.steps)
         _check.count("batch_size", recipe.batch_size)
-        _check.in_range("holdout", recipe.holdout, 0.0, 0.9)
+        _check.in_range("holdout_rate", recipe.holdout_rate, 0.0, 0.9)
         _check.in_range("learning_rate", recipe.learning_rate, 0.0, 1e6)
         _check.in_range("momentum", recipe.momentum, 0.0, 1e6)
         _check.count("individual_every", recipe.individual_every, low=0)
@@ -111,21 +103,24 @@ class Recipe:
 
 def check_words(recipe: type, table: Mapping[str, Any]) -> None:
     """Refuse entries that a recipe does not know or of another type, and a recipe without data."""
-    known = [f.name for f in fields(recipe)]
-    renamed: Mapping[str, str] = getattr(recipe, "RENAMED", {})
+    hints = get_type_hints(recipe)
     for word in table:
-        if word in renamed:
-            raise ValueError(f"{word} is called {renamed[word]} now: rename the entry of the recipe.")
-        if word not in known:
-            raise ValueError(f"{word!r} is not an entry of a recipe{_meant(get_close_matches(str(word), known, 1))}")
+        if word not in hints and _RENAMED.get(word) in hints:
+            raise ValueError(f"{word!r} is called {_RENAMED[word]!r} now.")
+        if word not in hints:
+            near = get_close_matches(str(word), list(hints), 1)
+            raise ValueError(
+                f"{word!r} is not an entry of a recipe" + (f"; did you mean {near[0]!r}?" if near else ".")
+            )
     if not isinstance(table.get("data"), Mapping):
         raise ValueError("A recipe needs a [data] table, with a name or a file.")
-    for entry in fields(recipe):
-        value = table.get(entry.name)
-        if value is not None and str(entry.type).startswith("str") and not isinstance(value, str):
-            raise ValueError(f"{entry.name} must be text in quotes, got {value!r}.")
-        if value is not None and str(entry.type).startswith("Mapping") and not isinstance(value, Mapping):
-            raise ValueError(f"{entry.name} must be a table, got {value!r}.")
+    for name, hint in hints.items():
+        value, kinds = table.get(name), get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        plain = {get_origin(kind) or kind for kind in kinds}
+        if value is not None and str in plain and not isinstance(value, str):
+            raise ValueError(f"{name} must be text in quotes, got {value!r}.")
+        if value is not None and Mapping in plain and list not in plain and not isinstance(value, Mapping):
+            raise ValueError(f"{name} must be a table, got {value!r}.")
     seed = table.get("seed")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
         raise ValueError(f"seed must be a whole number in [0, 2**63), got {seed!r}.")
@@ -206,154 +201,6 @@ DEMOS = {
 }
 
 
-@dataclass
-class Job:
-    """A recipe made ready: data, model and training."""
-
-    recipe: Recipe
-    dataset: Dataset
-    model: nn.Module
-    private: PrivateTraining
-    held: tuple[Tensor, Tensor] = field(repr=False)
-
-    def score(self) -> tuple[str, float]:
-        """Return what is measured on held-out records, and its value. For the owner.
-
-        A record on which the model fails is a wrong answer; where numbers are predicted it is left out.
-        """
-        self.model.eval()
-        with torch.no_grad(), held():
-            errors = attempt(self._errors, *self.held)
-            if errors is None:  # one of them fails: all others are still measured
-                own = [attempt(self._errors, x[None], y[None]) for x, y in zip(*self.held, strict=True)]
-                failed = torch.ones(int(self.dataset.classes is not None))
-                errors = torch.cat([failed[:0], *(failed if one is None else one for one in own)])
-        self.model.train()
-        if self.dataset.classes is None:
-            return "root mean squared error (scaled)", float(errors.mean().sqrt())
-        return "accuracy", 1.0 - float(errors.mean())
-
-    def _errors(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each record's squared error, or whether its class is wrong."""
-        outputs: Tensor = self.model(inputs)
-        if self.dataset.classes is None:
-            return (outputs.flatten() - targets).square()
-        return (outputs.argmax(1) != targets).float()
-
-    def run(self, progress: Callable[[Step, Job], None] | None = None) -> Label:
-        """Take the remaining steps and return the label, which the run directory gets too."""
-        for step in self.private:
-            if progress is not None:
-                progress(step, self)
-        name, value = self.score()
-        text = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
-        where = "the test set" if len(self.dataset.test_targets) else "records held out"
-        return self.private.label(delta=self.recipe.delta, metrics={name: f"{text} on {where}"})
-
-
-def start(recipe: Recipe, run_dir: str | Path) -> Job:
-    """Make a recipe ready to run in a new run directory."""
-    coins = secrets.randbits(128) if recipe.seed is None else recipe.seed
-    dataset, model, loss, optimizer, (train, held, groups) = _prepare(recipe, coins)
-    profile = _profile(recipe.record_profile, recipe.steps)
-    private = PrivateTraining(
-        model,
-        loss,
-        train,
-        optimizer=optimizer,
-        **_sizes(recipe, dataset),
-        steps=recipe.steps,
-        stops=_stops(recipe.stops),
-        clip_norm=recipe.clip_norm,
-        noise_multiplier=recipe.noise_multiplier,
-        target=None if recipe.epsilon is None else (recipe.epsilon, recipe.delta),
-        individual_every=recipe.individual_every or None,
-        record_budget=profile,
-        certificate=_profile(recipe.certificate_profile, recipe.steps),
-        tolerated=recipe.tolerated,
-        panel=recipe.panel,
-        holdout=held,
-        groups=groups,
-        ledger=recipe.ledger,
-        run_dir=run_dir,
-        seed=recipe.seed,
-        delta=recipe.delta,
-        name=recipe.name or dataset.name,
-        purpose=recipe.purpose,
-    )
-    Run(Path(run_dir)).write(recipe=asdict(recipe), coins=str(coins))
-    return Job(recipe, dataset, model, private, held)
-
-
-def restart(run_dir: str | Path) -> Job:
-    """Make an interrupted run of a recipe ready to go on."""
-    recipe, coins = _recipe_of(run_dir)
-    dataset, model, loss, optimizer, (train, held, _) = _prepare(recipe, coins)
-    private = PrivateTraining.resume(run_dir, model, loss, train, optimizer=optimizer, holdout=held)
-    return Job(recipe, dataset, model, private, held)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A recipe's run as it stands, to look at: nothing is charged or changed.
-
-    Attributes:
-        dataset: What it was trained on.
-        model: With the newest checkpoint's parameters.
-        loss: Its loss function.
-        train: Inputs and targets trained on.
-        held: Inputs and targets held out.
-        remake: Returns the model and the optimiser as before the first step, and no scheduler.
-    """
-
-    dataset: Dataset
-    model: nn.Module
-    loss: Callable[[Any, Any], Tensor]
-    train: tuple[Tensor, Tensor] = field(repr=False)
-    held: tuple[Tensor, Tensor] = field(repr=False)
-    remake: Callable[[], tuple[nn.Module, torch.optim.Optimizer, None]]
-
-
-def reopen(run_dir: str | Path) -> Trained:
-    """Return the model and the records of a recipe's run."""
-    recipe, coins = _recipe_of(run_dir)
-    state, saved = Run.open(run_dir, "training").load()
-    dataset, model, loss, _, (train, held, _) = _prepare(recipe, coins)
-    if saved.get("data") != Records(train).fingerprint():
-        raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
-    try:
-        model.load_state_dict(state["model"])
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-        raise RunError(f"The checkpoint does not fit the recipe's model: {error}") from error
-
-    def remake() -> tuple[nn.Module, torch.optim.Optimizer, None]:
-        with torch.random.fork_rng(devices=[]):
-            _, fresh, _, optimizer, _ = _prepare(recipe, coins, dataset)
-        return fresh, optimizer, None
-
-    return Trained(dataset, model, loss, train, held, remake)
-
-
-def _recipe_of(run_dir: str | Path) -> tuple[Recipe, int]:
-    run = Run.open(run_dir, "training")
-    with run.reading():
-        return Recipe.from_dict(run.recipe), int(run.document()["coins"])
-
-
-def _prepare(
-    recipe: Recipe, coins: int, dataset: Dataset | None = None
-) -> tuple[Dataset, nn.Module, Any, torch.optim.Optimizer, Any]:
-    dataset = dataset or dataset_of(recipe.data)
-    if recipe.seed is not None:
-        torch.manual_seed(recipe.seed)
-    outputs = len(dataset.classes) if dataset.classes is not None else 1
-    model = _custom(recipe.model) if recipe.model else default_model(dataset.inputs.shape[1:], outputs)
-    loss = nn.functional.cross_entropy if dataset.classes is not None else _squared_error
-    options: dict[str, Any] = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
-    optimizer = _OPTIMIZERS[recipe.optimizer](model.parameters(), lr=recipe.learning_rate, **options)
-    return dataset, model, loss, optimizer, parts_of(dataset, recipe.holdout, coins)
-
-
 def dataset_of(table: Mapping[str, Any]) -> Dataset:
     """Return the data that a recipe's [data] table names."""
     if "name" in table:
@@ -372,7 +219,7 @@ def dataset_of(table: Mapping[str, Any]) -> Dataset:
 
 
 def parts_of(
-    dataset: Dataset, holdout: float, coins: int
+    dataset: Dataset, holdout_rate: float, coins: int
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, Any]]:
     """Return training and held-out tensors, and the groups of the training records.
 
@@ -387,40 +234,13 @@ def parts_of(
     if len(dataset.test_targets):
         held = (torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_targets))
         return (inputs, targets), held, groups
-    out = np.random.default_rng(coins).random(len(targets)) < holdout
+    out = np.random.default_rng(coins).random(len(targets)) < holdout_rate
     if not out.any() or out.all():
-        raise ValueError("holdout leaves no records to train on, or none to hold out; change it or give a test file.")
+        raise ValueError(
+            "holdout_rate leaves no records to train on, or none to hold out; change it or give a test file."
+        )
     kept = torch.from_numpy(~out)
     return (inputs[kept], targets[kept]), (inputs[~kept], targets[~kept]), {k: v[~out] for k, v in groups.items()}
-
-
-def _sizes(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
-    sizes: dict[str, Any] = {"batch_size": recipe.batch_size}
-    if recipe.sample_rate is not None:
-        return {**sizes, "sample_rate": recipe.sample_rate, "nominal_size": recipe.nominal_size}
-    size = recipe.nominal_size or dataset.nominal_size
-    if size is None:
-        raise ValueError("Declare nominal_size, the public size of the data, or sample_rate; it is not counted.")
-    return {**sizes, "nominal_size": size}
-
-
-def _stops(stops: list[int] | Mapping[str, float]) -> list[int] | dict[int, float]:
-    """Return declared ends; a TOML table has texts for keys."""
-    if not isinstance(stops, Mapping):
-        return list(stops)
-    try:
-        return {int(stop): share for stop, share in stops.items()}
-    except ValueError:
-        raise ValueError(f"stops must map steps to shares of delta, got {', '.join(map(repr, stops))}.") from None
-
-
-def _profile(shares: Mapping[str, float] | None, steps: int) -> Any:
-    if shares is None:
-        return None
-    try:
-        return token_profile({float(level): share for level, share in shares.items()}, steps=steps)
-    except ValueError as error:
-        raise ValueError(f"A profile maps fractions of the clip norm to shares of the steps: {error}") from None
 
 
 def default_model(shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -440,28 +260,3 @@ def default_model(shape: tuple[int, ...], outputs: int) -> nn.Module:
     with torch.no_grad():
         model(torch.zeros(1, *shape))
     return model
-
-
-def _custom(reference: str) -> nn.Module:
-    module_name, _, attribute = reference.partition(":")
-    if not module_name or not attribute:
-        raise ValueError(f"model must be 'module:attr', got {reference!r}.")
-    sys.path.insert(0, os.getcwd())
-    try:
-        made = getattr(importlib.import_module(module_name), attribute)
-        model = made() if callable(made) and not isinstance(made, nn.Module) else made
-    except Exception as error:  # it is the user's own file: anything may be wrong in it, and no data are in it yet
-        raise ValueError(f"model {reference!r} cannot be loaded: {type(error).__name__}: {error}.") from error
-    finally:
-        sys.path.remove(os.getcwd())
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model {reference!r} must give a torch.nn.Module, got {type(model).__name__}.")
-    return model
-
-
-def _squared_error(output: Tensor, target: Tensor) -> Tensor:
-    return (output.flatten() - target).square().mean()
-
-
-def _meant(near: list[str]) -> str:
-    return f"; did you mean {near[0]!r}?" if near else "."

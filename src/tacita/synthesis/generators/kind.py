@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, str], None]
 Annotate = Callable[[Tensor], Tensor] | None
 
-COMMON = frozenset({"data", "name", "generator", "delta", "samples", "holdout", "nominal_size", "seed"})
+COMMON = frozenset({"data", "name", "generator", "delta", "samples", "holdout_rate", "nominal_size", "seed"})
 WIDTHS = {"small images": 64, "images": 32, "table": 64}  # of the generators
 
 

@@ -1,0 +1,223 @@
+"""A recipe made ready: data, model and optimiser, started, resumed or looked at."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacita._check import PrivacyError
+from tacita._guard import attempt, held
+from tacita.accounting import token_profile
+from tacita.data import Dataset
+from tacita.label import Label
+from tacita.runs import Run, RunError
+from tacita.training.loop import PrivateTraining, Step
+from tacita.training.recipes import OPTIMIZERS, Recipe, dataset_of, default_model, parts_of
+from tacita.training.records import Records
+
+
+@dataclass
+class Job:
+    """A recipe made ready: data, model and training."""
+
+    recipe: Recipe
+    dataset: Dataset
+    model: nn.Module
+    private: PrivateTraining
+    held: tuple[Tensor, Tensor] = field(repr=False)
+
+    def score(self) -> tuple[str, float]:
+        """Return what is measured on held-out records, and its value. For the owner.
+
+        A record on which the model fails is a wrong answer; where numbers are predicted it is left out.
+        """
+        self.model.eval()
+        with torch.no_grad(), held():
+            errors = attempt(self._errors, *self.held)
+            if errors is None:  # one of them fails: all others are still measured
+                own = [attempt(self._errors, x[None], y[None]) for x, y in zip(*self.held, strict=True)]
+                failed = torch.ones(int(self.dataset.classes is not None))
+                errors = torch.cat([failed[:0], *(failed if one is None else one for one in own)])
+        self.model.train()
+        if self.dataset.classes is None:
+            return "root mean squared error (scaled)", float(errors.mean().sqrt())
+        return "accuracy", 1.0 - float(errors.mean())
+
+    def _errors(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each record's squared error, or whether its class is wrong."""
+        outputs: Tensor = self.model(inputs)
+        if self.dataset.classes is None:
+            return (outputs.flatten() - targets).square()
+        return (outputs.argmax(1) != targets).float()
+
+    def run(self, progress: Callable[[Step, Job], None] | None = None) -> Label:
+        """Take the remaining steps and return the label, which the run directory gets too."""
+        for step in self.private:
+            if progress is not None:
+                progress(step, self)
+        name, value = self.score()
+        text = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
+        where = "the test set" if len(self.dataset.test_targets) else "records held out"
+        return self.private.label(delta=self.recipe.delta, metrics={name: f"{text} on {where}"})
+
+
+def start(recipe: Recipe, run_dir: str | Path) -> Job:
+    """Make a recipe ready to run in a new run directory."""
+    coins = secrets.randbits(128) if recipe.seed is None else recipe.seed
+    dataset, model, loss, optimizer, (train, held, groups) = _prepare(recipe, coins)
+    profile = _profile(recipe.record_profile, recipe.steps)
+    private = PrivateTraining(
+        model,
+        loss,
+        train,
+        optimizer=optimizer,
+        **_sizes(recipe, dataset),
+        steps=recipe.steps,
+        stops=_stops(recipe.stops),
+        clip_norm=recipe.clip_norm,
+        noise_multiplier=recipe.noise_multiplier,
+        target=None if recipe.epsilon is None else (recipe.epsilon, recipe.delta),
+        individual_every=recipe.individual_every or None,
+        record_budget=profile,
+        certificate=_profile(recipe.certificate_profile, recipe.steps),
+        tolerated=recipe.tolerated,
+        panel=recipe.panel,
+        holdout=held,
+        groups=groups,
+        ledger=recipe.ledger,
+        run_dir=run_dir,
+        seed=recipe.seed,
+        delta=recipe.delta,
+        name=recipe.name or dataset.name,
+        purpose=recipe.purpose,
+    )
+    Run(Path(run_dir)).write(recipe=asdict(recipe), coins=str(coins))
+    return Job(recipe, dataset, model, private, held)
+
+
+def restart(run_dir: str | Path) -> Job:
+    """Make an interrupted run of a recipe ready to go on."""
+    recipe, coins = _recipe_of(run_dir)
+    dataset, model, loss, optimizer, (train, held, _) = _prepare(recipe, coins)
+    private = PrivateTraining.resume(run_dir, model, loss, train, optimizer=optimizer, holdout=held)
+    return Job(recipe, dataset, model, private, held)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A recipe's run as it stands, to look at: nothing is charged or changed.
+
+    Attributes:
+        dataset: What it was trained on.
+        model: With the newest checkpoint's parameters.
+        loss: Its loss function.
+        train: Inputs and targets trained on.
+        held: Inputs and targets held out.
+        remake: Returns the model and the optimiser as before the first step, and no scheduler.
+    """
+
+    dataset: Dataset
+    model: nn.Module
+    loss: Callable[[Any, Any], Tensor]
+    train: tuple[Tensor, Tensor] = field(repr=False)
+    held: tuple[Tensor, Tensor] = field(repr=False)
+    remake: Callable[[], tuple[nn.Module, torch.optim.Optimizer, None]]
+
+
+def reopen(run_dir: str | Path) -> Trained:
+    """Return the model and the records of a recipe's run."""
+    recipe, coins = _recipe_of(run_dir)
+    state, saved = Run.open(run_dir, "training").load()
+    dataset, model, loss, _, (train, held, _) = _prepare(recipe, coins)
+    if saved.get("data") != Records(train).fingerprint():
+        raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
+    try:
+        model.load_state_dict(state["model"])
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise RunError(f"The checkpoint does not fit the recipe's model: {error}") from error
+
+    def remake() -> tuple[nn.Module, torch.optim.Optimizer, None]:
+        with torch.random.fork_rng(devices=[]):
+            _, fresh, _, optimizer, _ = _prepare(recipe, coins, dataset)
+        return fresh, optimizer, None
+
+    return Trained(dataset, model, loss, train, held, remake)
+
+
+def _recipe_of(run_dir: str | Path) -> tuple[Recipe, int]:
+    run = Run.open(run_dir, "training")
+    with run.reading():
+        return Recipe.from_dict(run.recipe), int(run.document()["coins"])
+
+
+def _prepare(
+    recipe: Recipe, coins: int, dataset: Dataset | None = None
+) -> tuple[Dataset, nn.Module, Any, torch.optim.Optimizer, Any]:
+    dataset = dataset or dataset_of(recipe.data)
+    if recipe.seed is not None:
+        torch.manual_seed(recipe.seed)
+    outputs = len(dataset.classes) if dataset.classes is not None else 1
+    model = _custom(recipe.model) if recipe.model else default_model(dataset.inputs.shape[1:], outputs)
+    loss = nn.functional.cross_entropy if dataset.classes is not None else _squared_error
+    options: dict[str, Any] = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
+    optimizer = OPTIMIZERS[recipe.optimizer](model.parameters(), lr=recipe.learning_rate, **options)
+    return dataset, model, loss, optimizer, parts_of(dataset, recipe.holdout_rate, coins)
+
+
+def _sizes(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
+    sizes: dict[str, Any] = {"batch_size": recipe.batch_size}
+    if recipe.sample_rate is not None:
+        return {**sizes, "sample_rate": recipe.sample_rate, "nominal_size": recipe.nominal_size}
+    size = recipe.nominal_size or dataset.nominal_size
+    if size is None:
+        raise ValueError("Declare nominal_size, the public size of the data, or sample_rate; it is not counted.")
+    return {**sizes, "nominal_size": size}
+
+
+def _stops(stops: list[int] | Mapping[str, float]) -> list[int] | dict[int, float]:
+    """Return declared ends; a TOML table has texts for keys."""
+    if not isinstance(stops, Mapping):
+        return list(stops)
+    try:
+        return {int(stop): share for stop, share in stops.items()}
+    except ValueError:
+        raise ValueError(f"stops must map steps to shares of delta, got {', '.join(map(repr, stops))}.") from None
+
+
+def _profile(shares: Mapping[str, float] | None, steps: int) -> Any:
+    if shares is None:
+        return None
+    try:
+        return token_profile({float(level): share for level, share in shares.items()}, steps=steps)
+    except ValueError as error:
+        raise ValueError(f"A profile maps fractions of the clip norm to shares of the steps: {error}") from None
+
+
+def _custom(reference: str) -> nn.Module:
+    module_name, _, attribute = reference.partition(":")
+    if not module_name or not attribute:
+        raise ValueError(f"model must be 'module:attr', got {reference!r}.")
+    sys.path.insert(0, os.getcwd())
+    try:
+        made = getattr(importlib.import_module(module_name), attribute)
+        model = made() if callable(made) and not isinstance(made, nn.Module) else made
+    except Exception as error:  # it is the user's own file: anything may be wrong in it, and no data are in it yet
+        raise ValueError(f"model {reference!r} cannot be loaded: {type(error).__name__}: {error}.") from error
+    finally:
+        sys.path.remove(os.getcwd())
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model {reference!r} must give a torch.nn.Module, got {type(model).__name__}.")
+    return model
+
+
+def _squared_error(output: Tensor, target: Tensor) -> Tensor:
+    return (output.flatten() - target).square().mean()
