@@ -23,15 +23,15 @@ import numpy as np
 import torch
 
 from tacita.data import load
-from tacita.synthesis.average_case import average_case
 from tacita.synthesis.features import measuring_features
 from tacita.synthesis.gan import sample
+from tacita.synthesis.influence import average_case
 from tacita.synthesis.jobs import start
 from tacita.synthesis.leakage import holdout_test
 from tacita.synthesis.recipes import Recipe
 from tacita.synthesis.release import released
 from tacita.synthesis.students import drawn, student
-from tacita.synthesis.worth import controls, frechet
+from tacita.synthesis.utility import controls, frechet
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.jsonl"
@@ -66,7 +66,7 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 def federations() -> dict[str, Any]:
     """Return the rows of tables 4.1 and 4.2 that are run here: about 1,000 records a client."""
-    from tacita.synthesis.fedgp import FedGP
+    from tacita.synthesis import FedGP
 
     return {
         f"mnist fedgp {split}": FedGP(data="mnist", split=split, clients=20, size=1000) for split in ("even", "class")
@@ -101,7 +101,8 @@ def released_row(name: str, seed: int) -> dict[str, Any]:
 
 def federated_row(name: str, seed: int) -> dict[str, Any]:
     """Train one federated generator without noise, as in the thesis, and judge it."""
-    from tacita.synthesis.fedgp import federate_generator, ready
+    from tacita.synthesis import federate_generator
+    from tacita.synthesis.fedgp_recipe import ready
 
     recipe = replace(federations()[name], seed=seed)
     dataset = load(recipe.data)

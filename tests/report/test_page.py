@@ -210,4 +210,4 @@ def test_a_missing_jinja2_names_the_install_command():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     first, *rest = result.stdout.splitlines()
     assert first == "PRIVACY LABEL"
-    assert rest == ["The label page needs jinja2: pip install -e '.[report]' in the checkout of tacita"] * 2
+    assert rest == ["Pages need jinja2: pip install -e '.[report]' in the checkout of tacita"] * 2

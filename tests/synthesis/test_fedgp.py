@@ -22,9 +22,11 @@ from tacita.federated.storage import kept_memory
 from tacita.federated.updates import norm_of
 from tacita.ledger import Ledger
 from tacita.synthesis import fedgp
-from tacita.synthesis.average_case import average_case
-from tacita.synthesis.fedgp import FedGP, GanTraining, OwnClasses, federate_generator, ready, resume_generator
+from tacita.synthesis.fedgp import federate_generator, resume_generator
+from tacita.synthesis.fedgp_client import GanTraining, OwnClasses
+from tacita.synthesis.fedgp_recipe import FedGP, ready
 from tacita.synthesis.gan import sample
+from tacita.synthesis.influence import average_case
 from tacita.synthesis.students import student
 from tacita.training.records import Records
 
@@ -501,7 +503,7 @@ SIMULATION = """
 import json, sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
-from tacita.synthesis.fedgp import FedGP, federate_generator
+from tacita.synthesis import FedGP, federate_generator
 folder, settings = Path(sys.argv[1]), json.loads(sys.argv[2])
 recipe = FedGP(**settings)
 made = {engine: federate_generator(recipe, folder / engine, engine=engine) for engine in ("local", "flower")}

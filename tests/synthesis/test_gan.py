@@ -271,11 +271,11 @@ def test_a_plain_training_moves_critic_and_generator_and_can_go_on(tmp_path):
 
 
 def test_the_papers_clipping_bounds_the_whole_update_and_adds_its_noise():
-    training = plain(make_game((1, 8, 8), 3), clip_norm=0.5, noise=1e-4)
+    training = plain(make_game((1, 8, 8), 3), clip_norm=0.5, noise_multiplier=1e-4)
     gradients = [100.0 * torch.ones_like(p) for p in training.game.critic.parameters()]
     hidden = torch.cat([g.flatten() for g in training._hidden(gradients)])
     assert float(hidden.norm()) == pytest.approx(0.5, rel=1e-2)
-    training = plain(make_game((1, 8, 8), 3), clip_norm=0.5, noise=2.0)
+    training = plain(make_game((1, 8, 8), 3), clip_norm=0.5, noise_multiplier=2.0)
     silent = [torch.zeros_like(p) for p in training.game.critic.parameters()]
     noise = torch.cat([g.flatten() for g in training._hidden(silent)])
     assert float(noise.std()) == pytest.approx(1.0, rel=0.1)
@@ -283,7 +283,7 @@ def test_the_papers_clipping_bounds_the_whole_update_and_adds_its_noise():
 
 def test_one_record_can_turn_a_whole_update_around():
     """Why the papers' clipping has sensitivity 2C: the batch's gradient with and without one loud record."""
-    training = plain(make_game((1, 8, 8), 3), clip_norm=0.5, noise=1e-4)
+    training = plain(make_game((1, 8, 8), 3), clip_norm=0.5, noise_multiplier=1e-4)
     quiet = [0.1 * torch.ones_like(p) for p in training.game.critic.parameters()]
     loud = [g - 100.0 for g in quiet]
     first, second = (torch.cat([g.flatten() for g in training._hidden(each)]) for each in (quiet, loud))
@@ -291,8 +291,8 @@ def test_one_record_can_turn_a_whole_update_around():
 
 
 def test_noise_without_clipping_is_refused():
-    with pytest.raises(ValueError, match="noise without clip_norm"):
-        Wgan(steps=1, size=10, noise=1.0)
+    with pytest.raises(ValueError, match="noise_multiplier without clip_norm"):
+        Wgan(steps=1, size=10, noise_multiplier=1.0)
 
 
 def test_a_noisy_critic_layer_bounds_the_features_and_changes_at_every_look():

@@ -18,8 +18,8 @@ from sklearn.mixture import GaussianMixture
 from torch.nn import functional
 
 from tacita.data import load
-from tacita.synthesis import alarms as alarm_module
-from tacita.synthesis.alarms import CANNOT, Expected, alarms
+from tacita.synthesis import alarm as alarm_module
+from tacita.synthesis.alarm import CANNOT, Expected, alarms
 from tacita.synthesis.description import columns_of, describe, thinned
 from tacita.synthesis.faults import fault_shares, possible_faults
 from tacita.synthesis.inspection import _HEADINGS, inspection_page

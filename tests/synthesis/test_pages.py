@@ -191,7 +191,7 @@ def test_s4_no_payload_is_written_as_it_is(payload):
 
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch):
-    pages.page_template.cache_clear()
+    pages.template.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ImportError, match=r"pip install -e '\.\[report\]'"):
         page("t", "l", [], owner=False)

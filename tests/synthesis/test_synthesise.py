@@ -139,7 +139,7 @@ def test_a_budget_that_is_used_up_refuses_before_anything_is_released(tmp_path):
     assert not (tmp_path / "second" / "released").exists()
 
 
-GAN = {"generator": "private-wgan", "noise": 1.5, "steps": 4, "panel": 8, "batch_size": 64}
+GAN = {"generator": "private-wgan", "noise_multiplier": 1.5, "steps": 4, "panel": 8, "batch_size": 64}
 
 
 @pytest.fixture(scope="module")
@@ -177,12 +177,14 @@ def test_an_interrupted_gan_goes_on(tmp_path):
 
 @pytest.mark.slow
 def test_a_private_gan_with_an_annotator_is_calibrated_within_its_target(tmp_path):
-    label = run(tmp_path / "run", **{**GAN, "noise": None, "epsilon": 8.0}, annotator=True)
+    label = run(tmp_path / "run", **{**GAN, "noise_multiplier": None, "epsilon": 8.0}, annotator=True)
     assert 7.5 < label.worst.epsilon <= 8.0
 
 
 def test_an_annotators_budget_composes_with_the_critics(tmp_path, monkeypatch):
-    monkeypatch.setattr("tacita.synthesis.makers.ANNOTATOR", {"steps": 3, "batch_size": 100, "learning_rate": 0.1})
+    monkeypatch.setattr(
+        "tacita.synthesis.generators.private_wgan.ANNOTATOR", {"steps": 3, "batch_size": 100, "learning_rate": 0.1}
+    )
     label = run(tmp_path / "run", **GAN, annotator=True)
     plans = [runs.read_json(tmp_path / "run" / part, "run.json")["plan"] for part in ("critic", "annotator")]
     parts = [(plan["sample_rate"], plan["noise_multiplier"], plan["steps"]) for plan in plans]
@@ -194,7 +196,9 @@ def test_an_annotators_budget_composes_with_the_critics(tmp_path, monkeypatch):
 
 
 def test_a_budget_that_pays_for_the_annotator_alone_is_refused_before_anything_is_spent(tmp_path, monkeypatch):
-    monkeypatch.setattr("tacita.synthesis.makers.ANNOTATOR", {"steps": 3, "batch_size": 100, "learning_rate": 0.1})
+    monkeypatch.setattr(
+        "tacita.synthesis.generators.private_wgan.ANNOTATOR", {"steps": 3, "batch_size": 100, "learning_rate": 0.1}
+    )
     asked = {**GAN, "annotator": True}
     run(tmp_path / "free", **asked)
     with Ledger.open(tmp_path / "free" / "ledger.sqlite") as ledger:  # what it does cost, as the ledger counts
@@ -228,8 +232,8 @@ def test_the_papers_mode_prints_its_true_worst_case(tmp_path):
 
 
 def test_quality_is_measured_and_shown_to_the_owner_only(tmp_path, monkeypatch):
-    quick = partial(quality.measure_worth, steps=5, sizes=(100, 200), learning_rates=(0.01, 0.1))
-    monkeypatch.setattr(quality, "measure_worth", quick)
+    quick = partial(quality.measure_utility, steps=5, sizes=(100, 200), learning_rates=(0.01, 0.1))
+    monkeypatch.setattr(quality, "measure_utility", quick)
     label = run(tmp_path / "run", measure=True, epsilon=8.0, samples=300)
     names = [name for name, _ in label.readings.metrics]
     assert names[0] == "accuracy of a student"
@@ -247,10 +251,15 @@ def test_quality_is_measured_and_shown_to_the_owner_only(tmp_path, monkeypatch):
         ({"generator": "vae", "epsilon": 1.0}, "generator must be one of"),
         ({}, "needs epsilon"),
         ({"epsilon": 0.0}, "epsilon must be in"),
-        ({"generator": "wgan-gp", "epsilon": 1.0}, "keeps to no epsilon"),
-        ({"epsilon": 1.0, "noise": 1.0}, "and not both"),
-        ({"generator": "wgan-gp", "noise": 1.0}, "adds no noise"),
-        ({"generator": "wgan-gp", "ledger": "x.sqlite"}, "promises nothing that a ledger"),
+        ({"generator": "wgan-gp", "epsilon": 1.0}, "gives no guarantee, so epsilon does not apply"),
+        ({"epsilon": 1.0, "noise_multiplier": 1.0}, "and not both"),
+        (
+            {"generator": "wgan-gp", "noise_multiplier": 1.0},
+            "noise_multiplier is for mean-embedding or private-wgan or",
+        ),
+        ({"noise": 1.0}, "'noise' is called 'noise_multiplier' now"),
+        ({"epsilon": 1.0, "batch_size": 5}, "batch_size is for private-wgan"),
+        ({"generator": "wgan-gp", "ledger": "x.sqlite"}, "gives no guarantee, so ledger does not apply"),
         ({"epsilon": 1.0, "dp_critic": True}, "dp_critic is for wgan-gp"),
         ({"epsilon": 1.0, "annotator": True}, "annotator is for private-wgan"),
         ({"epsilon": 1.0, "samples": 0}, "samples must be a whole number"),
@@ -462,7 +471,9 @@ def test_a_ledger_put_in_the_place_of_another_is_refused(tmp_path):
 
 
 def test_a_label_does_not_forget_the_annotator(tmp_path, monkeypatch):
-    monkeypatch.setattr("tacita.synthesis.makers.ANNOTATOR", {"steps": 2, "batch_size": 100, "learning_rate": 0.1})
+    monkeypatch.setattr(
+        "tacita.synthesis.generators.private_wgan.ANNOTATOR", {"steps": 2, "batch_size": 100, "learning_rate": 0.1}
+    )
     run(tmp_path / "run", **GAN, annotator=True)
     edit(tmp_path / "run", "run.json", recipe__annotator=False)
     with pytest.raises(ValueError, match="annotator"):
@@ -476,17 +487,17 @@ def test_a_label_does_not_forget_the_annotator(tmp_path, monkeypatch):
 
 def test_a_papers_label_is_that_of_what_was_run(tmp_path):
     run(tmp_path / "run", generator="papers-wgan", steps=6)
-    edit(tmp_path / "run", "run.json", plan__noise=20.0)
+    edit(tmp_path / "run", "run.json", plan__noise_multiplier=20.0)
     with pytest.raises(ValueError, match="not the one"):
         label_of_run(tmp_path / "run")
-    edit(tmp_path / "run", "run.json", recipe__noise=20.0)
+    edit(tmp_path / "run", "run.json", recipe__noise_multiplier=20.0)
     with pytest.raises(ValueError, match="not the one"):
         restart(tmp_path / "run")
 
 
 def test_a_generator_is_not_taken_for_another(tmp_path):
     run(tmp_path / "run", generator="wgan-gp", steps=6)
-    edit(tmp_path / "run", "run.json", generator="papers-wgan", plan__clip_norm=1.0, plan__noise=20.0)
+    edit(tmp_path / "run", "run.json", generator="papers-wgan", plan__clip_norm=1.0, plan__noise_multiplier=20.0)
     with pytest.raises(ValueError, match="another generator"):
         label_of_run(tmp_path / "run")
 
@@ -502,7 +513,9 @@ def test_another_runs_id_and_plan_are_refused(tmp_path):
 
 
 def test_parts_are_not_shown_as_the_worst_case(tmp_path, monkeypatch):
-    monkeypatch.setattr("tacita.synthesis.makers.ANNOTATOR", {"steps": 2, "batch_size": 100, "learning_rate": 0.1})
+    monkeypatch.setattr(
+        "tacita.synthesis.generators.private_wgan.ANNOTATOR", {"steps": 2, "batch_size": 100, "learning_rate": 0.1}
+    )
     label = run(tmp_path / "run", **GAN | {"panel": 0}, annotator=True)
     assert all(g.epsilon >= label.worst.epsilon for g in label.comparisons)
     assert any(name == "Annotator alone" for name, _ in label.mechanism)
@@ -524,7 +537,7 @@ def test_a_moved_run_can_still_be_labelled(gan_run, tmp_path):
 
 
 def test_neighbouring_seeds_share_no_noise():
-    from tacita.synthesis.makers import second_seed
+    from tacita.synthesis.generators.private_wgan import second_seed
 
     assert second_seed(7) not in (7, 8)
     assert second_seed(None) is None
@@ -562,7 +575,7 @@ UNMEASURED = "measuring: it ends here, as these records do not allow more"
 
 
 def test_too_few_records_to_measure_end_with_the_same_label_and_a_line_without_their_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(quality, "measure_worth", lambda *_, **__: None)  # slow, and it measures nine records too
+    monkeypatch.setattr(quality, "measure_utility", lambda *_, **__: None)  # slow, and it measures nine records too
     told, pages = [], []
     for held in (9, 10):
         task = prepare(recipe(epsilon=2.0))
@@ -570,7 +583,7 @@ def test_too_few_records_to_measure_end_with_the_same_label_and_a_line_without_t
         monkeypatch.setattr("tacita.synthesis.jobs.prepare", lambda _, t=few: t)
         folder = tmp_path / str(held)
         job = start(recipe(epsilon=2.0), folder)
-        measured = {"quality": held == 9, "tell": lambda said: told.append(f"measuring: {said}")}
+        measured = {"quality": held == 9, "report": lambda said: told.append(f"measuring: {said}")}
         label = job.run(lambda step, doing: None, **measured)
         assert not (folder / "quality.html").exists()
         assert label == Label.from_dict(json.loads((folder / "guarantee.json").read_text()))

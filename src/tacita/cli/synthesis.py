@@ -47,45 +47,27 @@ def synthesise(
     rounds: Annotated[int, typer.Option(help="FedGP: number of rounds.")] = 20,
     engine: Annotated[str, typer.Option(help="FedGP: local (this process) or flower (its simulation).")] = "local",
     ledger: Annotated[Path | None, typer.Option(help="A shared ledger to charge.")] = None,
-    quality: Annotated[bool, typer.Option(help="Measure what the set is worth and what it leaks.")] = True,
+    quality: Annotated[bool, typer.Option(help="Measure how useful the set is and what it leaks.")] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.")] = None,
     seed: SEED = None,
     folder: DIR = Path("runs"),
     as_json: JSON = False,
 ) -> None:
-    """Fit a private generator, release synthetic records, and say what they leak and what they are worth.
+    """Fit a private generator, release synthetic records, and report what they leak and how useful they are.
 
-    mean-embedding and private-wgan keep to a worst case; wgan-gp promises nothing, and papers-wgan next to nothing.
+    mean-embedding and private-wgan stay within a worst case; wgan-gp gives no guarantee, and papers-wgan hardly any.
     `tacita synthesise inspect RUN` shows a release without the data.
     """
-    from tacita.runs import Run
-    from tacita.synthesis.jobs import restart, start
-    from tacita.synthesis.recipes import Recipe
-    from tacita.training.recipes import read_recipe
-
     if context.invoked_subcommand is not None:
         return
     if sum(given is not None for given in (dataset, config, resume)) != 1:
         raise ValueError("Pass one of --dataset NAME, --config FILE, or --resume RUN to go on with a run.")
-    fedgp = clients is not None or (resume is not None and Run.open(resume).kind in _FEDGP)
-    if resume is not None:
-        own = ("clients", *_FEDERATED, *_CENTRAL[:-1], "epsilon", "seed", *(("quality",) if fedgp else ("samples",)))
-        refuse_ignored(context, own, "--resume goes on with the run's own settings")
-        tell_finished(resume, "synthesis", *_FEDGP)
-    elif fedgp:
-        refuse_ignored(context, _CENTRAL, "--clients trains a federated generator, which has other settings")
-    else:
-        refuse_ignored(context, _FEDERATED, "These are for a federated generator, with --clients")
-    if fedgp:
-        federated = {"clients": clients, "split": split, "least": least, "rounds": rounds}
-        _federate(dataset, resume, {**federated, "epsilon": epsilon, "seed": seed}, engine, samples, folder, as_json)
+    federated = clients is not None or (resume is not None and _is_federated(resume))
+    _refuse_ignored(context, resume, federated=federated)
+    if federated:
+        asked = {"clients": clients, "split": split, "least": least, "rounds": rounds, "epsilon": epsilon, "seed": seed}
+        _federate(dataset, resume, asked, engine, samples, folder, as_json)
         return
-    if resume is not None:
-        with busy("Reading the run", quiet=as_json):
-            job = restart(resume)
-        _finish(job, quality, as_json)
-        return
-    table: dict[str, Any] = {"data": {"name": dataset}} if config is None else read_recipe(config, Recipe)
     asked = {
         "generator": generator,
         "epsilon": epsilon,
@@ -97,18 +79,50 @@ def synthesise(
         "ledger": None if ledger is None else str(ledger),
         "seed": seed,
     }
-    table |= {name: value for name, value in asked.items() if value is not None}
-    if table.get("noise") is None and table.get("generator", "mean-embedding") in ("mean-embedding", "private-wgan"):
-        table.setdefault("epsilon", 2.0)
-    if table.get("ledger") is not None and not Path(table["ledger"]).exists():
-        print(
-            f"tacita: {table['ledger']} is a new ledger, without a budget (see tacita ledger create)", file=sys.stderr
-        )
-    recipe = Recipe.from_dict(table)
-    stem = f"synthesise-{dataset or recipe.name or 'data'}"
-    with busy("Preparing", quiet=as_json):
-        job = start(recipe, new_run(folder, stem))
+    job = _resumed(resume, as_json) if resume is not None else _started(dataset, config, asked, folder, as_json)
     _finish(job, quality, as_json)
+
+
+def _is_federated(run: Path) -> bool:
+    from tacita.runs import Run
+
+    return Run.open(run).kind in _FEDGP
+
+
+def _refuse_ignored(context: typer.Context, resume: Path | None, *, federated: bool) -> None:
+    if resume is not None:
+        own = ("clients", *_FEDERATED, *_CENTRAL[:-1], "epsilon", "seed", "quality" if federated else "samples")
+        refuse_ignored(context, own, "--resume goes on with the run's own settings")
+        tell_finished(resume, "synthesis", *_FEDGP)
+    elif federated:
+        refuse_ignored(context, _CENTRAL, "--clients trains a federated generator, which has other settings")
+    else:
+        refuse_ignored(context, _FEDERATED, "These are for a federated generator, with --clients")
+
+
+def _resumed(run: Path, as_json: bool) -> Job:
+    from tacita.synthesis.jobs import restart
+
+    with busy("Reading the run", quiet=as_json):
+        return restart(run)
+
+
+def _started(dataset: str | None, config: Path | None, asked: dict[str, Any], folder: Path, as_json: bool) -> Job:
+    from tacita.synthesis.generators import GENERATORS
+    from tacita.synthesis.jobs import start
+    from tacita.synthesis.recipes import Recipe
+    from tacita.training.recipes import read_recipe
+
+    table: dict[str, Any] = {"data": {"name": dataset}} if config is None else read_recipe(config, Recipe)
+    table |= {name: value for name, value in asked.items() if value is not None}
+    kind = GENERATORS.get(table.get("generator", Recipe.generator))
+    if kind is not None and kind.private and table.get("noise_multiplier") is None:
+        table.setdefault("epsilon", 2.0)
+    recipe = Recipe.from_dict(table)
+    if recipe.ledger is not None and not Path(recipe.ledger).exists():
+        print(f"tacita: {recipe.ledger} is a new ledger, without a budget (see tacita ledger create)", file=sys.stderr)
+    with busy("Preparing", quiet=as_json):
+        return start(recipe, new_run(folder, f"synthesise-{dataset or recipe.name or 'data'}"))
 
 
 @synthesise_app.command(epilog="Example: tacita synthesise inspect runs/synthesise-digits-1")
@@ -149,7 +163,8 @@ def _federate(
     folder: Path,
     as_json: bool,
 ) -> None:
-    from tacita.synthesis.fedgp import FedGP, federate_generator, recipe_of, resume_generator
+    from tacita.synthesis.fedgp import federate_generator, recipe_of, resume_generator
+    from tacita.synthesis.fedgp_recipe import FedGP
     from tacita.synthesis.jobs import release_federated
 
     if resume is None:
@@ -185,11 +200,11 @@ def _finish(job: Job, quality: bool, as_json: bool) -> None:
             def show(step: int, doing: str) -> None:
                 bar.show(step, lambda _: doing)
 
-            def tell(doing: str) -> None:
+            def report(doing: str) -> None:
                 if not as_json:
                     print(f"measuring: {doing}", file=sys.stderr)
 
-            made = job.run(show, quality=quality, tell=tell)
+            made = job.run(show, quality=quality, report=report)
     except KeyboardInterrupt:
         print(f"tacita: interrupted; go on with: tacita synthesise --resume {job.folder}", file=sys.stderr)
         raise typer.Exit(130) from None

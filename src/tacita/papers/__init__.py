@@ -2,7 +2,7 @@
 
 What is here is never a headline. Figures that are no upper bounds have `is_bound=False`, so a label shows them as
 comparisons only; nothing in the sound code depends on this package. Where and why the papers' forms differ from ours
-is in docs/theory/differences.md.
+is in docs/explanation/theory/differences.md.
 """
 
 from tacita.papers.average_case import chebyshev_mu as chebyshev_mu

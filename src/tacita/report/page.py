@@ -51,17 +51,26 @@ def label_frame(label: Label) -> str:
     )
 
 
-@cache
 def page_template() -> Template:
-    """Return the page's template; call it early to learn that jinja2 is missing before the work, not after."""
+    """Return the label's template; call it early, to fail before the work if jinja2 is missing."""
+    return template("tacita.report", "label.html.j2")
+
+
+@cache
+def template(package: str, name: str) -> Template:
+    """Return a page's template from a package's files; every text is escaped.
+
+    Raises:
+        ImportError: If jinja2 is missing; the message names the install command.
+    """
     try:
         import jinja2
     except ImportError as error:
-        raise _check.missing("The label page needs jinja2", "report") from error
+        raise _check.missing("Pages need jinja2", "report") from error
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalize
     )
-    return environment.from_string(files("tacita.report").joinpath("label.html.j2").read_text(encoding="utf-8"))
+    return environment.from_string(files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def _finalize(value: Any) -> Any:

@@ -144,7 +144,16 @@ def describe(samples: Labelled, classes: Sequence[str], *, features: Sequence[st
 
 
 def checked(samples: Labelled, classes: Sequence[str], features: Sequence[str] = ()) -> Labelled:
-    """Return the samples as they are, or raise a ValueError that says what does not fit."""
+    """Return the samples as they are, or raise a ValueError that says what does not fit.
+
+    Args:
+        samples: Inputs and labels.
+        classes: The names of the classes.
+        features: For tables: the features' names.
+
+    Returns:
+        Inputs without gradients, and labels.
+    """
     inputs, labels = samples
     if inputs.dim() not in (2, 4) or len(inputs) == 0:
         raise ValueError(

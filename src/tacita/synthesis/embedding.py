@@ -1,7 +1,7 @@
 """The mean-embedding generator: one noisy sum of public features, class by class, and a generator fitted to it.
 
 Everybody's features are added up once, noise is added once, and the rest is post-processing (DP-MERF, Harder,
-Adamczewski & Park 2021, arXiv:2002.11603v5). What makes it work is the choice of features: those of `Moments` tell the
+Adamczewski & Park 2021, arXiv:2002.11603v5). What makes it work is the choice of features: those of `Moments` give the
 mean and the covariance of each class, from which a generator follows in closed form.
 """
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check
+from tacita.audit.models import minimise
 from tacita.synthesis.features import FeatureMap, Moments
 from tacita.synthesis.networks import Generator, draw_latent, make_generator
 
@@ -154,6 +155,9 @@ def add_noise(total: Tensor, *, noise_multiplier: float, rng: np.random.Generato
         noise_multiplier: Standard deviation of the noise, at least 10⁻³; 0 is not a release.
         rng: Where the noise comes from. Whoever knows its seed can take the noise off again.
 
+    Returns:
+        The noisy sum, which may be published.
+
     Guarantee:
         One Gaussian mechanism of sensitivity 1 under adding or removing a record. Nothing else depends on the data: the
         shape and the weights are public, and the sum is not divided by a number of records.
@@ -172,7 +176,19 @@ def release_embedding(
     noise_multiplier: float,
     rng: np.random.Generator,
 ) -> Embedding:
-    """Return the noisy sum of everybody's features: `embedding_sum`, then `add_noise`, with their guarantees."""
+    """Return the noisy sum of everybody's features: `embedding_sum`, then `add_noise`, with their guarantees.
+
+    Args:
+        inputs: Records, (n, …).
+        labels: (n,) whole numbers.
+        classes: How many classes there are; public.
+        features: A public feature map.
+        noise_multiplier: Standard deviation of the noise.
+        rng: Where the noise comes from.
+
+    Returns:
+        The noisy sum, which may be published.
+    """
     total = embedding_sum(inputs, labels, classes, features)
     return add_noise(total, noise_multiplier=noise_multiplier, rng=rng)
 
@@ -262,7 +278,7 @@ def fit_generator(
     A `MomentGenerator` is first set to the released moments. Then Adam minimises, over the classes' mean features m
     of what is generated, the sum of |m - released mean|². Each batch gives an unbiased estimate, the product of two
     independent halves' differences; a square of one batch's would reward sameness. It is deterministic, given `rng` and
-    the generator's weights; a fit that was stopped is begun again.
+    the generator's weights; an interrupted fit starts again.
 
     Args:
         generator: A network from latent numbers and labels to records.
@@ -287,17 +303,18 @@ def fit_generator(
     optimizer = torch.optim.Adam(generator.parameters(), lr=learning_rate, betas=(0.5, 0.99))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
     losses = []
-    for step in range(steps):
+
+    def loss() -> Tensor:
         made = generator(draw_latent(generator, len(labels), draws=draws), labels)
         first, second = _averages(features, made, 2 * classes).reshape(classes, 2, -1).unbind(1)
-        loss = ((first - target) * (second - target)).sum()
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        estimate = ((first - target) * (second - target)).sum()
+        losses.append(float(estimate.detach()))
+        return estimate
+
+    for step in minimise(optimizer, loss, steps):
         schedule.step()
-        losses.append(float(loss.detach()))
         if progress is not None:
-            progress(step + 1)
+            progress(step)
     return losses
 
 
@@ -314,13 +331,32 @@ def default_features(shape: Sequence[int], kind: str) -> Moments:
 
 
 def default_generator(shape: Sequence[int], classes: int, blocks: Sequence[int], kind: str) -> Generator:
-    """Return the generator that is fitted to a kind of data."""
+    """Return the generator that is fitted to a kind of data.
+
+    Args:
+        shape: Of one record.
+        classes: How many classes there are.
+        blocks: For tables: how many features each column has.
+        kind: "images", "small images" or "table".
+
+    Returns:
+        The untrained generator.
+    """
     if kind == "table":
         return make_generator(shape, classes, blocks=blocks)
     return MomentGenerator(default_features(shape, kind), classes)
 
 
 def settings(kind: str, *, steps: int | None = None, learning_rate: float | None = None) -> dict[str, Any]:
-    """Return the settings of a fit to a kind of data, with what is asked for instead."""
+    """Return the settings of a fit to a kind of data, with what is asked for instead.
+
+    Args:
+        kind: "images", "small images" or "table".
+        steps: Steps of the fit; None for the default.
+        learning_rate: Of the fit; None for the default.
+
+    Returns:
+        The keyword arguments of `fit_generator`.
+    """
     asked = {"steps": steps, "learning_rate": learning_rate}
     return {**DEFAULTS[kind], **{name: value for name, value in asked.items() if value is not None}}

@@ -1,4 +1,4 @@
-"""Faults of images, told from samples alone: how many samples look turned, mirrored, inverted or cropped.
+"""Faults of images, recognised from samples alone: how many samples look turned, mirrored, inverted or cropped.
 
 A trusted release is copied with each fault. For each class a linear judge learns, on half of the trusted images, to
 tell the copies apart; its answers for the other half are known. The answers for a new release are then a mixture of
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import optimize
-from scipy.spatial.distance import cdist
 from torch import Tensor
 from torch.nn import functional
 
 from tacita.synthesis.description import thinned
+from tacita.synthesis.neighbours import nearest
 from tacita.synthesis.students import Labelled
 
 Floats = NDArray[np.float64]
@@ -72,15 +72,15 @@ def fault_shares(
         The shares; None if there are too few trusted images to judge by.
     """
     faults = possible_faults(reference[0])
-    told = _told(samples, reference, [lambda x: x, *(fault.make for fault in faults)], rng)
-    if not told:
+    judged = _judge_classes(samples, reference, [lambda x: x, *(fault.make for fault in faults)], rng)
+    if not judged:
         return None
-    shares = _mixture(*_answers(told))[1 : len(faults) + 1].tolist()
-    total = sum(len(some.seen) for some in told)
+    shares = _mixture(*_answers(judged))[1 : len(faults) + 1].tolist()
+    total = sum(len(some.seen) for some in judged)
     return FaultShares(
         shares=tuple(zip(faults, shares, strict=True)),
-        by_chance=float(np.quantile(_by_chance(told, len(faults), rng), 1.0 - chance)),
-        unlike=sum(some.unlike for some in told) / total,
+        by_chance=float(np.quantile(_by_chance(judged, len(faults), rng), 1.0 - chance)),
+        unlike=sum(some.unlike for some in judged) / total,
     )
 
 
@@ -144,8 +144,8 @@ def _enlarged(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What a class's judge says, and how many samples are like nothing it knows.
+class _Judged:
+    """The answers of a class's judge, and how many samples are like nothing it knows.
 
     `known[f, i]` is the answer for the trusted image i with fault f, `seen[j]` that for the sample j.
     """
@@ -155,17 +155,19 @@ class _Told:
     unlike: int
 
 
-def _told(samples: Labelled, reference: Labelled, makes: list[Change], rng: np.random.Generator) -> list[_Told]:
+def _judge_classes(
+    samples: Labelled, reference: Labelled, makes: list[Change], rng: np.random.Generator
+) -> list[_Judged]:
     """Let a judge for each class, fitted on half of the trusted images, tell the faults apart in the others."""
     order = torch.from_numpy(rng.permutation(len(reference[0])))
     trusted, labels = reference[0][order], reference[1][order]
-    told = []
+    judged = []
     for group in _groups(labels, samples[1]):
         inside = torch.isin(labels, group)
         new = thinned(samples[0][torch.isin(samples[1], group)], MOST)
         if int(inside.sum()) >= 2 * FEWEST and len(new):
-            told.append(_judged(trusted[inside][: 2 * MOST], trusted[~inside][: 2 * MOST], small(new), makes))
-    return told
+            judged.append(_judge_class(trusted[inside][: 2 * MOST], trusted[~inside][: 2 * MOST], small(new), makes))
+    return judged
 
 
 def _groups(labels: Tensor, new: Tensor) -> list[Tensor]:
@@ -175,7 +177,7 @@ def _groups(labels: Tensor, new: Tensor) -> list[Tensor]:
     return [*large[:, None], (counts < 2 * FEWEST).nonzero()[:, 0]]
 
 
-def _judged(trusted: Tensor, others: Tensor, new: Floats, makes: list[Change]) -> _Told:
+def _judge_class(trusted: Tensor, others: Tensor, new: Floats, makes: list[Change]) -> _Judged:
     """Judge one class.
 
     The last answer is for images of other classes, so that mixed-up labels do not pass for a fault of the images.
@@ -186,16 +188,16 @@ def _judged(trusted: Tensor, others: Tensor, new: Floats, makes: list[Change]) -
         for rows, half, other in zip(sets, halves, (others[::2], others[1::2]), strict=True):
             rows.append(small(other[torch.arange(len(half)) % len(other)]))
     judge = fit_judge(sets[0])
-    far = np.quantile(cdist(sets[1][0], sets[0][0]).min(1), FAR)
-    unlike = int((cdist(new, np.concatenate(sets[0])).min(1) > far).sum())
-    return _Told(np.stack([judge(rows) for rows in sets[1]]), judge(new), unlike)
+    far = np.quantile(nearest(sets[1][0], sets[0][0], 1)[0], FAR)
+    unlike = int((nearest(new, np.concatenate(sets[0]), 1)[0] > far).sum())
+    return _Judged(np.stack([judge(rows) for rows in sets[1]]), judge(new), unlike)
 
 
-def _answers(told: list[_Told]) -> tuple[Floats, Floats]:
+def _answers(judged: list[_Judged]) -> tuple[Floats, Floats]:
     """Return the mean answers for each fault and for the samples, classes being as common as among the samples."""
-    weights = np.array([len(some.seen) for some in told]) / sum(len(some.seen) for some in told)
-    known = np.stack([some.known.mean(1) for some in told])
-    seen = np.stack([some.seen.mean(0) for some in told])
+    weights = np.array([len(some.seen) for some in judged]) / sum(len(some.seen) for some in judged)
+    known = np.stack([some.known.mean(1) for some in judged])
+    seen = np.stack([some.seen.mean(0) for some in judged])
     return np.tensordot(weights, known, 1), weights @ seen
 
 
@@ -206,12 +208,12 @@ def _mixture(known: Floats, seen: Floats) -> Floats:
     return np.asarray(weights, dtype=np.float64)
 
 
-def _by_chance(told: list[_Told], faults: int, rng: np.random.Generator) -> list[float]:
+def _by_chance(judged: list[_Judged], faults: int, rng: np.random.Generator) -> list[float]:
     """Return the largest share that any fault gets in releases drawn like the trusted one, again and again."""
-    total = sum(len(some.seen) for some in told)
-    answers = len(told[0].seen[0])
+    total = sum(len(some.seen) for some in judged)
+    answers = len(judged[0].seen[0])
     known, seen = np.zeros((REPEATS, answers, answers)), np.zeros((REPEATS, answers))
-    for some in told:
+    for some in judged:
         count, new = some.known.shape[1], len(some.seen)
         even = np.full(count, 1.0 / count)
         drawn, again = (rng.multinomial(n, even, REPEATS) / n for n in (count, new))

@@ -129,6 +129,9 @@ def fourier(shape: Shape, count: int, *, scale: float | Sequence[float], seed: i
         count: How many features, even.
         scale: The kernel's standard deviation, or several; each gets its share of the frequencies.
         seed: Of the frequencies; public.
+
+    Returns:
+        A map to (n, count) with rows of length one.
     """
     pairs = _check.count("count", count, low=2) // 2
     scales = np.resize(np.atleast_1d(np.asarray(scale, dtype=np.float64)), pairs)
@@ -157,7 +160,17 @@ def weighted(*parts: tuple[float, FeatureMap]) -> FeatureMap:
 
 
 def projected(features: FeatureMap, length: int, count: int, *, seed: int = 0) -> FeatureMap:
-    """Return `count` coordinates of a map's `length` features, along random orthonormal directions fixed by `seed`."""
+    """Return `count` coordinates of a map's `length` features, along random orthonormal directions fixed by `seed`.
+
+    Args:
+        features: The map to shorten.
+        length: How many numbers it gives.
+        count: How many directions are kept.
+        seed: Of the directions; public.
+
+    Returns:
+        A map to (n, count).
+    """
     _check.count("count", count, high=length, hint="There are no more directions.")
     draw = np.random.default_rng(seed).standard_normal((length, count))
     directions = _in_precision(torch.from_numpy(np.linalg.qr(draw)[0]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tacita.federated.client import Part
 from tacita.federated.engines.flower import quiet_flower, simulate
-from tacita.federated.flower import PrivateStrategy  # tells if Flower is missing
+from tacita.federated.flower import PrivateStrategy  # fails if Flower is missing
 from tacita.federated.flower_client import (
     client_name_of,
     keep_memory,
@@ -21,17 +21,15 @@ from tacita.label import Label
 from tacita.owner import Owner
 from tacita.runs import Run
 from tacita.synthesis.fedgp import (
-    FedGP,
     Progress,
-    Ready,
     coins,
     keep_plain,
     keep_recipe,
     plain_end,
     private_label,
-    ready,
     restore_plain,
 )
+from tacita.synthesis.fedgp_recipe import FedGP, Ready, ready
 from tacita.synthesis.networks import Generator
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict  # isort: skip
@@ -78,7 +76,16 @@ def _plain_answer(this: Ready, message: Message, context: Context) -> Message:
 
 
 def simulated(this: Ready, folder: Path, progress: Progress | None) -> tuple[Generator, Label]:
-    """Run in Flower's simulation, from the beginning or from where a run was left."""
+    """Run in Flower's simulation, from the beginning or from where a run was left.
+
+    Args:
+        this: The recipe with its data.
+        folder: The run directory.
+        progress: Called with the round and the generator so far.
+
+    Returns:
+        The generator, and the owner's label.
+    """
     server_app, generator, made = ServerApp(), this.generator(), list[Label]()
 
     @server_app.main()  # type: ignore[untyped-decorator]
@@ -93,7 +100,18 @@ def simulated(this: Ready, folder: Path, progress: Progress | None) -> tuple[Gen
 
 
 def serve(this: Ready, folder: Path, grid: Grid, generator: Generator, progress: Progress | None = None) -> Label:
-    """Be the server of a Flower app: train `generator` over the nodes of a grid and return the label."""
+    """Be the server of a Flower app: train `generator` over the nodes of a grid and return the label.
+
+    Args:
+        this: The recipe with its data.
+        folder: The run directory; an interrupted run in it is resumed.
+        grid: Flower's connection to the nodes.
+        generator: Trained in place.
+        progress: Called with the round and the generator so far.
+
+    Returns:
+        The owner's label.
+    """
     if this.plan is None:
         return _serve_plain(this, folder, grid, generator, progress)
     strategy = PrivateStrategy(

@@ -141,6 +141,14 @@ def quickest_chunk(game: Game, count: int, *, tries: int = 2) -> int:
 
     Which is best depends on the critic's width and on the machine: small chunks stay in the cache, large ones
     spend less on each call.
+
+    Args:
+        game: Critic and generator.
+        count: How many records a step looks at.
+        tries: How often each size is timed.
+
+    Returns:
+        The fastest of the sizes tried.
     """
     made = game._made.flatten(0, 1)
     rows = torch.arange(count) % len(made)
@@ -160,7 +168,7 @@ def quickest_chunk(game: Game, count: int, *, tries: int = 2) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Wgan:
-    """A training without a guarantee worth the name: plain, with a noisy critic layer, or clipped as a whole.
+    """A training without a useful guarantee: plain, with a noisy critic layer, or clipped as a whole.
 
     Attributes:
         steps: Steps of the critic.
@@ -169,7 +177,7 @@ class Wgan:
         critic_steps: Steps of the critic for each of the generator.
         learning_rate: Of Adam, both networks, with the betas (0, 0.9) of the papers.
         clip_norm: For the papers' mode: the whole batch's gradient is clipped to this norm. None for no clipping.
-        noise: For the papers' mode: noise standard deviation over the clip norm.
+        noise_multiplier: For the papers' mode: noise standard deviation over the clip norm.
     """
 
     steps: int
@@ -178,13 +186,13 @@ class Wgan:
     critic_steps: int = 5
     learning_rate: float = 2e-4
     clip_norm: float | None = None
-    noise: float = 0.0
+    noise_multiplier: float = 0.0
 
     def __post_init__(self) -> None:
         _check.count("steps", self.steps)
         _check.count("critic_steps", self.critic_steps)
-        if self.clip_norm is None and self.noise:
-            raise PrivacyError("noise without clip_norm bounds nothing; give both, or neither.")
+        if self.clip_norm is None and self.noise_multiplier:
+            raise PrivacyError("noise_multiplier without clip_norm bounds nothing; give both, or neither.")
 
     @property
     def sample_rate(self) -> float:
@@ -249,15 +257,16 @@ class WganTraining:
 
     def _hidden(self, gradients: list[Tensor]) -> list[Tensor]:
         """Clip the whole update and add noise, where the plan says so."""
-        if self.plan.clip_norm is None:
+        plan = self.plan
+        if plan.clip_norm is None:
             return gradients
         norm = torch.sqrt(sum((g.double().square().sum() for g in gradients), start=torch.zeros(())))
         if not torch.isfinite(norm):  # zero is within 2C of anything
             gradients = [torch.zeros_like(g) for g in gradients]
-        factor = 1.0 if not norm > self.plan.clip_norm else float(self.plan.clip_norm / norm)
+        factor = 1.0 if not norm > plan.clip_norm else float(plan.clip_norm / norm)
         sums = {str(i): g * factor for i, g in enumerate(gradients)}
         noisy = noisy_mean(
-            sums, clip_norm=self.plan.clip_norm, noise_multiplier=self.plan.noise, divisor=1.0, rng=self._rng
+            sums, clip_norm=plan.clip_norm, noise_multiplier=plan.noise_multiplier, divisor=1.0, rng=self._rng
         )
         return list(noisy.values())
 
@@ -275,7 +284,7 @@ class WganTraining:
     def restore(self) -> None:
         """Go on from the newest checkpoint."""
         if self._folder is None:
-            raise RunError("This training has no run directory to go on from.")
+            raise RunError("This training has no run directory to resume from.")
         state, saved = Run(self._folder).load()
         if saved.get("plan") != asdict(self.plan):
             raise PrivacyError("The plan is not the one that the checkpoint was made by: a run keeps what it declared.")
@@ -310,6 +319,9 @@ def sample(
         rng: Where they come from.
         shares: The chance of each class; even by default. Public, or released with privacy.
         annotate: Labels for a generator that knows no classes.
+
+    Returns:
+        Inputs and labels.
     """
     draws = torch.Generator().manual_seed(int(rng.integers(2**62)))
     classes = max(1, generator.classes)

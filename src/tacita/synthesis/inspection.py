@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita.label import Chart, Series
-from tacita.synthesis.alarms import Alarm as Alarm
-from tacita.synthesis.alarms import Expected as Expected
-from tacita.synthesis.alarms import alarms as alarms
+from tacita.synthesis.alarm import Alarm as Alarm
+from tacita.synthesis.alarm import Expected as Expected
+from tacita.synthesis.alarm import alarms as alarms
 from tacita.synthesis.description import DIRECTIONS, ColumnPart, Look, columns_of, thinned
 from tacita.synthesis.description import Statistics as Statistics
 from tacita.synthesis.description import describe as describe
@@ -32,6 +31,7 @@ from tacita.synthesis.pages import (
     histogram,
     page,
     share_text,
+    two_lines,
 )
 from tacita.synthesis.students import Labelled
 
@@ -84,12 +84,12 @@ def inspection_page(
     Returns:
         A complete HTML document, a function of the released sets and the arguments alone.
     """
-    rung = alarms(
+    raised = alarms(
         samples, classes, reference=reference, features=features, expected=expected, false_alarms=false_alarms, rng=rng
     )
     now = describe(samples, classes, features=features)
     before = describe(reference, classes, features=features) if reference else None
-    sections = [_alarm_section(rung, now, before, false_alarms)]
+    sections = [_alarm_section(raised, now, before, false_alarms)]
     if now.overall is None:
         sections += [_class_section(now, before), _column_section(samples, reference, features, now, before)]
     else:
@@ -100,26 +100,26 @@ def inspection_page(
     return page(title, lead, sections, owner=False)
 
 
-def _alarm_section(rung: Sequence[Alarm], now: Statistics, before: Statistics | None, false_alarms: float) -> Section:
-    rows = [(_heading(alarm), alarm.text, alarm.cannot_show) for alarm in rung]
-    if rung:
-        many = "1 alarm" if len(rung) == 1 else f"{len(rung)} alarms"
+def _alarm_section(raised: Sequence[Alarm], now: Statistics, before: Statistics | None, false_alarms: float) -> Section:
+    rows = [(_heading(alarm), alarm.text, alarm.cannot_show) for alarm in raised]
+    if raised:
+        many = "1 alarm" if len(raised) == 1 else f"{len(raised)} alarms"
         text = f"{many}: look below, and at how the data are prepared."
         return Section("Alarms", text, rows=rows, heads=("Alarm", "What was noticed", LIMIT), state="warning")
     if before is None:
-        rings = (
+        others = (
             "and a column that never changes"
             if now.overall is None
             else "copies, and a wrong background if one was declared"
         )
         text = (
             f"Without an earlier release to compare with, only these raise an alarm: a missing class, impossible "
-            f"values, {rings}. Everything else has to be seen below."
+            f"values, {others}. Everything else has to be seen below."
         )
         return Section("Alarms", f"No alarm, but no trusted release to compare with.\n\n{text}", state="open")
     note = (
-        f"Of releases drawn just like the trusted one, at most {share_text(false_alarms)} ring an alarm. A generator "
-        "trained anew differs by more; changes of less than a tenth are therefore not reported."
+        f"Of releases drawn just like the trusted one, at most {share_text(false_alarms)} raise an alarm. A retrained "
+        "generator differs by more; changes of less than a tenth are therefore not reported."
     )
     return Section("Alarms", "No alarm: nothing stands out beside the trusted release.", note=note, state="holds")
 
@@ -131,9 +131,9 @@ def _heading(alarm: Alarm) -> str:
 def _sample_section(samples: Labelled, reference: Labelled | None, now: Statistics) -> Section:
     figures = []
     for c, part in enumerate(now.classes):
-        for said, some in (("", samples), (f", {TRUSTED.lower()}", reference)):
+        for suffix, some in (("", samples), (f", {TRUSTED.lower()}", reference)):
             if some is not None:
-                figures.append(_samples(part.name + said, thinned(some[0][some[1] == c], COLUMNS * ROWS)))
+                figures.append(_samples(part.name + suffix, thinned(some[0][some[1] == c], COLUMNS * ROWS)))
     text = "Do they look like what you expect: the right way up, whole, the right colours, all different?"
     note = "Spread evenly over the release, not picked by hand. Grey means that there are no samples."
     return Section("Samples of each class", text, figures, note=note)
@@ -179,18 +179,16 @@ def _class_section(now: Statistics, before: Statistics | None) -> Section:
 
 def _direction_lines(now: Look, before: Look | None) -> Lines:
     degrees = [180.0 * i / DIRECTIONS for i in range(DIRECTIONS + 1)]
-    series = [Series(hue="typical", name=THIS, points=_around(degrees, now))]
-    if before is not None:
-        series.append(Series(hue="plain", name=TRUSTED, points=_around(degrees, before)))
-    chart = Chart(
+    return two_lines(
+        (THIS, TRUSTED),
+        _around(degrees, now),
+        () if before is None else _around(degrees, before),
         heading="Which way edges run",
         caption="Turned images have the same edges in other places of this curve.",
         description="Share of the edges in each direction, from upright (0 and 180 degrees) over level (90 degrees).",
         x_title="degrees; 0 is upright, 90 is level",
         y_title="share of the edges",
-        series=tuple(series),
     )
-    return Lines(chart=chart)
 
 
 def _around(degrees: list[float], look: Look) -> tuple[tuple[float, float], ...]:
@@ -198,24 +196,24 @@ def _around(degrees: list[float], look: Look) -> tuple[tuple[float, float], ...]
 
 
 def _figure_section(now: Look, before: Look | None) -> Section:
-    def told(write: str, *names: str) -> str:
+    def shown(write: str, *names: str) -> str:
         texts = [write.format(*(100.0 * v for n in names for v in _numbers(look, n))) for look in (now, before) if look]
         return texts[0] if len(texts) == 1 else f"{texts[0]} (trusted: {texts[1]})"
 
     rows = (
-        ("Brightness", told("{:.1f}%", "brightness"), "Which images are dark; where the light is."),
-        ("Background", told("{:.0f}%", "background"), "A share of inverted images below a half."),
-        ("Pixels brighter than half", told("{:.1f}%", "bright"), "Their places."),
-        ("Centre, down and across", told("{:.0f}%, {:.0f}%", "centre"), "Turning about the middle."),
+        ("Brightness", shown("{:.1f}%", "brightness"), "Which images are dark; where the light is."),
+        ("Background", shown("{:.0f}%", "background"), "A share of inverted images below a half."),
+        ("Pixels brighter than half", shown("{:.1f}%", "bright"), "Their places."),
+        ("Centre, down and across", shown("{:.0f}%, {:.0f}%", "centre"), "Turning about the middle."),
         (
             "Extent: top, left, bottom, right",
-            told("{:.0f}%, {:.0f}%, {:.0f}%, {:.0f}%", "box"),
+            shown("{:.0f}%, {:.0f}%, {:.0f}%, {:.0f}%", "box"),
             "Cuts of a few images.",
         ),
-        ("Sharpness", told("{:.1f}%", "sharpness"), "Whether the data or the generator are blurred."),
-        ("Symmetry: mirrored, turned", told("{:.0f}%, {:.0f}%", "symmetry"), "Which way round images are."),
-        ("Diversity", told("{:.1f}%", "diversity"), "Whether the variety is the data's."),
-        ("Near copies", told("{:.1f}%", "copies"), "Copies of the data: this page does not know the data."),
+        ("Sharpness", shown("{:.1f}%", "sharpness"), "Whether the data or the generator are blurred."),
+        ("Symmetry: mirrored, turned", shown("{:.0f}%, {:.0f}%", "symmetry"), "Which way round images are."),
+        ("Diversity", shown("{:.1f}%", "diversity"), "Whether the variety is the data's."),
+        ("Near copies", shown("{:.1f}%", "copies"), "Copies of the data: this page does not know the data."),
     )
     return Section("Figures of the images", "All classes together, in percent of the largest possible.", rows=rows)
 

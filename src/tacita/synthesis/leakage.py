@@ -83,6 +83,9 @@ def holdout_test(
         features: A feature map, for distances that mean something. None takes the numbers as they are.
         rng: A seed or a generator.
 
+    Returns:
+        The share, and how probable it is by chance.
+
     Raises:
         ValueError: If there are too few records, or the features do not fit together.
 
@@ -126,13 +129,13 @@ def generator_membership(
     delta: float = 0.0,
     rng: int | np.random.Generator | None = None,
 ) -> Membership:
-    """Attack a generator by its released set: tell training records from others by how near the set comes to them.
+    """Attack a generator by its released set: tell members from others by how near the set comes to them.
 
     The score is minus the log distance to the nearest synthetic point, -log s. With `reference` it is b log t - log s,
     t being the distance to the nearest reference record: a ratio of densities as in DOMIAS (van Breugel et al. 2023,
     arXiv:2302.12580), by one nearest neighbour, so that a record is not called a member for lying where everybody does.
     The exponent b is the slope of log s over log t among all attacked records, without their kinds; b = 1 is the plain
-    ratio, which told less about generators that blur.
+    ratio, which is less sensitive for generators that blur.
 
     Args:
         synthetic: What the generator put out.
@@ -149,7 +152,7 @@ def generator_membership(
             that are attacked.
 
     Returns:
-        How well members were told from others, and whether the claim allows it.
+        How well members were distinguished from others, and whether the claim allows it.
     """
     generator = np.random.default_rng(rng)
     records, points = _compared(training, held_out, synthetic, features, generator)

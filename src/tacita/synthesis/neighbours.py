@@ -21,10 +21,16 @@ _LARGEST = 1e100  # its square is still a number
 
 
 def check_records(name: str, inputs: Tensor, *, least: int = 2) -> None:
-    """Raise unless `inputs` is a tensor of at least so many records, one per row."""
+    """Raise unless `inputs` is a tensor of at least so many records, one per row.
+
+    Args:
+        name: What to call the inputs in a message.
+        inputs: The records.
+        least: How many there must be.
+    """
     if not isinstance(inputs, Tensor):
         raise TypeError(f"{name} must be a tensor of records, got {type(inputs).__name__}.")
-    if inputs.ndim < 2 or len(inputs) < least:  # how many there are is not told
+    if inputs.ndim < 2 or len(inputs) < least:  # the message does not disclose how many there are
         raise ValueError(f"{name} must hold at least {least} records, one per row of a tensor of 2 or more dimensions.")
 
 
@@ -38,6 +44,9 @@ def feature_vectors(
         inputs: At least two records.
         features: A feature map; None takes the numbers of each record as they are.
         like: Vectors that these must be as long as.
+
+    Returns:
+        (n, d) float64.
 
     Raises:
         TypeError: If `inputs` is not a tensor.
@@ -70,6 +79,9 @@ def nearest(points: Floats, pool: Floats, count: int, *, same: bool = False) -> 
         pool: (m, d), with `count` at most m, or m - 1 if `same`.
         count: How many.
         same: `points` is `pool`: a point is not its own neighbour, but a copy of it is.
+
+    Returns:
+        Distances and places, both (n, count).
     """
     step = max(1, _NUMBERS // len(pool))
     starts = range(0, len(points), step)

@@ -29,6 +29,9 @@ def make_generator(
             that every feature is a column of its own.
         latent: Numbers drawn for a record; a table's categories need one more for each of their values.
         width: How wide its layers are.
+
+    Returns:
+        The generator, with random weights.
     """
     if len(shape) == 3:
         kind = ImageGenerator if min(shape[1:]) >= _SMALL else SmallImageGenerator
@@ -48,6 +51,9 @@ def make_critic(
         features: The length of the feature vector before the last layer.
         layer_noise: Above 0, the "DP critic" of Triastcyn & Faltings 2018 (thesis 3.4.1): the feature vector is
             clipped to length one and gets Gaussian noise of this size. It regularises; it guarantees nothing.
+
+    Returns:
+        The critic, with random weights.
     """
     if len(shape) == 3 and min(shape[1:]) >= _SMALL:
         body, size = _image_body(tuple(shape), width)
@@ -159,7 +165,7 @@ class Critic(nn.Module):
     """Features of a record, then one number: the larger, the more real it looks.
 
     The label picks a direction of the features that is added to the common one (Miyato & Koyama 2018). Appended to
-    the input of a layer, as in the thesis, it is hardly heard: noisy critics then learn records, and no classes.
+    the input of a layer, as in the thesis, it has hardly any effect: noisy critics then learn records, and no classes.
     """
 
     def __init__(self, body: nn.Module, size: int, classes: int, features: int, layer_noise: float) -> None:
@@ -187,7 +193,16 @@ class Critic(nn.Module):
 
 
 def draw_latent(generator: Generator, count: int, *, draws: torch.Generator) -> Tensor:
-    """Return the latent numbers of `count` records."""
+    """Return the latent numbers of `count` records.
+
+    Args:
+        generator: What they are for.
+        count: How many records.
+        draws: Where they come from.
+
+    Returns:
+        (count, generator.latent) standard normal numbers.
+    """
     return torch.randn(count, generator.latent, generator=draws)
 
 

@@ -17,7 +17,7 @@ from tacita.guarantee import outlier_probability, percent_text, round_up_text, s
 from tacita.report.numbers import delta_text, epsilon_text
 
 LARGEST = 10**9  # samples; a larger answer is given as this one
-SMALLEST = 1e-100  # what is still told from 0
+SMALLEST = 1e-100  # what is still distinguished from 0
 ASSUMPTION = (
     "It assumes that the generator's samples follow the population. That cannot be proved: a generator that "
     "collapsed or that memorised records makes outliers more common than this figure says. A heuristic, not a "
@@ -94,8 +94,8 @@ def release_size(*, chance: float, epsilon: float, delta: float, threshold: floa
         Triastcyn, Data-Aware Privacy-Preserving Machine Learning, EPFL 2020, section 7.4.2.
 
     Examples:
-        >>> told = release_size(chance=0.1, epsilon=1.0, delta=1e-8, threshold=1e-5)
-        >>> told.size, round(told.reached, 4)
+        >>> found = release_size(chance=0.1, epsilon=1.0, delta=1e-8, threshold=1e-5)
+        >>> found.size, round(found.reached, 4)
         (105, 0.0997)
     """
     allowed = _check.probability("chance", chance)

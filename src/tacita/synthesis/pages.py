@@ -10,10 +10,8 @@ import base64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,10 +22,8 @@ from tacita.label import Chart, Series
 from tacita.report import figures
 from tacita.report.charts import chart_figure
 from tacita.report.curves import load_matplotlib
-from tacita.report.units import printable, version
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from tacita.report.page import template
+from tacita.report.units import version
 
 OWNER = ("For the data's owner.", "Everything here was computed from the data: do not publish.")
 PUBLIC = ("Made from the released set alone.", "Safe to publish where the release is.")
@@ -180,7 +176,7 @@ def page(title: str, lead: str, sections: Sequence[Section], *, owner: bool) -> 
     """
     shown = [_drawn(section, index) for index, section in enumerate(sections)]
     band = OWNER if owner else PUBLIC
-    return page_template().render(
+    return template("tacita.synthesis", "page.html.j2").render(
         title=title,
         lead=lead,
         sections=shown,
@@ -191,19 +187,6 @@ def page(title: str, lead: str, sections: Sequence[Section], *, owner: bool) -> 
         percent=share_text,
         this=THIS,
     )
-
-
-@cache
-def page_template() -> Template:
-    """Return the page's template; call it early to learn that jinja2 is missing before the work, not after."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise _check.missing("Pages need jinja2", "report") from error
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalize
-    )
-    return environment.from_string(files("tacita.synthesis").joinpath("page.html.j2").read_text(encoding="utf-8"))
 
 
 def grid_png(images: Tensor, *, columns: int, labels: Tensor | None = None, cell: int = 48) -> bytes:
@@ -240,6 +223,30 @@ def grid_png(images: Tensor, *, columns: int, labels: Tensor | None = None, cell
     return _encoded(sheet)
 
 
+def two_lines(
+    names: tuple[str, str], first: Points, second: Points, *, heading: str, description: str, **words: str
+) -> Lines:
+    """Return a chart of this set and, if it has points, of one to compare with.
+
+    Args:
+        names: What the two lines are called.
+        first: Points of this set.
+        second: Points of the other; empty for none.
+        heading: A heading above the chart.
+        description: What it shows, for those who cannot see it.
+        words: `x_title`, `y_title` and, if wanted, `caption`.
+
+    Returns:
+        The chart.
+    """
+    series = [Series(hue="typical", name=names[0], points=first)]
+    if second:
+        series.append(Series(hue="plain", name=names[1], points=second))
+    return Lines(
+        chart=Chart(heading=heading, description=description, series=tuple(series), **{"caption": "", **words})  # type: ignore[arg-type]
+    )
+
+
 def histogram(
     name: str,
     values: Tensor,
@@ -262,20 +269,20 @@ def histogram(
         others: Numbers of a set to compare with.
         compared: The name of that set.
         bins: How many equal steps there are.
+
+    Returns:
+        The chart.
     """
     edges = np.linspace(low, high, bins + 1)
-    series = [Series(hue="typical", name=THIS, points=_stairs(edges, values))]
-    if others is not None:
-        series.append(Series(hue="plain", name=compared, points=_stairs(edges, others)))
-    chart = Chart(
+    return two_lines(
+        (THIS, compared),
+        _stairs(edges, values),
+        () if others is None else _stairs(edges, others),
         heading=name,
-        caption="",
+        description=f"How the values of {name} are spread, in {bins} steps from {low:g} to {high:g}.",
         x_title="value",
         y_title="share of the records",
-        description=f"How the values of {name} are spread, in {bins} steps from {low:g} to {high:g}.",
-        series=tuple(series),
     )
-    return Lines(chart=chart)
 
 
 def share_text(share: float) -> str:
@@ -288,10 +295,6 @@ def share_text(share: float) -> str:
     if 0.0 < share < 0.0005:
         return "under 0.1%"
     return f"{100.0 * share:.1f}".removesuffix(".0") + "%"
-
-
-def _finalize(value: Any) -> Any:
-    return printable(value) if type(value) is str else value
 
 
 def _drawn(section: Section, index: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The quality page: what a released set is worth and what it leaks, each figure with what it does not show.
+"""The quality page: how useful a released set is and what it leaks, each figure with what it does not show.
 
 Everything is measured on the records, without noise: the page is for their owner.
 """
@@ -17,17 +17,17 @@ import torch
 from tacita import runs
 from tacita.audit import Membership
 from tacita.guarantee import round_up_text
-from tacita.label import Chart, Finding, Hue, Label, Series
+from tacita.label import Finding, Label
 from tacita.report.numbers import delta_text, epsilon_text
-from tacita.synthesis.average_case import AverageCase, average_case
 from tacita.synthesis.features import measuring_features
+from tacita.synthesis.influence import AverageCase, average_case
 from tacita.synthesis.leakage import HoldoutTest, generator_membership, holdout_test
 from tacita.synthesis.neighbours import feature_vectors, nearest
 from tacita.synthesis.outliers import OutlierControl, release_size
-from tacita.synthesis.pages import Lines, Picture, Section, grid_png, page
+from tacita.synthesis.pages import Picture, Section, grid_png, page, two_lines
 from tacita.synthesis.recipes import Task
 from tacita.synthesis.students import Labelled, drawn
-from tacita.synthesis.worth import NOTES, Annotator, Worth, measure_worth
+from tacita.synthesis.utility import NOTES, Annotator, Utility, measure_utility
 
 _MOST = 10_000  # records of a set that students and distances look at
 _ATTACKED = 2_000  # members, and as many others
@@ -40,7 +40,7 @@ _OUTLIER_DELTA, _OUTLIER_THRESHOLD, _OUTLIER_CHANCE = 1e-8, 1e-5, 0.1
 class Quality:
     """What was measured of a released set. For the owner."""
 
-    worth: Worth
+    utility: Utility
     average: AverageCase
     holdout: HoldoutTest
     membership: Membership
@@ -48,11 +48,11 @@ class Quality:
     @property
     def metrics(self) -> dict[str, str]:
         """The main figures, for the owner's label."""
-        best, control = self.worth.best_control
+        found, (best, control) = self.utility, self.utility.best_control
         return {
-            "accuracy of a student": f"{self.worth.accuracy:.2%} on real test records; trained on the real data, "
-            f"{np.mean(self.worth.baseline):.2%}; on the best control ({best}), {control:.2%}",
-            "Fréchet distance": f"{self.worth.frechet:.3g} in public features; real data {self.worth.frechet_real:.3g}",
+            "accuracy of a student": f"{found.accuracy:.2%} on real test records; trained on the real data, "
+            f"{np.mean(found.baseline):.2%}; on the best control ({best}), {control:.2%}",
+            "Fréchet distance": f"{found.frechet:.3g} in public features; real data {found.frechet_real:.3g}",
             "average-case measure": f"mu {self.average.chebyshev:.3g} (Chebyshev), {self.average.student:.3g} (mean), "
             f"gamma {self.average.gamma:g}: a measure, not a guarantee",
             "holdout test": f"{self.holdout.share:.1%} nearer to training records, p = "
@@ -75,12 +75,25 @@ def measure(
     seeds: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> Quality:
-    """Measure worth and leakage of a released set, on at most 10,000 records of each kind."""
-    tell = progress or (lambda _: None)
+    """Measure utility and leakage of a released set, on at most 10,000 records of each kind.
+
+    Args:
+        task: The recipe with its data.
+        synthetic: The released set.
+        epsilon: The worst case that the label claims; infinite for none.
+        annotator: What labelled the set, if it was not the generator.
+        untrained: Draws so many labelled records from the generator as it was before training, for a control.
+        seeds: How many students are trained on each set.
+        progress: Called with what is measured next, in words.
+
+    Returns:
+        What was found. For the data's owner.
+    """
+    report = progress or (lambda _: None)
     rng = np.random.default_rng(task.recipe.seed)
     features = measuring_features(task.shape)
     made, real, held = (_some(data, _MOST, rng) for data in (synthetic, task.train, task.held))
-    worth = measure_worth(
+    utility = measure_utility(
         made,
         real,
         held,
@@ -90,20 +103,20 @@ def measure(
         generator_control=untrained,
         seeds=seeds,
         rng=rng,
-        progress=tell,
+        progress=report,
     )
-    tell("The average-case measure")
+    report("The average-case measure")
     average = average_case(_some(real, _MEASURED, rng)[0], _some(made, _MEASURED, rng)[0], features=features, rng=rng)
-    tell("The holdout test")
+    report("The holdout test")
     holdout = holdout_test(task.train[0], task.held[0], made[0], features=features, rng=rng)
-    tell("A membership attack")
+    report("A membership attack")
     count = min(_ATTACKED, len(task.train[1]), len(task.held[1]))
     members, others = (_some(data, count, rng)[0] for data in (task.train, task.held))
     claim = None if math.isinf(epsilon) else epsilon
     membership = generator_membership(
         made[0], members, others, features=features, epsilon=claim, delta=task.recipe.delta, rng=rng
     )
-    return Quality(worth, average, holdout, membership)
+    return Quality(utility, average, holdout, membership)
 
 
 def _some(data: Labelled, most: int, rng: np.random.Generator) -> Labelled:
@@ -123,10 +136,19 @@ def outlier_control(typical: Callable[[float], float]) -> OutlierControl:
 def write_quality(
     folder: Path, task: Task, synthetic: Labelled, found: Quality, label: Label, outliers: OutlierControl | None
 ) -> None:
-    """Write quality.json and quality.html."""
+    """Write quality.json and quality.html.
+
+    Args:
+        folder: The run directory.
+        task: The recipe with its data.
+        synthetic: The released set.
+        found: What was measured.
+        label: The owner's label.
+        outliers: How many records may be released; None if there is no typical case.
+    """
     document: dict[str, Any] = {
         "schema": runs.SCHEMA,
-        "worth": found.worth.to_dict(),
+        "utility": found.utility.to_dict(),
         "average_case": {k: v for k, v in vars(found.average).items() if k != "values"},
         "holdout": vars(found.holdout) | {"null_interval": list(found.holdout.null_interval)},
         "findings": [found.finding.to_dict()],
@@ -147,12 +169,12 @@ def _sections(
     if len(task.shape) == 3:
         yield _pictures(synthetic, task)
     yield _promise(label)
-    yield _students(found.worth)
-    if found.worth.learning.sizes:
-        yield _learning(found.worth)
-    if found.worth.validation.learning_rates:
-        yield _validation(found.worth)
-    yield _distances(found.worth)
+    yield _students(found.utility)
+    if found.utility.learning.sizes:
+        yield _learning(found.utility)
+    if found.utility.validation.learning_rates:
+        yield _validation(found.utility)
+    yield _distances(found.utility)
     yield _leaks(found)
     if len(task.shape) == 3:
         yield _nearest(task, synthetic)
@@ -187,21 +209,21 @@ def _promise(label: Label) -> Section:
     return Section("What is promised", text, note=note, state="warning" if worst.epsilon > 1e3 else "holds")
 
 
-def _students(worth: Worth) -> Section:
+def _students(utility: Utility) -> Section:
     rows = [
-        ("Trained on the released records", _accuracies(worth.student), NOTES["student"]),
-        ("Trained on the real records", _accuracies(worth.baseline), NOTES["baseline"]),
-        *((f"Control: {name}", _accuracies(found), "") for name, found in worth.controls.items()),
-        ("Always the most frequent class", f"{worth.chance:.1%}", NOTES["chance"]),
-        ("Logistic regression, released / real", " / ".join(f"{a:.1%}" for a in worth.logistic), NOTES["logistic"]),
+        ("Trained on the released records", _accuracies(utility.student), NOTES["student"]),
+        ("Trained on the real records", _accuracies(utility.baseline), NOTES["baseline"]),
+        *((f"Control: {name}", _accuracies(found), "") for name, found in utility.controls.items()),
+        ("Always the most frequent class", f"{utility.chance:.1%}", NOTES["chance"]),
+        ("Logistic regression, released / real", " / ".join(f"{a:.1%}" for a in utility.logistic), NOTES["logistic"]),
     ]
-    best, control = worth.best_control
+    best, control = utility.best_control
     text = (
-        f"A classifier trained on released records only is right on {worth.accuracy:.1%} of {worth.test_records:,} "
-        f"real test records; trained on real records, on {np.mean(worth.baseline):.1%}. The best control, {best}, "
+        f"A classifier trained on released records only is right on {utility.accuracy:.1%} of {utility.test_records:,} "
+        f"real test records; trained on real records, on {np.mean(utility.baseline):.1%}. The best control, {best}, "
         f"reaches {control:.1%}."
     )
-    if worth.annotated:
+    if utility.annotated:
         text += " The labels are an annotator's, and the controls show how much of this it teaches by itself."
     return Section("What can be learned from them", text, rows=rows, note=NOTES["controls"])
 
@@ -211,34 +233,22 @@ def _accuracies(found: tuple[float, ...]) -> str:
     return mean if len(found) == 1 else f"{mean} ({', '.join(f'{a:.1%}' for a in found)})"
 
 
-def _learning(worth: Worth) -> Section:
-    curve = worth.learning
-    lines: list[tuple[Hue, str, Any]] = [
-        ("typical", "Released records", curve.synthetic),
-        ("plain", "Real records", curve.real),
-    ]
-    series = tuple(
-        Series(hue=hue, name=name, points=_points(np.log10(curve.sizes), values)) for hue, name, values in lines
-    )
-    chart = Chart(
+def _learning(utility: Utility) -> Section:
+    curve = utility.learning
+    figure = two_lines(
+        ("Released records", "Real records"),
+        _points(np.log10(curve.sizes), curve.synthetic),
+        _points(np.log10(curve.sizes), curve.real),
         heading="Accuracy by number of labelled records",
-        caption="",
+        description="Accuracy on real test records by how many labelled records a student had.",
         x_title="records, powers of ten",
         y_title="accuracy",
-        description="Accuracy on real test records by how many labelled records a student had.",
-        series=series,
     )
     rows = [
         (f"{size:,} records", f"{_percent(a)} released, {'too few' if b is None else _percent(b)} real", "")
         for size, a, b in zip(curve.sizes, curve.synthetic, curve.real, strict=True)
     ]
-    return Section(
-        "How many are needed",
-        "Students of ever more records.",
-        figure=Lines(chart=chart),
-        rows=rows,
-        note=NOTES["learning"],
-    )
+    return Section("How many are needed", "Students of ever more records.", figure, rows, note=NOTES["learning"])
 
 
 def _points(x: Any, y: Any) -> tuple[tuple[float, float], ...]:
@@ -249,20 +259,17 @@ def _percent(value: float | None) -> str:
     return "none" if value is None else f"{value:.1%}"
 
 
-def _validation(worth: Worth) -> Section:
-    curves = worth.validation
+def _validation(utility: Utility) -> Section:
+    curves = utility.validation
     shown = max(range(len(curves.learning_rates)), key=lambda i: curves.accuracies[i])
-    series = tuple(
-        Series(hue=hue, name=name, points=_points(curves.steps, losses[shown]))  # type: ignore[arg-type]
-        for hue, name, losses in (("typical", "Released", curves.synthetic), ("plain", "Real", curves.real))
-    )
-    chart = Chart(
+    figure = two_lines(
+        ("Released", "Real"),
+        _points(curves.steps, curves.synthetic[shown]),
+        _points(curves.steps, curves.real[shown]),
         heading=f"Validation loss of the best student, learning rate {curves.learning_rates[shown]:g}",
-        caption="",
+        description="Loss on real and on released validation records while a student trains.",
         x_title="step",
         y_title="loss",
-        description="Loss on real and on released validation records while a student trains.",
-        series=series,
     )
     pearson = [p for p in curves.pearson if p is not None]
     rows = []
@@ -275,15 +282,15 @@ def _validation(worth: Worth) -> Section:
     if curves.regret is not None:
         rows.append(("Accuracy lost by choosing on released records", f"{curves.regret:.1%}", "The same few students."))
     text = "Would a validation set of released records choose the model that a real one would?"
-    return Section("Choosing models with them", text, figure=Lines(chart=chart), rows=rows)
+    return Section("Choosing models with them", text, figure=figure, rows=rows)
 
 
-def _distances(worth: Worth) -> Section:
+def _distances(utility: Utility) -> Section:
     rows = [
-        ("Released from test records", f"{worth.frechet:.4g}", NOTES["frechet"]),
-        ("Real training from test records", f"{worth.frechet_real:.4g}", NOTES["frechet_real"]),
+        ("Released from test records", f"{utility.frechet:.4g}", NOTES["frechet"]),
+        ("Real training from test records", f"{utility.frechet_real:.4g}", NOTES["frechet_real"]),
     ]
-    text = f"Fréchet distance in public features, {worth.frechet_records:,} records each."
+    text = f"Fréchet distance in public features, {utility.frechet_records:,} records each."
     return Section("How far they are from real ones", text, rows=rows)
 
 

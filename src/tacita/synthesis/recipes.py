@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from tacita import _check
 from tacita.data import Dataset
 from tacita.runs import Run
+from tacita.synthesis.generators import GENERATORS
+from tacita.synthesis.generators.kind import COMMON
 from tacita.training.recipes import check_words, dataset_of, parts_of, read_recipe
 
 KIND = "synthesis"
-GENERATORS = ("mean-embedding", "private-wgan", "wgan-gp", "papers-wgan")
 _SMALL = 16  # images with a shorter side
 
 
@@ -29,7 +28,8 @@ class Recipe:
     Attributes:
         data: A name (`digits`, `mnist`, `adult`, …) under "name", or a schema with "file".
         name: The run's name.
-        generator: mean-embedding, private-wgan, wgan-gp (no guarantee) or papers-wgan (the thesis's own clipping).
+        generator: One of `GENERATORS`: mean-embedding, private-wgan, wgan-gp (no guarantee) or papers-wgan (the
+            thesis's own clipping). What it does not take, of what follows, is refused.
         epsilon: Worst-case target; for the two private generators.
         delta: Total failure probability.
         samples: How many records to release; by default as many as the public size of the data, but 10,000 to 60,000.
@@ -38,14 +38,14 @@ class Recipe:
         learning_rate: Of the generator, and of the critic.
         critic_steps: Steps of the critic for each of the generator.
         clip_norm: The largest norm of one record's gradient; in papers-wgan of the whole batch's.
-        noise: Noise standard deviation over the most that a record may add, instead of `epsilon`; in papers-wgan over
-            the clip norm.
+        noise_multiplier: Noise standard deviation over the most that a record may add, instead of `epsilon`; in
+            papers-wgan over the clip norm.
         dp_critic: For wgan-gp: clip the critic's features and add noise to them, as in the thesis's chapter 3. It
             regularises, and guarantees nothing.
         annotator: For private-wgan: a generator without labels, and a private classifier that labels what it makes.
         panel: For private-wgan: how many records are followed for the typical case.
         width: How wide the networks are.
-        holdout: Chance with which a record is held out, where the data have no test part.
+        holdout_rate: Chance with which a record is held out, where the data have no test part.
         nominal_size: The public size of the data, if it is not known.
         ledger: A shared ledger's path.
         seed: For runs that can be repeated; not secure.
@@ -62,12 +62,12 @@ class Recipe:
     learning_rate: float | None = None
     critic_steps: int | None = None
     clip_norm: float | None = None
-    noise: float | None = None
+    noise_multiplier: float | None = None
     dp_critic: bool = False
     annotator: bool = False
     panel: int = 128
     width: int | None = None
-    holdout: float = 0.1
+    holdout_rate: float = 0.1
     nominal_size: int | None = None
     ledger: str | None = None
     seed: int | None = None
@@ -75,24 +75,33 @@ class Recipe:
     @property
     def private(self) -> bool:
         """Whether it comes with a guarantee that is calibrated, and charged to a ledger."""
-        return self.generator in ("mean-embedding", "private-wgan")
+        return GENERATORS[self.generator].private
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Recipe:
-        """Check a parsed TOML document; what does not belong together is refused in one line."""
+        """Check a parsed TOML document; what does not belong together is refused in one line.
+
+        Raises:
+            ValueError: If an entry is unknown, out of range, or not for this generator.
+        """
         check_words(cls, table)
         recipe = cls(**table)
-        _check.one_of("generator", recipe.generator, GENERATORS)
+        _check.one_of("generator", recipe.generator, tuple(GENERATORS))
+        _check_entries(recipe)
         for name in ("samples", "steps", "batch_size", "critic_steps", "width", "nominal_size"):
             if getattr(recipe, name) is not None:
                 _check.count(name, getattr(recipe, name))
-        least = 0.01 if recipe.private else 1e-3  # less cannot be accounted for
-        for name, low, high in (("learning_rate", 1e-9, 1e3), ("clip_norm", 1e-12, 1e12), ("noise", least, 1e4)):
+        ranges = {
+            "epsilon": (1e-3, 500.0),
+            "learning_rate": (1e-9, 1e3),
+            "clip_norm": (1e-12, 1e12),
+            "noise_multiplier": (0.01 if recipe.private else 1e-3, 1e4),  # less cannot be accounted for
+            "holdout_rate": (0.0, 0.9),
+        }
+        for name, (low, high) in ranges.items():
             if getattr(recipe, name) is not None:
                 _check.in_range(name, getattr(recipe, name), low, high)
         _check.probability("delta", recipe.delta)
-        _check.in_range("holdout", recipe.holdout, 0.0, 0.9)
-        _check_fit(recipe)
         return recipe
 
     @classmethod
@@ -101,22 +110,20 @@ class Recipe:
         return cls.from_dict(read_recipe(path, cls))
 
 
-def _check_fit(recipe: Recipe) -> None:
-    kind = recipe.generator
-    if recipe.private and (recipe.epsilon is None) == (recipe.noise is None):
-        raise ValueError(f"{kind} needs epsilon, the worst case to stay within, or noise, and not both.")
-    if recipe.epsilon is not None:
-        if not recipe.private:
-            raise ValueError(f"{kind} keeps to no epsilon: leave it out, or choose mean-embedding or private-wgan.")
-        _check.in_range("epsilon", recipe.epsilon, 1e-3, 500.0)
-    if recipe.ledger is not None and not recipe.private:
-        raise ValueError(f"{kind} promises nothing that a ledger could hold it to: no budget would pay for it.")
-    if recipe.noise is not None and kind == "wgan-gp":
-        raise ValueError("wgan-gp adds no noise to hide behind: choose another generator, or leave noise out.")
-    only = {"dp_critic": "wgan-gp", "annotator": "private-wgan"}
-    for name, generator in only.items():
-        if getattr(recipe, name) and kind != generator:
-            raise ValueError(f"{name} is for {generator}, not for {kind}.")
+def _check_entries(recipe: Recipe) -> None:
+    """Refuse entries that the generator would ignore, and a private one without a target or with two."""
+    name, kind = recipe.generator, GENERATORS[recipe.generator]
+    for entry in fields(recipe):
+        if entry.name in COMMON | kind.entries or getattr(recipe, entry.name) == entry.default:
+            continue
+        takers = " or ".join(other for other, taker in GENERATORS.items() if entry.name in taker.entries)
+        if entry.name in ("epsilon", "ledger"):
+            raise ValueError(
+                f"{name} gives no guarantee, so {entry.name} does not apply: leave it out, or choose {takers}."
+            )
+        raise ValueError(f"{entry.name} is for {takers}, not for {name}.")
+    if kind.private and (recipe.epsilon is None) == (recipe.noise_multiplier is None):
+        raise ValueError(f"{name} needs epsilon, the worst case to stay within, or noise_multiplier, and not both.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +175,7 @@ class Task:
 
 def prepare(recipe: Recipe, coins: int | None = None) -> Task:
     """Load a recipe's data and check that a generator can be fitted to them."""
-    if recipe.ledger is not None:  # wherever the run is taken up, it is the same ledger
+    if recipe.ledger is not None:  # a resumed run uses the same ledger, whatever its working directory
         recipe = replace(recipe, ledger=str(Path(recipe.ledger).resolve()))
     if coins is None:
         coins = secrets.randbits(128) if recipe.seed is None else recipe.seed
@@ -178,7 +185,7 @@ def prepare(recipe: Recipe, coins: int | None = None) -> Task:
     shape = dataset.inputs.shape[1:]
     if len(shape) not in (1, 3) or (len(shape) == 3 and min(shape[1:]) >= _SMALL and any(s % 4 for s in shape[1:])):
         raise ValueError(f"Records must be images with sides that 4 divides, or rows of a table; got shape {shape}.")
-    train, held, _ = parts_of(dataset, recipe.holdout, coins)
+    train, held, _ = parts_of(dataset, recipe.holdout_rate, coins)
     return Task(recipe, dataset, train, held, coins)
 
 
@@ -192,14 +199,3 @@ def recipe_of(folder: str | Path) -> tuple[Recipe, int]:
     run = Run.open(folder, KIND)
     with run.reading():
         return Recipe.from_dict(run.recipe), int(run.document()["coins"])
-
-
-def fresh_generator(seed: int | None) -> np.random.Generator:
-    """Return randomness for what needs no secrecy, such as latent numbers; seeded by the system unless asked."""
-    return np.random.default_rng(seed)
-
-
-def fix_weights(seed: int | None) -> None:
-    """Make the networks' first weights repeatable, where a seed was chosen."""
-    if seed is not None:
-        torch.manual_seed(seed)

@@ -21,9 +21,8 @@ from torch import Tensor
 from tacita import runs
 from tacita.data import Dataset, decode, write_csv
 from tacita.synthesis.gan import sample
-from tacita.synthesis.makers import Maker
+from tacita.synthesis.generators.kind import Maker, fresh_generator
 from tacita.synthesis.pages import grid_png
-from tacita.synthesis.recipes import fresh_generator
 from tacita.synthesis.students import Labelled
 from tacita.training.recipes import dataset_of
 
@@ -41,7 +40,13 @@ def release(maker: Maker, folder: Path) -> Labelled:
 
 
 def write_release(folder: Path, samples: Labelled, dataset: Dataset) -> None:
-    """Write records like those of a dataset, with the schema that reads them back, and a picture of images."""
+    """Write records like those of a dataset, with the schema that reads them back, and a picture of images.
+
+    Args:
+        folder: The run directory.
+        samples: Inputs and labels.
+        dataset: The data that they stand for; its classes and columns are used, no record is.
+    """
     where = folder / "released"
     where.mkdir(exist_ok=True)
     if samples[0].dim() == 2:
@@ -72,29 +77,25 @@ def released_dataset(folder: Path) -> Dataset:
 
 def _write_images(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor) -> None:
     pixels = inputs.clamp(0.0, 1.0).mul(255.0).round().to(torch.uint8)
-    np.savez_compressed(where / "samples.npz", inputs=pixels.numpy(), targets=labels.numpy())
+    _write_arrays(where, dataset, pixels, labels, high=255)
+    (where / "samples.png").write_bytes(grid_png(pixels / 255.0, columns=_SHOWN, labels=labels))
+
+
+def _write_arrays(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor, *, high: int) -> None:
+    np.savez_compressed(where / "samples.npz", inputs=inputs.numpy(), targets=labels.numpy())
     schema: dict[str, Any] = {
         "file": "samples.npz",
         "nominal_size": len(labels),
-        "inputs": {"low": 0, "high": 255, "shape": list(inputs.shape[1:])},
+        "inputs": {"low": 0, "high": high, "shape": list(inputs.shape[1:])},
         "targets": {"classes": list(dataset.classes or ())},
     }
     runs.write_text(where, "schema.toml", _toml({"data": schema}))
-    (where / "samples.png").write_bytes(grid_png(pixels / 255.0, columns=_SHOWN, labels=labels))
 
 
 def _write_table(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor) -> None:
     schema = dataset.schema
-    if schema is None or not schema.columns:
-        inside = inputs.clamp(0.0, 1.0)  # arrays without columns are encoded so, as images are
-        np.savez_compressed(where / "samples.npz", inputs=inside.numpy(), targets=labels.numpy())
-        plain: dict[str, Any] = {
-            "file": "samples.npz",
-            "nominal_size": len(labels),
-            "inputs": {"low": 0, "high": 1, "shape": list(inputs.shape[1:])},
-            "targets": {"classes": list(dataset.classes or ())},
-        }
-        runs.write_text(where, "schema.toml", _toml({"data": plain}))
+    if schema is None or not schema.columns:  # arrays without columns are encoded in [0, 1], as images are
+        _write_arrays(where, dataset, inputs.clamp(0.0, 1.0), labels, high=1)
         return
     write_csv(where / "samples.csv", decode(inputs.numpy(), labels.numpy(), schema))
     read_back = replace(schema, file="samples.csv", test=None, nominal_size=len(labels), missing="zero")

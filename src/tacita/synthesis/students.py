@@ -1,4 +1,4 @@
-"""Students: small classifiers trained on one set and judged on another, to see what the first is worth.
+"""Students: small classifiers trained on one set and judged on another, to measure the utility of the first.
 
 The thesis trains them on synthetic records and judges them on real ones (Triastcyn 2020, sections 3.6 and 7.5).
 """
@@ -146,7 +146,19 @@ def student(
     steps: int | None = None,
     kind: Kind = "network",
 ) -> float:
-    """Return the accuracy on `test` of a student of `train`; see `train_student`."""
+    """Return the accuracy on `test` of a student of `train`; see `train_student`.
+
+    Args:
+        train: What the student learns from.
+        test: What it is judged on.
+        classes: How many classes there are.
+        rng: Where its weights and batches come from.
+        steps: As in `train_student`.
+        kind: As in `train_student`.
+
+    Returns:
+        A share between 0 and 1.
+    """
     held = checked("test", test, classes, like=train[0])
     return accuracy(train_student(train, classes, rng=rng, steps=steps, kind=kind), held)
 
@@ -171,6 +183,9 @@ def learning_curve(
         rng: Where the order and the students come from.
         real: Real training records, for comparison.
         steps: As in `train_student`.
+
+    Returns:
+        The accuracies by number of records.
     """
     most = len(checked("synthetic", synthetic, classes)[1])
     asked = tuple(_check.count("sizes", size, high=most, hint="There are no more synthetic records.") for size in sizes)
@@ -211,6 +226,9 @@ def validation_curves(
         rng: Where the students come from: all from the same weights and batches.
         learning_rates: One student each.
         steps: How many batches of 128; None for 240. Losses are taken about 15 times.
+
+    Returns:
+        The losses of every student on both sets.
     """
     data = checked("train", train, classes)
     judges = [
@@ -223,12 +241,12 @@ def validation_curves(
     accuracies = []
     rates = tuple(_check.in_range("learning_rates", rate, 1e-9, 1e3) for rate in learning_rates)
     for rate in rates:
-        coins = np.random.default_rng(seed)
-        model = _untrained(tuple(data[0].shape[1:]), classes, "network", coins)
+        draws = np.random.default_rng(seed)
+        model = _untrained(tuple(data[0].shape[1:]), classes, "network", draws)
         optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
         taken = [
             [_loss(model, judge) for judge in judges]
-            for step in _training(model, data, optimizer, planned, coins)
+            for step in _training(model, data, optimizer, planned, draws)
             if step % every == 0
         ]
         for kept, values in zip(losses, zip(*taken, strict=True), strict=True):
@@ -244,7 +262,22 @@ def validation_curves(
 
 
 def checked(name: str, data: Labelled, classes: int, *, least: int = 1, like: Tensor | None = None) -> Labelled:
-    """Return inputs as the students take them, and labels."""
+    """Return inputs as the students take them, and labels.
+
+    Args:
+        name: What to call the data in a message.
+        data: Inputs and labels.
+        classes: How many classes there are.
+        least: How many records there must be.
+        like: Records of the shape that these must have.
+
+    Returns:
+        Inputs as float32, and labels.
+
+    Raises:
+        TypeError: If it is not a pair of tensors.
+        ValueError: If shapes, labels or values are not those of labelled records.
+    """
     count = _check.count("classes", classes, low=2)
     if not (isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)):
         raise TypeError(f"{name} must be a pair of tensors, inputs and labels.")
@@ -271,7 +304,16 @@ def checked(name: str, data: Labelled, classes: int, *, least: int = 1, like: Te
 
 
 def drawn(data: Labelled, count: int, rng: np.random.Generator) -> Labelled:
-    """Return so many records in random order."""
+    """Return so many records in random order.
+
+    Args:
+        data: Inputs and labels.
+        count: How many records.
+        rng: Where the order comes from.
+
+    Returns:
+        Inputs and labels.
+    """
     rows = torch.from_numpy(rng.permutation(len(data[1]))[:count])
     return data[0][rows], data[1][rows]
 

@@ -20,6 +20,7 @@ from tacita.label import (
     Finding,
     GroupRow,
     Label,
+    Pairs,
     Readings,
     build,
     declared_ends,
@@ -81,22 +82,29 @@ class Standing:
 
     def label(self, delta: float) -> Label:
         """Return the label at one delta for every figure."""
-        plan = self.plan
-        worst = plan.headline(self.taken, delta, ended=self.ended, promise=self.promise)
+        plan, worst = self.plan, self.worst(delta)
         return build(
             self.facts,
             worst,
-            rests_on=self._rests_on(),
+            rests_on=self.rests_on,
             comparisons=self._comparisons(delta, worst),
             curve=(*self._curve(delta, worst.epsilon), (self.end, worst.epsilon)),
-            mechanism=self._mechanism(),
+            mechanism=(*self.mechanism, *run_rows(self.facts)),
             declared=_declared(plan, delta),
             not_hardened=not_hardened(),
             bare_rate=plan.bare_rate,
             end_shown=bool(plan.stops) or bool(self.ended),
             audit_command="tacita audit RUN",
-            readings=_readings(self, delta, worst),
+            readings=self.readings(delta, worst),
         )
+
+    def worst(self, delta: float) -> Guarantee:
+        """Return the worst case of the steps that count."""
+        return self.plan.headline(self.taken, delta, ended=self.ended, promise=self.promise)
+
+    def readings(self, delta: float, worst: Guarantee) -> Readings:
+        """Return what was followed, for the owner; no figure is above the worst case."""
+        return _readings(self, delta, worst)
 
     def _comparisons(self, delta: float, worst: Guarantee) -> tuple[Guarantee, ...]:
         others = [self.plan.headline(self.taken, delta, ended=self.ended, method="rdp")]
@@ -109,8 +117,10 @@ class Standing:
         share = 1.0 if self.ended else self.plan.end_after(self.taken)[1]
         return [(t, min(most, self.plan.running(t, delta * share))) for t in _times(self.plan, self.end)]
 
-    def _mechanism(self) -> tuple[tuple[str, str], ...]:
-        plan, facts = self.plan, self.facts
+    @property
+    def mechanism(self) -> Pairs:
+        """Clipping, noise, sampling and steps, for the table of the mechanism."""
+        plan = self.plan
         rows = [
             ("Clip norm", f"{plan.clip_norm:g}"),
             ("Noise multiplier", f"{plan.noise_multiplier:.6g}"),
@@ -120,9 +130,11 @@ class Standing:
         ]
         if plan.individual_every is not None:
             rows.append(("Individual bounds", f"every record measured once in {plan.individual_every} steps"))
-        return (*rows, *run_rows(facts))
+        return tuple(rows)
 
-    def _rests_on(self) -> list[Assumption]:
+    @property
+    def rests_on(self) -> list[Assumption]:
+        """What the publishable figures rest on."""
         plan, facts = self.plan, self.facts
         codes = ["record-coins", "clipped", "fixed-beforehand", "charged-in-memory" if facts.in_memory else "charged"]
         codes += ["records-apart", *(["record-budget"] if plan.record_budget is not None else [])]

@@ -11,7 +11,7 @@ from scipy.linalg import sqrtm
 
 from tacita.data import load
 from tacita.synthesis.students import LearningCurve, predict, student, train_student
-from tacita.synthesis.worth import NOTES, Worth, controls, frechet, measure_worth
+from tacita.synthesis.utility import NOTES, Utility, controls, frechet, measure_utility
 
 QUICK = {"steps": 25, "sizes": (), "learning_rates": ()}
 
@@ -165,16 +165,16 @@ def test_sets_that_have_no_distance_are_refused(digits):
 def test_a_good_set_is_worth_more_than_its_controls_and_a_bad_one_is_not(digits):
     good, train, test = digits
     told = []
-    worth = measure_worth(good, train, test, 10, rng=0, **QUICK | {"steps": 70}, progress=told.append)
-    assert worth.accuracy > 0.9
-    assert worth.margin > 0.6
-    assert abs(worth.accuracy - np.mean(worth.baseline)) < 0.06
-    assert worth.chance == float(torch.bincount(test[1]).max()) / 360
-    assert worth.frechet < 1.5 * worth.frechet_real
-    assert min(worth.logistic) > 0.8
+    utility = measure_utility(good, train, test, 10, rng=0, **QUICK | {"steps": 70}, progress=told.append)
+    assert utility.accuracy > 0.9
+    assert utility.margin > 0.6
+    assert abs(utility.accuracy - np.mean(utility.baseline)) < 0.06
+    assert utility.chance == float(torch.bincount(test[1]).max()) / 360
+    assert utility.frechet < 1.5 * utility.frechet_real
+    assert min(utility.logistic) > 0.8
     assert told[0] == "A student of synthetic data"
     bad = dict(controls((1, 8, 8), 10, 700, rng=np.random.default_rng(1)))["smooth noise"]
-    poor = measure_worth(bad, train, test, 10, rng=0, **QUICK | {"sizes": (50,)})
+    poor = measure_utility(bad, train, test, 10, rng=0, **QUICK | {"sizes": (50,)})
     assert poor.margin < 0.1
     assert poor.logistic[0] < 0.4 < 0.6 < poor.logistic[1]
     assert poor.learning.synthetic[1] < 0.4 < 0.6 < poor.learning.real[1]
@@ -185,55 +185,55 @@ def test_with_an_annotator_the_controls_are_labelled_too(digits, annotator):
     inputs = torch.rand(700, 1, 8, 8, generator=torch.Generator().manual_seed(2))
     set_of_noise = inputs, annotator(inputs)
     untrained = lambda count: (torch.rand(count, 1, 8, 8), torch.zeros(count, dtype=torch.int64))  # noqa: E731
-    worth = measure_worth(
+    utility = measure_utility(
         set_of_noise, *digits[1:], 10, annotator=annotator, generator_control=untrained, rng=0, **QUICK
     )
-    assert worth.annotated
-    assert set(worth.controls) == {"uniform noise", "Gaussian noise", "smooth noise", "an untrained generator"}
-    assert worth.best_control == ("smooth noise", worth.controls["smooth noise"][0])
-    assert worth.margin < 0.0  # annotated smooth noise teaches more than this "generator" of noise
+    assert utility.annotated
+    assert set(utility.controls) == {"uniform noise", "Gaussian noise", "smooth noise", "an untrained generator"}
+    assert utility.best_control == ("smooth noise", utility.controls["smooth noise"][0])
+    assert utility.margin < 0.0  # annotated smooth noise teaches more than this "generator" of noise
 
 
 def test_every_part_is_there_and_survives_json(digits):
     asked = {"sizes": (50, 10_000), "learning_rates": (0.01, 0.1), "features": lambda images: images[:, 0, 0]}
-    worth = measure_worth(*digits, 10, rng=3, seeds=2, steps=5, **asked)
-    assert len(worth.student) == len(worth.baseline) == len(worth.controls["smooth noise"]) == 2
-    assert worth.student[0] != worth.student[1]
-    assert worth.learning.sizes == (50, 700)
-    assert worth.validation.learning_rates == (0.01, 0.1)
-    assert (worth.synthetic_records, worth.test_records, worth.frechet_records) == (700, 360, 360)
-    assert Worth.from_dict(json.loads(json.dumps(worth.to_dict(), allow_nan=False))) == worth
-    assert worth == measure_worth(*digits, 10, rng=3, seeds=2, steps=5, **asked)
+    utility = measure_utility(*digits, 10, rng=3, seeds=2, steps=5, **asked)
+    assert len(utility.student) == len(utility.baseline) == len(utility.controls["smooth noise"]) == 2
+    assert utility.student[0] != utility.student[1]
+    assert utility.learning.sizes == (50, 700)
+    assert utility.validation.learning_rates == (0.01, 0.1)
+    assert (utility.synthetic_records, utility.test_records, utility.frechet_records) == (700, 360, 360)
+    assert Utility.from_dict(json.loads(json.dumps(utility.to_dict(), allow_nan=False))) == utility
+    assert utility == measure_utility(*digits, 10, rng=3, seeds=2, steps=5, **asked)
 
 
 def test_a_table_is_measured_too(rng):
     inputs = torch.from_numpy(rng.uniform(-1.0, 1.0, (600, 3))).float()
     labels = (inputs[:, 0] > 0.2).long()
     parts = [(inputs[i::3], labels[i::3]) for i in range(3)]
-    worth = measure_worth(*parts, 2, rng=0, **QUICK | {"steps": 150})
-    assert worth.accuracy > 0.9
-    assert set(worth.controls) == {"uniform noise", "Gaussian noise"}
+    utility = measure_utility(*parts, 2, rng=0, **QUICK | {"steps": 150})
+    assert utility.accuracy > 0.9
+    assert set(utility.controls) == {"uniform noise", "Gaussian noise"}
 
 
 def test_a_set_of_one_class_is_measured_and_worth_chance(digits):
     inputs, labels = digits[0]
     only = inputs[labels == 3], labels[labels == 3]
-    worth = measure_worth(only, *digits[1:], 10, rng=0, **QUICK | {"learning_rates": (0.05,)})
-    assert worth.validation.synthetic[0][-1] < 0.5 < 2.0 < worth.validation.real[0][-1]
-    assert worth.accuracy == pytest.approx(float((digits[2][1] == 3).double().mean()))
-    assert worth.margin <= 0.0
-    assert worth.learning == LearningCurve(sizes=(), synthetic=(), real=())
+    utility = measure_utility(only, *digits[1:], 10, rng=0, **QUICK | {"learning_rates": (0.05,)})
+    assert utility.validation.synthetic[0][-1] < 0.5 < 2.0 < utility.validation.real[0][-1]
+    assert utility.accuracy == pytest.approx(float((digits[2][1] == 3).double().mean()))
+    assert utility.margin <= 0.0
+    assert utility.learning == LearningCurve(sizes=(), synthetic=(), real=())
 
 
 def test_every_figure_has_a_note_on_what_it_does_not_show():
     counted = {"frechet_records", "annotated", "synthetic_records", "test_records"}
-    assert set(NOTES) == {field.name for field in fields(Worth)} - counted
+    assert set(NOTES) == {field.name for field in fields(Utility)} - counted
     assert all(note.endswith(".") and len(note) > 40 for note in NOTES.values())
 
 
 def test_margin_is_over_chance_too(digits):
-    worth = measure_worth(digits[0], *digits[1:], 10, rng=0, steps=1, sizes=(), learning_rates=())
-    likely = replace(worth, student=(0.8, 0.9), controls={"a": (0.1, 0.3), "b": (0.0, 0.1)}, chance=0.75)
+    utility = measure_utility(digits[0], *digits[1:], 10, rng=0, steps=1, sizes=(), learning_rates=())
+    likely = replace(utility, student=(0.8, 0.9), controls={"a": (0.1, 0.3), "b": (0.0, 0.1)}, chance=0.75)
     assert likely.best_control == ("a", pytest.approx(0.2))
     assert likely.margin == pytest.approx(0.1)
     assert replace(likely, chance=0.05).margin == pytest.approx(0.65)
@@ -252,5 +252,5 @@ def test_margin_is_over_chance_too(digits):
 )
 def test_sets_that_do_not_fit_are_refused_in_one_line(spoil, message, digits):
     with pytest.raises(ValueError, match=message) as caught:
-        measure_worth(*spoil(*digits), 10, rng=0)
+        measure_utility(*spoil(*digits), 10, rng=0)
     assert "\n" not in str(caught.value)

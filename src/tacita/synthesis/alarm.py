@@ -12,19 +12,20 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy import spatial, stats
+from scipy import stats
 from torch import Tensor
 
 from tacita import _check
 from tacita.synthesis.description import ColumnPart, Statistics, describe, thinned
 from tacita.synthesis.faults import FEWEST, MOST, Floats, fault_shares, fit_judge, small
+from tacita.synthesis.neighbours import nearest
 from tacita.synthesis.students import Labelled
 
 TOLERANCE = 0.1
 UNLIKE = 0.8  # share of images like nothing known, above which naming a fault would be guessing
 CLOSE = 0.75  # distance to the nearest sample, over that in the trusted release
 RARE = 0.2  # of what was to be expected: less, and a class is missing
-COMMON = 0.02  # share of the trusted records with a value, above which its absence is told
+COMMON = 0.02  # share of the trusted records with a value, above which its absence is reported
 _FAMILIES = 5  # of tests, which share the chance of a false alarm
 
 CANNOT = {
@@ -50,7 +51,7 @@ class Alarm:
         kind: One of `CANNOT`.
         about: The class or column; empty for the whole set.
         text: What was noticed, in plain words.
-        value: The figure that rang.
+        value: The figure that raised it.
         limit: What it was compared with.
     """
 
@@ -110,7 +111,7 @@ def alarms(
 
     Guarantee:
         About privacy none is needed: only released records are read. About false alarms, the rate is that of two
-        releases drawn alike. A generator trained anew differs by more, which `tolerance` allows for without proof.
+        releases drawn alike. A retrained generator differs by more, which `tolerance` allows for without proof.
     """
     level = _check.probability("false_alarms", false_alarms) / _FAMILIES
     least = _check.probability("tolerance", tolerance)
@@ -249,7 +250,7 @@ def _closer(samples: Labelled, reference: Labelled, classes: Sequence[str], leve
         count = min(len(new), len(old), MOST)
         if count < FEWEST:
             continue
-        near, usual = (_nearest(small(thinned(some, count))) for some in (new, old))
+        near, usual = (_gaps(small(thinned(some, count))) for some in (new, old))
         ratio = float(np.median(near) / max(float(np.median(usual)), 1e-12))
         if ratio < CLOSE and stats.mannwhitneyu(near, usual, alternative="less").pvalue < level / len(classes):
             less = _percent(1.0 - ratio)
@@ -257,11 +258,9 @@ def _closer(samples: Labelled, reference: Labelled, classes: Sequence[str], leve
             yield Alarm(kind="collapsed", about=str(name), text=text, value=ratio, limit=CLOSE)
 
 
-def _nearest(rows: Floats) -> Floats:
+def _gaps(rows: Floats) -> Floats:
     """Return how far each row is from the nearest other."""
-    distances = spatial.distance.squareform(spatial.distance.pdist(rows))
-    np.fill_diagonal(distances, np.inf)
-    return np.asarray(distances.min(1), dtype=np.float64)
+    return nearest(rows, rows, 1, same=True)[0][:, 0]
 
 
 def _background(images: Tensor, known: Expected, least: float) -> Iterator[Alarm]:

@@ -11,9 +11,9 @@ from scipy.spatial import KDTree
 from scipy.stats import ttest_1samp
 
 from tacita.data import load
-from tacita.synthesis import average_case as module
+from tacita.synthesis import influence as module
 from tacita.synthesis import neighbours
-from tacita.synthesis.average_case import average_case, knn_kl
+from tacita.synthesis.influence import average_case, knn_kl
 
 
 def tensor(rows):

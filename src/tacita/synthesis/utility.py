@@ -1,4 +1,4 @@
-"""What a synthetic set is worth: how well students learn from it, beside controls that learned from nobody.
+"""The utility of a synthetic set: how well students learn from it, beside controls made without any real record.
 
 A student is a classifier trained on the synthetic set alone and judged on real test records (Triastcyn 2020, sections
 3.6 and 7.5). Where an annotator labels the synthetic records, the student learns from the annotator too: noise that the
@@ -66,8 +66,8 @@ NOTES: dict[str, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worth:
-    """What a synthetic set is worth. It was computed from real records: it is for their owner.
+class Utility:
+    """The utility of a synthetic set. It was computed from real records: it is for their owner.
 
     What each figure does not show is in `NOTES`, by the attribute's name. Accuracies are on real test records, one for
     each seed.
@@ -124,7 +124,7 @@ class Worth:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Worth:
+    def from_dict(cls, data: Mapping[str, Any]) -> Utility:
         """Rebuild what `to_dict` wrote."""
         read = {
             "controls": {str(name): tuple(found) for name, found in data["controls"].items()},
@@ -134,7 +134,7 @@ class Worth:
         return cls(**{**_as_tuples(data), **read})
 
 
-def measure_worth(
+def measure_utility(
     synthetic: Labelled,
     real_train: Labelled,
     real_test: Labelled,
@@ -150,8 +150,8 @@ def measure_worth(
     steps: int | None = None,
     rng: int | np.random.Generator | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Worth:
-    """Measure what a synthetic set is worth, beside its controls.
+) -> Utility:
+    """Measure the utility of a synthetic set, beside its controls.
 
     Args:
         synthetic: What the generator put out, with labels; by the annotator if there is one.
@@ -163,59 +163,35 @@ def measure_worth(
         generator_control: As `generator` in `controls`.
         class_means: As in `controls`.
         seeds: How many students are trained on each set.
-        sizes: Of the learning curve, which ends with the whole synthetic set; larger ones are left out. Empty for no
-            curve.
+        sizes: Of the learning curve, which ends with the whole synthetic set. Empty for no curve.
         learning_rates: Of the students whose validation losses are compared. Empty for none.
         steps: How long each student is trained; None for long enough.
         rng: A seed or a generator.
-        progress: Told in words what comes next.
+        progress: Called with what is measured next.
+
+    Returns:
+        The figures, for the data's owner.
 
     Raises:
-        ValueError: If there are too few records, the real ones are of one class, labels are not classes, or shapes
-            differ. A synthetic set of one class is measured: it is worth no more than chance.
+        ValueError: If records are too few or of different shapes, labels are not classes, or real ones of one class.
     """
-    synthetic, real_train, real_test = _matching(synthetic, real_train, real_test, classes)
-    coins, tell = np.random.default_rng(rng), progress or (lambda _: None)
-    found: dict[str, tuple[float, ...]] = {}
-    for draws in coins.spawn(_check.count("seeds", seeds, high=1000)):
-        untaught = controls(
-            synthetic[0].shape[1:],
-            classes,
-            len(synthetic[1]),
-            rng=draws,
-            annotator=annotator,
-            generator=generator_control,
-            class_means=class_means,
-        )
-        for name, data in chain([("synthetic data", synthetic), ("real data", real_train)], untaught):
-            tell(f"A student of {name}")
-            found[name] = (*found.get(name, ()), student(data, real_test, classes, rng=draws, steps=steps))
-    tell("Logistic regression")
-    linear = partial(student, test=real_test, classes=classes, rng=coins, steps=steps, kind="logistic")
-    tell("The learning curve")
-    fitting = [*(size for size in sizes if size < len(synthetic[1])), len(synthetic[1])] if sizes else []
-    learning = learning_curve(synthetic, real_test, classes, fitting, rng=coins, real=real_train, steps=steps)
-    tell("Validation losses")
-    kept, held_out = _parted(drawn(synthetic, len(synthetic[1]), coins))
-    options: dict[str, Any] = {"learning_rates": learning_rates, "rng": coins, "steps": steps}
-    validation = validation_curves(kept, real_test, held_out, classes, **options)
-    tell("The Fréchet distance")
-    compared = min(len(labels) for _, labels in (synthetic, real_train, real_test))
-    made, seen, unseen = (drawn(data, compared, coins)[0] for data in (synthetic, real_train, real_test))
-    return Worth(
+    sets, draws = _matching(synthetic, real_train, real_test, classes), np.random.default_rng(rng)
+    report, size, (_, answers) = progress or (lambda _: None), len(sets[0][1]), sets[2]
+
+    options = {"annotator": annotator, "generator": generator_control, "class_means": class_means}
+    named_controls = partial(controls, sets[0][0].shape[1:], classes, size, **options)  # type: ignore[arg-type]
+    streams = draws.spawn(_check.count("seeds", seeds, high=1000))
+    found = _accuracies(sets, classes, named_controls, streams, steps, report)
+    return Utility(
         student=found.pop("synthetic data"),
         baseline=found.pop("real data"),
         controls=found,
-        chance=float(torch.bincount(real_test[1]).max()) / len(real_test[1]),
-        logistic=(linear(synthetic), linear(real_train)),
-        frechet=frechet(made, unseen, features=features),
-        frechet_real=frechet(seen, unseen, features=features),
-        frechet_records=compared,
-        learning=learning,
-        validation=validation,
+        chance=float(torch.bincount(answers).max()) / len(answers),
         annotated=annotator is not None,
-        synthetic_records=len(synthetic[1]),
-        test_records=len(real_test[1]),
+        synthetic_records=size,
+        test_records=len(answers),
+        **_curves(sets, classes, sizes, learning_rates, steps, draws, report),
+        **_distances(sets, classes, features, steps, draws, report),
     )
 
 
@@ -246,6 +222,9 @@ def controls(
         annotator: What labelled the synthetic set.
         generator: Draws so many labelled records from the generator as it was before training.
         class_means: A mean record for each class, public or released with privacy; never the data's own.
+
+    Returns:
+        Names and labelled records, drawn when asked for.
     """
     size = _check.count("count", count)
     draws = torch.Generator().manual_seed(int(rng.integers(2**62)))
@@ -287,6 +266,9 @@ def frechet(first: Tensor, second: Tensor, *, features: Features | None = None) 
         second: At least two records.
         features: A feature map that was not made from the data. None takes the numbers of each record as they are.
 
+    Returns:
+        The distance, at least 0.
+
     References:
         Dowson and Landau, J. Multivariate Analysis 12, 1982; Heusel et al., NeurIPS 2017, arXiv:1706.08500v6.
 
@@ -304,6 +286,64 @@ def frechet(first: Tensor, second: Tensor, *, features: Features | None = None) 
 
 
 # Parts of these.
+
+
+def _accuracies(
+    sets: Sequence[Labelled],
+    classes: int,
+    named_controls: Callable[..., Iterator[tuple[str, Labelled]]],
+    streams: Sequence[np.random.Generator],
+    steps: int | None,
+    report: Callable[[str], None],
+) -> dict[str, tuple[float, ...]]:
+    """Return the accuracies of students of every set, one for each stream of randomness."""
+    found: dict[str, tuple[float, ...]] = {}
+    for own in streams:
+        for name, data in chain([("synthetic data", sets[0]), ("real data", sets[1])], named_controls(rng=own)):
+            report(f"A student of {name}")
+            found[name] = (*found.get(name, ()), student(data, sets[2], classes, rng=own, steps=steps))
+    return found
+
+
+def _curves(
+    sets: Sequence[Labelled],
+    classes: int,
+    sizes: Sequence[int],
+    learning_rates: Sequence[float],
+    steps: int | None,
+    rng: np.random.Generator,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return the learning curve and the validation losses."""
+    (synthetic, train, test), size = sets, len(sets[0][1])
+    report("The learning curve")
+    fitting = [*(some for some in sizes if some < size), size] if sizes else []
+    learning = learning_curve(synthetic, test, classes, fitting, rng=rng, real=train, steps=steps)
+    report("Validation losses")
+    kept, held_out = _parted(drawn(synthetic, size, rng))
+    options: dict[str, Any] = {"learning_rates": learning_rates, "steps": steps}
+    return {"learning": learning, "validation": validation_curves(kept, test, held_out, classes, rng=rng, **options)}
+
+
+def _distances(
+    sets: Sequence[Labelled],
+    classes: int,
+    features: Features | None,
+    steps: int | None,
+    rng: np.random.Generator,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return what does not depend on the kind of student: a linear one, and the Fréchet distances."""
+    report("Logistic regression and the Fréchet distance")
+    compared = min(len(labels) for _, labels in sets)
+    made, seen, unseen = (drawn(data, compared, rng)[0] for data in sets)
+    linear = [student(data, sets[2], classes, rng=rng, steps=steps, kind="logistic") for data in sets[:2]]
+    return {
+        "logistic": tuple(linear),
+        "frechet": frechet(made, unseen, features=features),
+        "frechet_real": frechet(seen, unseen, features=features),
+        "frechet_records": compared,
+    }
 
 
 def _factor(vectors: Floats) -> Floats:

@@ -1,0 +1,236 @@
+"""One noisy release of class-conditional mean features, charged, kept, and then fitted at no further cost."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from tacita._check import PrivacyError
+from tacita.accounting import BayesianAccountant, calibrate_gaussian, gaussian_release
+from tacita.assumptions import assume
+from tacita.label import Label, build, noise_assumption, not_hardened, run_rows
+from tacita.ledger import Ledger
+from tacita.owner import Owner
+from tacita.runs import Run, RunError
+from tacita.synthesis import embedding as embeddings
+from tacita.synthesis.generators.kind import (
+    Annotate,
+    Progress,
+    facts_of,
+    fix_weights,
+    fresh_generator,
+    ledger_path,
+    require_signal,
+    write_run,
+)
+from tacita.training.charges import Charges, ledger_at
+from tacita.training.labels import Standing
+from tacita.training.panel import Panel
+from tacita.training.plan import Plan
+from tacita.training.randomness import randomness
+
+if TYPE_CHECKING:
+    from tacita.synthesis.recipes import Task
+
+_FOLLOWED = 2000  # records whose contribution to an embedding is kept for the typical case
+
+
+class MeanEmbedding:
+    """One Gaussian release of sensitivity 1."""
+
+    purpose = "Synthetic records from a generator fitted to one noisy release of mean features."
+    private = True
+    entries = frozenset({"epsilon", "noise_multiplier", "ledger", "steps", "learning_rate"})
+
+    def make(self, task: Task, folder: Path) -> EmbeddingMaker:
+        """Begin a run."""
+        return EmbeddingMaker(task, folder, self.purpose, resume=False)
+
+    def resume(self, task: Task, folder: Path) -> EmbeddingMaker:
+        """Take up an interrupted run."""
+        return EmbeddingMaker(task, folder, self.purpose, resume=True)
+
+    def label(self, run: Run, delta: float) -> Label:
+        """Return the label of the one release.
+
+        Raises:
+            PrivacyError: If nothing was released, or files and ledger contradict each other.
+        """
+        document, facts = run.document(), run.facts
+        plan, name = Plan.from_dict(document["plan"]), str(document["id"])
+        _check_charged(ledger_path(run.recipe.get("ledger"), run.folder), name, plan, str(document["head"]))
+        state, saved = run.load()
+        if saved["id"] != name or float(state["embedding"]["settings"][0]) != plan.noise_multiplier:
+            raise PrivacyError("The kept release belongs to another run.")
+        worst = gaussian_release(noise_multiplier=plan.noise_multiplier, delta=delta)
+        codes = ("unit-vectors", "one-release", "embedding-fixed-beforehand", "release-charged")
+        asked = ("after-release", "record-is-person", "generator-chosen-blindly", "nothing-else")
+        return build(
+            facts,
+            worst,
+            rests_on=[*map(assume, codes), noise_assumption(facts), *map(assume, asked)],
+            curve=((1, worst.epsilon),),
+            mechanism=(
+                ("Generator", "mean-embedding: one noisy sum of class-conditional features"),
+                ("Sensitivity", "1, for one record added or removed"),
+                ("Noise standard deviation", f"{plan.noise_multiplier:.6g}"),
+                ("Releases", "1"),
+                *run_rows(facts),
+            ),
+            not_hardened=not_hardened("how long it takes depends on how many records there are"),
+            bare_rate=plan.bare_rate,
+            readings=Standing(plan, 1, _panels(state, saved), facts, {}).readings(delta, worst),
+        )
+
+
+def _check_charged(file: Path, name: str, plan: Plan, head: str) -> None:
+    """Refuse to label what the ledger does not know as charged by this plan."""
+    with Ledger.open(file) as ledger:
+        _require_same_ledger(ledger, head)
+        if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
+            raise PrivacyError("The run's plan is not the one that its ledger froze before the release.")
+        if ledger.charged(name) == 0:
+            raise PrivacyError("Nothing was released yet: there is nothing to label.")
+
+
+def _require_same_ledger(ledger: Ledger, head: str) -> None:
+    if not ledger.contains(head):
+        raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
+
+
+def _panels(state: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Panel]:
+    found = state["panels"].items()
+    return {name: Panel.restore(None, part, saved["panels"][name], budget=None) for name, part in found}
+
+
+@dataclass
+class EmbeddingMaker:
+    """Releases a noisy embedding once, and fits a generator to it."""
+
+    task: Task
+    folder: Path
+    purpose: str
+    resume: bool
+
+    def __post_init__(self) -> None:
+        recipe, task = self.task.recipe, self.task
+        self.settings = embeddings.settings(task.kind, steps=recipe.steps, learning_rate=recipe.learning_rate)
+        self.features = embeddings.default_features(task.shape, task.kind)
+        fix_weights(recipe.seed)
+        self.generator = embeddings.default_generator(task.shape, len(task.classes), task.blocks, task.kind)
+        self.untrained = copy.deepcopy(self.generator)
+        self.annotate: Annotate = None
+        self.shares: Any = None
+        self.fitted = False
+        self.steps = self.settings["steps"] + 1  # the release, then the fit
+        self._released: embeddings.Embedding | None = None
+        self.owner = Owner()  # for its token; the job holds the folder
+        self._ledger = ledger_path(recipe.ledger, self.folder)
+        self._restore() if self.resume else self._begin()
+
+    def _begin(self) -> None:
+        task, recipe = self.task, self.task.recipe
+        noise = recipe.noise_multiplier
+        if noise is None:
+            target = recipe.epsilon or 1.0
+            noise = calibrate_gaussian(epsilon=target, delta=recipe.delta).noise_multiplier
+            require_signal(target, noise, task.size / len(task.classes), "a class of these data has about {} records")
+        self.plan = Plan(
+            clip_norm=1.0, noise_multiplier=noise, sample_rate=1.0, steps=1, batch_size=1.0, delta=recipe.delta
+        )
+        self.identity, self.facts = secrets.token_hex(8), facts_of(task, self.purpose)
+        self.random = randomness(recipe.seed)
+        with ledger_at(self._ledger) as ledger:
+            Charges(ledger, self.identity, self.plan, owner=self.owner.token).open(self.random)
+            self.head = ledger.head
+        self._write()
+
+    def _restore(self) -> None:
+        run = Run(self.folder)
+        document = run.document()
+        with run.reading():
+            self.plan, self.identity = Plan.from_dict(document["plan"]), str(document["id"])
+            self.head, self.facts = str(document["head"]), run.facts
+        self.random = randomness(None)
+        if not run.has_checkpoint:
+            return
+        state, saved = run.load()
+        try:
+            self._released = embeddings.Embedding.from_tensors(state["embedding"])
+            self.panels = _panels(state, saved)
+            if state["generator"]:
+                self.generator.load_state_dict(state["generator"])
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise RunError(f"The checkpoint does not fit this generator: {error}") from error
+        self.shares, self.fitted = self._released.proportions.numpy(), bool(state["generator"])
+
+    def run(self, progress: Progress) -> None:
+        """Release once, then fit; an interruption of the fit costs nothing but the fit."""
+        released = self._released or self._release(progress)
+        if not self.fitted:
+            progress(1, "fitting the generator")
+            embeddings.fit_generator(
+                self.generator,
+                released,
+                self.features,
+                **self.settings,
+                rng=fresh_generator(self.task.recipe.seed),
+                progress=lambda step: progress(1 + step, "fitting the generator"),
+            )
+            self._keep(2)
+        self.fitted, self.facts = True, self.facts.with_status("done")
+        self._write()
+
+    def _release(self, progress: Progress) -> embeddings.Embedding:
+        """Sum all contributions, charge, and only then return the noisy sum."""
+        progress(0, "computing features")
+        task = self.task
+        total = embeddings.embedding_sum(*task.train, len(task.classes), self.features)
+        self.panels = {"training": self._followed(task.train[0]), "held-out": self._followed(task.held[0])}
+        with Ledger.open(self._ledger) as ledger:
+            _require_same_ledger(ledger, self.head)
+            charges = Charges(ledger, self.identity, self.plan, owner=self.owner.token)
+            charges.open(self.random)
+            if charges.charged:
+                raise PrivacyError(
+                    "This run's release was charged, and lost before it was kept. It is neither repeated nor refunded: "
+                    "start a new run."
+                )
+            charges.grant(0)
+        released = embeddings.add_noise(total, noise_multiplier=self.plan.noise_multiplier, rng=self.random.noise)
+        self._released, self.shares = released, released.proportions.numpy()
+        self._keep(1)
+        return released
+
+    def _followed(self, inputs: Tensor) -> Panel:
+        """Return some records with what they add, as the accountant follows records."""
+        everyone = np.arange(len(inputs))
+        some = np.sort(self.random.sampling.choice(everyone, min(_FOLLOWED, len(inputs)), replace=False))
+        accountant = BayesianAccountant(sample_rate=1.0, noise_multiplier=self.plan.noise_multiplier, steps=1)
+        panel = Panel(None, some, accountant)
+        panel.measure(embeddings.contribution_norms(inputs[some], self.features).numpy(), period=1)
+        panel.tick()
+        return panel
+
+    def _keep(self, step: int) -> None:
+        if self._released is None:
+            return
+        followed = {name: panel.state() for name, panel in self.panels.items()}
+        state = {
+            "embedding": self._released.to_tensors(),
+            "generator": self.generator.state_dict() if step > 1 else {},
+            "panels": {name: tensors for name, (tensors, _) in followed.items()},
+        }
+        plain = {name: document for name, (_, document) in followed.items()}
+        Run(self.folder).save(step, state, {"panels": plain, "id": self.identity})
+
+    def _write(self) -> None:
+        plan = self.plan.to_dict()
+        write_run(self.folder, self.task.recipe, self.facts, id=self.identity, plan=plan, head=self.head)
