@@ -11,13 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from tacita.cli import main
 from tacita.cli.app import app
 from tacita.ledger import BudgetExceeded, Ledger
+from tests.programs.surveys import SMOKERS
 
 SURVEY = """\
 from tacita.programs import Program, Bool, Category, Real, beta, dirichlet, geometric, best
@@ -82,38 +82,6 @@ def test_a_missing_file_is_one_line_and_code_2(survey, name):
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert name in result.stderr
-
-
-N = 400
-
-
-def people(seed=0, n=N):
-    rng = np.random.default_rng(seed)
-    return {
-        "smoker": rng.random(n) < 0.3,
-        "job": np.array(["a", "b", "c"])[rng.integers(3, size=n)],
-        "age": np.clip(rng.normal(40, 15, n), 0, 100),
-    }
-
-
-SMOKERS = """
-from tacita.programs import *
-p = Program(schema=dict(smoker=Bool(), job=Category("a", "b", "c"), age=Real()), n=400, epsilon=1.5)
-smoking = p.release(p.column("smoker").posterior(beta(1, 1)), geometric(epsilon=0.5))
-jobs = p.release(p.column("job").posterior(dirichlet(1, 1, 1)), best(epsilon=0.5))
-age = p.release(p.column("age").clamp(0, 100).mean(), geometric(epsilon=0.5))
-ratio = p.derive(lambda s, a: s.posterior.mean / a.value, smoking, age)
-"""
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "survey.py").write_text(SMOKERS)
-    columns = people()
-    lines = ["age,smoker,job"] + [f"{a:.1f},{s},{j}" for s, j, a in zip(*columns.values(), strict=True)]
-    (tmp_path / "people.csv").write_text("\n".join(lines) + "\n")
-    return tmp_path
 
 
 def command(*arguments):

@@ -5,19 +5,11 @@ import pytest
 
 import tacita.cli  # noqa: F401
 from tacita.programs import (
-    Bool,
-    Category,
     Program,
     Real,
     geometric,
 )
-
-N = 400
-
-
-def census(epsilon=1000.0, delta=0.01):
-    schema = {"smoker": Bool(), "job": Category("a", "b", "c"), "age": Real()}
-    return Program(schema=schema, n=N, epsilon=epsilon, delta=delta)
+from tests.programs.surveys import N, census
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,7 @@
 """Columns, parts and the models of posteriors."""
 
-import contextlib
-import io
-import re
-import sys
-from types import SimpleNamespace
-from unittest import mock
-
-import numpy as np
 import pytest
 
-from tacita.cli import main
 from tacita.programs import (
     Bool,
     Category,
@@ -21,6 +12,7 @@ from tacita.programs import (
     dirichlet,
     geometric,
 )
+from tests.programs.surveys import N, census, check, marked, people
 
 
 def four_columns(**changed):
@@ -42,23 +34,6 @@ def test_a_partition_is_a_mapping_over_public_labels():
     assert [label for label, _ in p.where(sex="F").partition("job").items()] == ["a", "b", "c"]
     assert len(p.partition(p.column("age").map(lambda a: a > 3, to=Bool()))) == 2
     assert repr(p.partition("job")["a"].count()) == "<private: the count of records where job=a>"
-
-
-N = 400
-
-
-def people(seed=0, n=N):
-    rng = np.random.default_rng(seed)
-    return {
-        "smoker": rng.random(n) < 0.3,
-        "job": np.array(["a", "b", "c"])[rng.integers(3, size=n)],
-        "age": np.clip(rng.normal(40, 15, n), 0, 100),
-    }
-
-
-def census(epsilon=1000.0, delta=0.01):
-    schema = {"smoker": Bool(), "job": Category("a", "b", "c"), "age": Real()}
-    return Program(schema=schema, n=N, epsilon=epsilon, delta=delta)
 
 
 def test_a_pyro_model_is_released_like_the_model_it_is():
@@ -98,31 +73,6 @@ def test_pyro_categories_are_counted_from_nought():
     for column, model in (("truth", categorical), ("two", bernoulli)):
         with pytest.raises(ProgramError, match="T007"):
             p.column(column).posterior(model)
-
-
-def check(source, tmp_path, *options, name="bad.py"):
-    (tmp_path / name).write_text(source)
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(tmp_path),
-        mock.patch.object(sys, "argv", ["tacita", "check", name, *options]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as end,
-    ):
-        main()
-    return SimpleNamespace(returncode=end.value.code, stdout=out.getvalue(), stderr=err.getvalue())
-
-
-def marked(text, mark="^"):
-    """Return the source that stands above marks."""
-    pieces = []
-    for above, below in zip(text.splitlines(), text.splitlines()[1:], strict=False):
-        found = re.fullmatch(r" +\|( *)(\^+|-+)( .*)?", below)
-        if found and found[2][0] == mark:
-            start = below.index(found[2])
-            pieces.append(above[start : start + len(found[2])])
-    return "\n".join(pieces)
 
 
 PYRO = """\

@@ -1,21 +1,16 @@
 """Ill-typed programs: each is refused without data, with its code, its line, and carets under the very expression."""
 
-import contextlib
 import copy
-import io
 import json
 import pickle
 import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 
-from tacita.cli import main
 from tacita.programs import Program, ProgramError, Real
 from tacita.programs.errors import CODES
+from tests.programs.surveys import check, marked
 
 HEAD = """\
 from tacita.programs import *
@@ -265,31 +260,6 @@ BAD = {
     "a wrong call": ("x = geometric(0.5)", "T028", 4, "geometric(0.5)"),
     "the end": ("raise SystemExit('enough')", "T028", 4, "raise SystemExit('enough')"),
 }
-
-
-def check(source, tmp_path, *options, name="bad.py"):
-    (tmp_path / name).write_text(source)
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(tmp_path),
-        mock.patch.object(sys, "argv", ["tacita", "check", name, *options]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as end,
-    ):
-        main()
-    return SimpleNamespace(returncode=end.value.code, stdout=out.getvalue(), stderr=err.getvalue())
-
-
-def marked(text, mark="^"):
-    """Return the source that stands above marks."""
-    pieces = []
-    for above, below in zip(text.splitlines(), text.splitlines()[1:], strict=False):
-        found = re.fullmatch(r" +\|( *)(\^+|-+)( .*)?", below)
-        if found and found[2][0] == mark:
-            start = below.index(found[2])
-            pieces.append(above[start : start + len(found[2])])
-    return "\n".join(pieces)
 
 
 @pytest.mark.parametrize(("body", "code", "line", "carets"), BAD.values(), ids=BAD)

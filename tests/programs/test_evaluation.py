@@ -13,10 +13,6 @@ from tacita.posterior import samplers
 from tacita.posterior.noise import GeometricNoise
 from tacita.posterior.releases import Release
 from tacita.programs import (
-    Bool,
-    Category,
-    Program,
-    Real,
     best,
     beta,
     dirichlet,
@@ -28,22 +24,7 @@ from tacita.programs import (
 )
 from tacita.programs.evaluation import planned
 from tacita.programs.results import Failed, Noisy
-
-N = 400
-
-
-def people(seed=0, n=N):
-    rng = np.random.default_rng(seed)
-    return {
-        "smoker": rng.random(n) < 0.3,
-        "job": np.array(["a", "b", "c"])[rng.integers(3, size=n)],
-        "age": np.clip(rng.normal(40, 15, n), 0, 100),
-    }
-
-
-def census(epsilon=1000.0, delta=0.01):
-    schema = {"smoker": Bool(), "job": Category("a", "b", "c"), "age": Real()}
-    return Program(schema=schema, n=N, epsilon=epsilon, delta=delta)
+from tests.programs.surveys import N, census, people
 
 
 def every_query(p):

@@ -1,33 +1,13 @@
 """What a program released."""
 
-import numpy as np
 import pytest
 
 import tacita.cli  # noqa: F401
 from tacita.ledger import Ledger
 from tacita.programs import (
-    Bool,
-    Category,
-    Program,
-    Real,
     geometric,
 )
-
-N = 400
-
-
-def people(seed=0, n=N):
-    rng = np.random.default_rng(seed)
-    return {
-        "smoker": rng.random(n) < 0.3,
-        "job": np.array(["a", "b", "c"])[rng.integers(3, size=n)],
-        "age": np.clip(rng.normal(40, 15, n), 0, 100),
-    }
-
-
-def census(epsilon=1000.0, delta=0.01):
-    schema = {"smoker": Bool(), "job": Category("a", "b", "c"), "age": Real()}
-    return Program(schema=schema, n=N, epsilon=epsilon, delta=delta)
+from tests.programs.surveys import census, people
 
 
 def test_a_noisy_number_is_one_number():
