@@ -123,7 +123,7 @@ class Plan:
             if ends:
                 raise ValueError("budget=… finds the number of steps, and stops=… declares it: give one of them.")
             planned = _within(_pair("budget", budget), rate, noise, planned)
-        return cls(
+        made = cls(
             clip_norm=clip,
             noise_multiplier=noise,
             sample_rate=rate,
@@ -137,6 +137,13 @@ class Plan:
             certificate=certificate,
             tolerated=tolerated,
         )
+        object.__setattr__(made, "_checked", True)  # no field: a plan that was changed afterwards lacks it
+        return made
+
+    @property
+    def checked(self) -> bool:
+        """Whether `declare` made this plan. One that was built or changed by hand is not accepted for training."""
+        return bool(getattr(self, "_checked", False))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data. A plan for records does not name its unit, as before there were others."""

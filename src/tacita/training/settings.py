@@ -70,6 +70,10 @@ def declared(plan: Plan | None, settings: dict[str, Any]) -> Plan:
         raise TypeError(f"plan must be a Plan, got {type(plan).__name__}.")
     if settings:
         raise TypeError(f"Give plan=… or {', '.join(settings)}=…, not both.")
+    if not plan.checked:  # its stops could share out more than delta, and its rate be counted from the data
+        raise ValueError(
+            "Make the plan by Plan.declare(…), which checks what it declares; do not change it afterwards."
+        )
     return plan
 
 
