@@ -57,7 +57,7 @@ WITHOUT = (
     ("torch", "label runs/x", "torch"),
     ("torch", "audit runs/x", "torch"),
     ("torch", "federate --demo", "federated"),
-    ("torch", "synthesise --dataset digits", "torch"),
+    ("torch", "synthesise --data digits", "torch"),
     ("safetensors", "label runs/x", "torch"),
     ("safetensors", "federate --demo", "federated"),
     ("sklearn", "demo", "torch"),

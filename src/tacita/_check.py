@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Old names of arguments, entries of recipes and options of commands, and what each is called now.
+RENAMED = {
+    "dataset": "data",
+    "dir": "run_dir",
+    "out": "run_dir",
+    "holdout": "holdout_rate",
+    "noise": "noise_multiplier",
+    "raise_it": "allow_increase",
+    "rng": "seed",
+}
+
 
 class PrivacyError(ValueError):
     """A request that would break or overstate a privacy guarantee."""
@@ -127,19 +138,17 @@ def norms(name: str, value: Any, *, dimensions: tuple[int, ...] = (1,)) -> Float
     return array
 
 
-def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function refuse arguments under their old names, with a message that gives the new ones.
-
-    Args:
-        **names: The new name of each argument, by its old one.
-    """
+def renamed(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function refuse arguments under these old names, with a message that gives the new ones."""
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            for old, new in names.items():
+            for old in names:
                 if old in kwargs:
-                    raise TypeError(f"{function.__qualname__}: {old} is called {new} now; pass {new}=….")
+                    raise TypeError(
+                        f"{function.__qualname__}: {old} is called {RENAMED[old]} now; pass {RENAMED[old]}=…."
+                    )
             return function(*args, **kwargs)
 
         return checked

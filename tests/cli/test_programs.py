@@ -110,7 +110,7 @@ def test_the_command_shows_and_keeps_the_results(folder):
 
 def test_a_ledger_that_is_spent_stops_the_command_and_leaves_nothing(folder):
     command("ledger", "create", "b.sqlite", "--epsilon", "1", "--delta", "1e-6", "--neighbours", "replace_one")
-    result = command("run", "survey.py", "--data", "people.csv", "--ledger", "b.sqlite", "--out", "kept")
+    result = command("run", "survey.py", "--data", "people.csv", "--ledger", "b.sqlite", "--run-dir", "kept")
     assert isinstance(result.exception, BudgetExceeded)
     assert not (folder / "kept").exists()
 
@@ -152,7 +152,7 @@ def test_an_ill_typed_program_never_looks_for_its_data(folder, mistake):
     [
         (("--data", "nowhere.csv"), "does not exist"),
         (("--data", "."), "is a folder"),
-        (("--data", "people.csv", "--out", "."), "not an empty folder"),
+        (("--data", "people.csv", "--run-dir", "."), "is not empty"),
     ],
 )
 def test_bad_use_of_the_command(folder, arguments, message):
@@ -217,5 +217,5 @@ def test_a_refused_run_leaves_nothing_behind(folder):
 
 def test_a_folder_that_cannot_be_made_says_what_to_do(folder):
     (folder / "file").write_text("")
-    result = command("run", "survey.py", "--data", "people.csv", "--out", "file/inside")
-    assert "choose another with --out" in str(result.exception)
+    result = command("run", "survey.py", "--data", "people.csv", "--run-dir", "file/inside")
+    assert "cannot hold a run: " in str(result.exception)

@@ -29,7 +29,7 @@ def test_an_engine_of_the_table_is_one_of_the_command(tmp_path, monkeypatch):
         return LOCAL.prepare(recipe, run_dir, resume=resume)
 
     monkeypatch.setitem(ENGINES, "toy", replace(LOCAL, name="toy", prepare=prepare))
-    done = tacita("federate", "--demo", "--engine", "toy", *SMALL, "--dir", tmp_path)
+    done = tacita("federate", "--demo", "--engine", "toy", *SMALL, "--run-dir", tmp_path / "run")
     assert done.returncode == 0
     assert begun == [False]
-    assert recipe_of(tmp_path / "federate-digits-client-1")[0] == Recipe(level="client", clients=3, rounds=2)
+    assert recipe_of(tmp_path / "run")[0] == Recipe(level="client", clients=3, rounds=2)

@@ -15,12 +15,12 @@ SMALL = ("--clients", "5", "--rounds", "2", "--seed", "1")
 
 
 def test_the_demo_gives_a_label_with_both_units(tmp_path):
-    done = federate("federate", "--demo", *SMALL, "--dir", tmp_path)
+    done = federate("federate", "--demo", *SMALL, "--run-dir", tmp_path / "run")
     assert done.returncode == 0
     assert "round 2/2: accuracy" in done.stderr
     for words in ("ANY ONE CLIENT (worst case)", "ANY ONE RECORD (worst case)", "neither follows from the other"):
         assert words in done.stdout
-    run = tmp_path / "federate-digits-joint-1"
+    run = tmp_path / "run"
     assert {"label.html", "label-owner.html", "guarantee.json", "run.json"} <= {p.name for p in run.iterdir()}
     shown = federate("label", run)
     assert shown.stdout == done.stdout
@@ -33,11 +33,12 @@ def test_the_demo_gives_a_label_with_both_units(tmp_path):
 
 @pytest.mark.parametrize("level", ["client", "sequential"])
 def test_json_is_one_document(level, tmp_path):
-    done = federate("federate", "--demo", *SMALL, "--level", level, "--split", "class", "--dir", tmp_path, "--json")
+    run = tmp_path / f"federate-{level}"
+    done = federate("federate", "--demo", *SMALL, "--level", level, "--split", "class", "--run-dir", run, "--json")
     document = json.loads(done.stdout)
     assert done.stderr == ""
     assert document["label"]["worst"]["unit"] == ("client" if level == "client" else "record")
-    assert document["run"].endswith(f"federate-digits-{level}-1")
+    assert document["run"] == str(run)
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
@@ -51,10 +52,10 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
         return plain(self, model)
 
     monkeypatch.setattr(recipes.Ready, "accuracy", interrupt)
-    done = federate("federate", "--demo", "--clients", "5", "--rounds", "3", "--level", "client", "--dir", tmp_path)
+    run = tmp_path / "run"
+    done = federate("federate", "--demo", "--clients", "5", "--rounds", "3", "--level", "client", "--run-dir", run)
     assert done.returncode == 130
     assert "round 1 of 3 is kept" in done.stderr
-    run = tmp_path / "federate-digits-client-1"
     again = federate("federate", "--resume", run)
     assert again.returncode == 0
     assert "Rounds taken: 3 of 3" in again.stdout
@@ -74,7 +75,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
         (("--demo", "--split", "odd"), "split must be one of"),
         (("--demo", "--clients", "5000"), "too many for 1437 records"),
         (("--demo", "--clients", "1"), "clients must be"),
-        (("--demo", "--dataset", "adult"), "dataset must be one of"),
+        (("--demo", "--data", "adult"), "data must be one of"),
         (("--demo", "--epsilon", "0"), "epsilon must be"),
         (("--demo", "--client-rate", "2"), "each client takes part"),
         (("--demo", "--dropout", "3"), "dropout must be"),
@@ -83,7 +84,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     ],
 )
 def test_wrong_input_ends_with_one_line(arguments, words, tmp_path):
-    done = federate("federate", *arguments, "--dir", tmp_path)
+    done = federate("federate", *arguments, "--run-dir", tmp_path / "run")
     assert done.returncode == 2
     assert done.stdout == ""
     assert words in done.stderr
@@ -92,8 +93,8 @@ def test_wrong_input_ends_with_one_line(arguments, words, tmp_path):
 
 
 def test_a_federations_run_is_no_training_run(tmp_path):
-    federate("federate", "--demo", *SMALL, "--level", "client", "--dir", tmp_path)
-    run = tmp_path / "federate-digits-client-1"
+    run = tmp_path / "run"
+    federate("federate", "--demo", *SMALL, "--level", "client", "--run-dir", run)
     for command in (("audit", run), ("train", "--resume", run)):
         done = federate(*command)
         assert done.returncode == 2
@@ -107,7 +108,7 @@ def test_flower_missing_is_told_in_one_line(tmp_path):
     with mock.patch.dict(sys.modules, {**hidden, "flwr": None}):
         sys.modules.pop("tacita.federated.flower", None)
         sys.modules.pop("tacita.federated.flower_client", None)
-        done = federate("federate", "--demo", "--engine", "flower", "--dir", tmp_path)
+        done = federate("federate", "--demo", "--engine", "flower", "--run-dir", tmp_path / "run")
     assert done.returncode == 2
     assert "pip install -e '.[federated]'" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -48,8 +48,8 @@ PEOPLE = "smoker,job,age\n" + "yes,0,36\nno,1,41\nno,2,52\nno,0,29\n" * 10
 
 TRAIN = ("demo", "--steps", "6", "--seed", "1")
 FEDERATE = ("federate", "--demo", "--clients", "6", "--rounds", "3", "--epsilon", "8", "--seed", "1", "--level")
-SYNTHESISE = ("synthesise", "--dataset", "digits", "--no-quality", "--samples", "40", "--seed", "1")
-FEDGP = ("synthesise", "--dataset", "digits", "--clients", "4", "--rounds", "2", "--samples", "40", "--seed", "1")
+SYNTHESISE = ("synthesise", "--data", "digits", "--no-quality", "--samples", "40", "--seed", "1")
+FEDGP = ("synthesise", "--data", "digits", "--clients", "4", "--rounds", "2", "--samples", "40", "--seed", "1")
 RUNS = {
     "train": TRAIN,
     "federate-client": (*FEDERATE, "client"),

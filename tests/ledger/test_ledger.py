@@ -21,7 +21,7 @@ COSTS = {7: 0.1, 11: 0.2}
 @pytest.fixture(params=["file", "memory"])
 def ledger(request, tmp_path):
     path = tmp_path / "l.sqlite" if request.param == "file" else ":memory:"
-    with Ledger.create(path, dataset="flights", epsilon=2.0, delta=1e-5) as opened:
+    with Ledger.create(path, data="flights", epsilon=2.0, delta=1e-5) as opened:
         yield opened
 
 

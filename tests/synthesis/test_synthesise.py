@@ -304,24 +304,24 @@ type = "bool"
 def test_a_table_of_ones_own_is_released_as_csv(tmp_path):
     (tmp_path / "people.csv").write_text(CSV)
     (tmp_path / "people.toml").write_text(TOML)
-    done = tacita("synthesise", "--config", tmp_path / "people.toml", "--dir", tmp_path / "runs", "--no-quality")
+    done = tacita("synthesise", "--config", tmp_path / "people.toml", "--run-dir", tmp_path / "run", "--no-quality")
     assert done.exit_code == 0, done.output
-    lines = (tmp_path / "runs" / "synthesise-people-1" / "released" / "samples.csv").read_text().splitlines()
+    lines = (tmp_path / "run" / "released" / "samples.csv").read_text().splitlines()
     assert lines[0] == "age,job,happy"
     assert len(lines) == 51
     ages = [float(line.split(",")[0]) for line in lines[1:]]
     assert all(0 <= age <= 100 and age == int(age) for age in ages)
-    found = released_dataset(tmp_path / "runs" / "synthesise-people-1")
+    found = released_dataset(tmp_path / "run")
     assert found.feature_names == ("age", "job=a", "job=b", "job=c")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "Pass one of --dataset"),
-        (("--dataset", "digits", "--resume", "x"), "Pass one of --dataset"),
-        (("--dataset", "numbers"), "name must be one of"),
-        (("--dataset", "digits", "--epsilon", "-1"), "epsilon must be in"),
+        ((), "Pass one of --data"),
+        (("--data", "digits", "--resume", "x"), "Pass one of --data"),
+        (("--data", "numbers"), "name must be one of"),
+        (("--data", "digits", "--epsilon", "-1"), "epsilon must be in"),
         (("--resume", "nowhere"), "no such folder"),
         (("inspect", "nowhere"), "holds no released set"),
     ],
@@ -564,11 +564,11 @@ def test_rows_of_an_array_are_released_as_they_came(tmp_path):
 
 @pytest.mark.parametrize("generator", ["mean-embedding", "private-wgan"])
 def test_a_budget_that_leaves_nothing_but_noise_is_refused_in_a_line(generator, tmp_path):
-    asked = ("--dataset", "digits", "--generator", generator, "--epsilon", 0.001, "--dir", tmp_path / "runs")
+    asked = ("--data", "digits", "--generator", generator, "--epsilon", 0.001, "--run-dir", tmp_path / "run")
     done = tacita("synthesise", *asked)
     assert isinstance(done.exception, ValueError)
     assert "larger epsilon" in str(done.exception)
-    assert not any((tmp_path / "runs").iterdir())  # and there is nothing to go on with
+    assert not (tmp_path / "run").exists()  # and there is nothing to go on with
 
 
 UNMEASURED = "measuring: it ends here, as these records do not allow more"
@@ -599,22 +599,22 @@ def test_data_of_one_class_end_with_a_label_and_a_line_instead_of_a_quality_page
     """The budget is of the command, as the recipe has none."""
     (tmp_path / "people.csv").write_text(CSV.replace(",no\n", ",yes\n"))
     (tmp_path / "people.toml").write_text(TOML.replace("epsilon = 2.0\n", ""))
-    asked = ("--config", tmp_path / "people.toml", "--epsilon", 3, "--dir", tmp_path / "runs")
+    asked = ("--config", tmp_path / "people.toml", "--epsilon", 3, "--run-dir", tmp_path / "run")
     done = tacita("synthesise", *asked, "--ledger", tmp_path / "new.sqlite")
     assert done.exit_code == 0, done.exception
     assert UNMEASURED in done.output
     assert "one class" not in done.output
     assert "new ledger, without a budget" in done.output
     assert "Their quality" not in done.output
-    (folder,) = (tmp_path / "runs").iterdir()
+    folder = tmp_path / "run"
     assert 2.9 < label_of_run(folder).worst.epsilon <= 3.0
     assert (folder / "label.html").is_file()
     assert not (folder / "quality.html").exists()
 
 
 def test_records_without_a_promise_are_not_called_safe(tmp_path):
-    asked = ("--dataset", "digits", "--generator", "wgan-gp", "--steps", 3, "--samples", 20, "--no-quality")
-    done = tacita("synthesise", *asked, "--dir", tmp_path / "runs")
+    asked = ("--data", "digits", "--generator", "wgan-gp", "--steps", 3, "--samples", 20, "--no-quality")
+    done = tacita("synthesise", *asked, "--run-dir", tmp_path / "run")
     assert "released (not protected" in done.output
 
 

@@ -81,7 +81,7 @@ def refused(folder, tacita):
 
 
 def test_train_from_a_table_label_it_and_share_a_ledger(folder, tacita):
-    tacita(folder, "ledger", "create", "budget.sqlite", "--epsilon", "20", "--delta", "1e-5", "--dataset", "people")
+    tacita(folder, "ledger", "create", "budget.sqlite", "--epsilon", "20", "--delta", "1e-5", "--data", "people")
     (folder / "run.toml").write_text(TOML.replace("[data]", 'ledger = "budget.sqlite"\n[data]', 1))
     done = tacita(folder, "train", "--config", "run.toml", "--json")
     document = json.loads(done.out)
@@ -222,23 +222,28 @@ def test_a_model_that_cannot_be_made_gives_one_line(folder, refused, body):
         (["ledger", "show", "."], "is a folder"),
         (["ledger", "create", "people.csv"], "tacita ledger show people.csv"),
         (["ledger", "create", ":memory:"], "choose a file"),
-        (["train", "--config", "run.toml", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
-        (["train", "--config", "run.toml", "--dir", "people.csv/x"], "--dir 'people.csv/x' cannot hold a run"),
-        (["train", "--config", "run.toml", "--dir", "/proc/nothing"], "cannot be created"),
-        (["demo", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
-        (["federate", "--demo", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
-        (["synthesise", "--dataset", "digits", "--dir", "people.csv"], "--dir 'people.csv' cannot hold a run"),
-        (["synthesise", "--dataset", "digits", "--clients", "3", "--dir", "people.csv"], "cannot hold a run"),
+        (["train", "--config", "run.toml", "--run-dir", "people.csv"], "--run-dir 'people.csv' cannot hold a run"),
+        (["train", "--config", "run.toml", "--run-dir", "people.csv/x"], "--run-dir 'people.csv/x' cannot hold a run"),
+        (["train", "--config", "run.toml", "--run-dir", "/proc/nothing"], "cannot be created"),
+        (["demo", "--run-dir", "people.csv"], "--run-dir 'people.csv' cannot hold a run"),
+        (["federate", "--demo", "--run-dir", "people.csv"], "--run-dir 'people.csv' cannot hold a run"),
+        (["synthesise", "--data", "digits", "--run-dir", "people.csv"], "--run-dir 'people.csv' cannot hold a run"),
+        (["synthesise", "--data", "digits", "--clients", "3", "--run-dir", "people.csv"], "cannot hold a run"),
         (["federate", "--resume", "x", "--rounds", "9", "--client-rate", "1"], "leave out --rounds, --client-rate"),
         (["synthesise", "--config", "run.toml", "--clients", "3"], "leave out --config"),
-        (["synthesise", "--dataset", "digits", "--clients", "3", "--delta", "0.1"], "leave out --delta"),
-        (["synthesise", "--dataset", "digits", "--rounds", "3"], "leave out --rounds"),
+        (["synthesise", "--data", "digits", "--clients", "3", "--delta", "0.1"], "leave out --delta"),
+        (["synthesise", "--data", "digits", "--rounds", "3"], "leave out --rounds"),
         (["label", "people.csv"], "it is a file"),
         (["audit", "nothing", "--only", "luck"], "--only must be one of"),
         (["audit", "nothing", "--references", "0"], "'--references'"),
         (["audit", "nothing", "--seed", "-1"], "'--seed'"),
         (["ledger", "show", "people.csv"], "people.csv"),
-        (["demo", "--dataset", "cats"], "must be one of digits"),
+        (["demo", "--run-dir", "."], "'.' cannot hold a run"),
+        (["demo", "--dataset", "digits"], "--dataset is called --data now: digits (built in), mnist"),
+        (["federate", "--demo", "--dir", "runs"], "--dir is called --run-dir now: A new folder for the run"),
+        (["run", "x.py", "--data", "people.csv", "--out", "x"], "--out is called --run-dir now"),
+        (["audit", "nothing", "--dataset", "digits"], "No such option: --dataset"),
+        (["demo", "--data", "cats"], "must be one of 'digits'"),
     ],
 )
 def test_wrong_commands_get_one_clear_line(refused, arguments, words):
@@ -259,7 +264,7 @@ def test_demo_data_that_cannot_be_had_give_one_line(tmp_path, tacita, monkeypatc
     for name, value in {"XDG_CACHE_HOME": str(tmp_path), "http_proxy": nowhere, "https_proxy": nowhere}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TACITA_DATA", raising=False)
-    done = tacita(tmp_path, "demo", "--dataset", "abalone", code=2)
+    done = tacita(tmp_path, "demo", "--data", "abalone", code=2)
     assert "TACITA_DATA" in done.err
 
 
@@ -268,7 +273,7 @@ def test_demo_data_that_cannot_be_had_give_one_line(tmp_path, tacita, monkeypatc
     "name", ["adult", *(pytest.param(name, marks=pytest.mark.slow) for name in ("abalone", "mnist"))]
 )
 def test_the_other_demos_run(tmp_path, name, tacita):
-    document = json.loads(tacita(tmp_path, "demo", "--dataset", name, "--steps", "3", "--json").out)
+    document = json.loads(tacita(tmp_path, "demo", "--data", name, "--steps", "3", "--json").out)
     assert document["label"]["worst"]["epsilon"] <= DEMOS[name].epsilon
 
 

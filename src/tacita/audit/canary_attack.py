@@ -39,7 +39,7 @@ over the clip norm, if that is less than 1; or (seen, level, drawn), where drawn
 as booleans, which sharpens the direct tests."""
 
 
-@_check.renamed(rng="seed")
+@_check.renamed("rng")
 def canaries(
     step_fn: StepFunction,
     *,

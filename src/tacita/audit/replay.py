@@ -42,7 +42,7 @@ class Replay:
         seed: Seeds coins and noise, as in `PrivateTraining`.
     """
 
-    @_check.renamed(rng="seed")
+    @_check.renamed("rng")
     def __init__(
         self,
         plan: Plan,

@@ -65,7 +65,7 @@ class Audit:
         }
 
 
-@_check.renamed(rng="seed")
+@_check.renamed("rng")
 def run(
     target: PrivateTraining | str | Path,
     *,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _DISTINCT = 128  # held-out records that canaries are made of
 
 
-@_check.renamed(rng="seed")
+@_check.renamed("rng")
 def typical_canaries(
     make: Callable[[Data], PrivateTraining],
     holdout: Data,

@@ -13,6 +13,7 @@ import click
 import typer
 from click.core import ParameterSource
 
+from tacita._check import RENAMED
 from tacita._version import __version__
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ DELTA = Annotated[float, typer.Option(help="Total failure probability, everythin
 SEED = Annotated[
     int | None, typer.Option(min=0, max=2**62, help="For a run that can be repeated; marked as not secure.")
 ]
-DIR = Annotated[Path, typer.Option("--dir", help="The folder that holds the runs.")]
+RUN_DIR = Annotated[Path | None, typer.Option(help="A new folder for the run; runs/NAME-1 and so on unless given.")]
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
@@ -37,6 +38,8 @@ def main() -> None:
 
     try:
         code = app(standalone_mode=False)
+    except click.NoSuchOption as error:
+        code = _complain(_new_option(error) or error.format_message())
     except click.ClickException as error:
         code = _complain(error.format_message())
     except click.Abort:
@@ -48,6 +51,15 @@ def main() -> None:
     except (ValueError, TypeError, ImportError, MemoryError) as error:
         code = _complain(str(error) or type(error).__name__)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _new_option(error: click.NoSuchOption) -> str | None:
+    """Return what an option under its old name is called now, if this command has it."""
+    new = RENAMED.get(error.option_name.lstrip("-").replace("-", "_"))
+    for option in error.ctx.command.params if error.ctx else ():
+        if isinstance(option, click.Option) and new == option.name:
+            return f"{error.option_name} is called {option.opts[0]} now: {option.help}"
+    return None
 
 
 def _show_version(wanted: bool) -> None:
@@ -84,20 +96,23 @@ class busy:
             self.status.__exit__(*details)
 
 
-def new_run(folder: Path, stem: str) -> Path:
-    """Return the path of a new run directory in `--dir`; a place that cannot hold one is refused before the work."""
+def new_run(run_dir: Path | None, stem: str) -> Path:
+    """Return where a new run goes: `--run-dir`, or runs/STEM-1 and so on.
+
+    A place that cannot hold one is refused before the work.
+    """
     from tacita import runs
 
+    run = runs.fresh_name("runs", stem) if run_dir is None else run_dir
     try:
-        run = runs.fresh_name(folder, stem)
-        nearest = next(path for path in run.absolute().parents if path.exists())
+        nearest = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
         usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+        taken = nearest == run.absolute() and usable and any(run.iterdir())
     except PermissionError:
-        usable, nearest = False, folder
-    if not usable:
-        raise ValueError(
-            f"--dir {str(folder)!r} cannot hold a run: {str(nearest)!r} is not a folder that may be written to."
-        )
+        usable, taken, nearest = False, False, run
+    if taken or not usable:
+        why = "is not empty" if taken else "is not a folder that may be written to"
+        raise ValueError(f"--run-dir {str(run)!r} cannot hold a run: {str(nearest)!r} {why}.")
     return run
 
 

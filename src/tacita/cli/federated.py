@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacita.cli.app import DIR, JSON, SEED, app, busy, new_run, refuse_ignored, tell_finished
+from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, new_run, refuse_ignored, tell_finished
 from tacita.cli.training import Progress, show_label
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tacita.federated.server import Server
 
 
-_SETTINGS = ("engine", "level", "split", "dataset", "clients", "rounds", "client_rate", "epsilon", "dropout", "seed")
+_SETTINGS = ("engine", "level", "split", "data", "clients", "rounds", "client_rate", "epsilon", "dropout", "seed")
 
 
 @app.command(epilog="Example: tacita federate --demo --split class --engine flower")
@@ -29,14 +29,14 @@ def federate(
     engine: Annotated[str, typer.Option(help="local (this process) or flower (Flower's simulation).")] = "local",
     level: Annotated[str, typer.Option(help="Whom to protect: client, parallel, sequential or joint.")] = "joint",
     split: Annotated[str, typer.Option(help="even (clients alike), class (two classes each) or dirichlet.")] = "even",
-    dataset: Annotated[str, typer.Option(help="digits (built in), mnist or fashion-mnist.")] = "digits",
+    data: Annotated[str, typer.Option(help="digits (built in), mnist or fashion-mnist.")] = "digits",
     clients: Annotated[int, typer.Option(help="Number of clients.")] = 20,
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 30,
     client_rate: Annotated[float, typer.Option(help="The chance of a client to take part in a round.")] = 0.5,
     epsilon: Annotated[float | None, typer.Option(help="Worst-case epsilon of the level's larger unit.")] = None,
     dropout: Annotated[float, typer.Option(help="The chance that a client does not answer (local).")] = 0.0,
     seed: SEED = None,
-    folder: DIR = Path("runs"),
+    run_dir: RUN_DIR = None,
     as_json: JSON = False,
 ) -> None:
     """Train a classifier over many clients privately, and write its privacy label.
@@ -59,7 +59,7 @@ def federate(
         _go_on(resume, as_json)
         return
     recipe = Recipe(
-        data=dataset,
+        data=data,
         split=split,
         clients=clients,
         rounds=rounds,
@@ -71,7 +71,7 @@ def federate(
     )
     if recipe.dropout and not chosen.simulates_dropout:
         raise ValueError("--dropout is for --engine local; in Flower a client drops out by not answering.")
-    run = new_run(folder, f"federate-{dataset}-{recipe.level}")
+    run = new_run(run_dir, f"federate-{data}-{recipe.level}")
     with busy("Preparing", quiet=as_json):
         rounds_left = chosen.prepare(recipe, run, resume=False)
     _finish(rounds_left, recipe, run, as_json)

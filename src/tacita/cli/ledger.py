@@ -23,7 +23,7 @@ def create(
     file: _FILE,
     epsilon: Annotated[float | None, typer.Option(help="Worst-case budget, together with --delta.")] = None,
     delta: Annotated[float | None, typer.Option(help="Worst-case budget, together with --epsilon.")] = None,
-    dataset: Annotated[str, typer.Option(help="Which data it is about, for people.")] = "",
+    data: Annotated[str, typer.Option(help="Which data it is about, for people.")] = "",
     unit: Annotated[str, typer.Option(help="What is protected; fixed for ever.")] = "record",
     neighbours: Annotated[str, typer.Option(help="add_remove or replace_one; fixed for ever.")] = "add_remove",
     as_json: JSON = False,
@@ -37,7 +37,7 @@ def create(
         raise ValueError(
             f"{str(file)!r} exists already: choose another file, or see it with: tacita ledger show {file}"
         )
-    with Ledger.create(file, unit=unit, neighbours=neighbours, dataset=dataset, epsilon=epsilon, delta=delta) as made:
+    with Ledger.create(file, unit=unit, neighbours=neighbours, data=data, epsilon=epsilon, delta=delta) as made:
         _print(made, as_json)
 
 

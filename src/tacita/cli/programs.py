@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import JSON, app, busy, print_json
+from tacita.cli.app import JSON, RUN_DIR, app, busy, new_run, print_json
 
 if TYPE_CHECKING:
     from tacita.data.domains import Domain
@@ -49,9 +49,7 @@ def run(
     ledger: Annotated[
         Path | None, typer.Option(help="The ledger to charge; DATA.ledger.sqlite unless given, made if it is missing.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="A new folder for the results; runs/PROGRAM-1 and so on unless given.")
-    ] = None,
+    run_dir: RUN_DIR = None,
     inspect: Annotated[
         bool, typer.Option("--inspect", help="For the data's owner: say how well the file fits, and release nothing.")
     ] = False,
@@ -76,7 +74,8 @@ def run(
         _inspect(loaded, data, names, as_json)
         return
     book = Path(f"{data}.ledger.sqlite") if ledger is None else ledger
-    folder, fresh = _new_folder(program, out), not book.exists()
+    folder, fresh = new_run(run_dir, program.stem), not book.exists()
+    folder.mkdir(parents=True, exist_ok=True)  # before the charge: there is a place for what it pays for
     try:
         with _ledger(book, data) as opened, busy("releasing", quiet=as_json):
             results = loaded.run(data, header=names, ledger=opened, name=program.stem)
@@ -192,21 +191,6 @@ def _kept(folder: Path, results: Any, spent: Guarantee, document: dict[str, Any]
     return text
 
 
-def _new_folder(file: Path, out: Path | None) -> Path:
-    from tacita import runs
-
-    folder = runs.fresh_name("runs", file.stem) if out is None else out
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{str(folder)!r} is not an empty folder; choose another --out, so that no results are lost.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            f"Cannot make the folder {str(folder)!r} ({error.strerror}); choose another with --out."
-        ) from None
-    return folder
-
-
 def _tidy(folder: Path, made: Path | None) -> None:
     """Remove the folder that is still empty, and a ledger that was just made and holds nothing."""
     from tacita.ledger import Ledger
@@ -229,7 +213,7 @@ def _ledger(book: Path, data: Path) -> Ledger:
     if book.exists():
         return Ledger.open(book)
     try:
-        return Ledger.create(book, neighbours="replace_one", dataset=data.name)
+        return Ledger.create(book, neighbours="replace_one", data=data.name)
     except (OSError, PrivacyError) as error:
         raise ValueError(f"{str(error).rstrip('.')}; choose another place with --ledger.") from None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import DIR, JSON, SEED, app, busy, new_run, print_json, refuse_ignored, tell_finished
+from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, new_run, print_json, refuse_ignored, tell_finished
 from tacita.cli.training import Progress, show_label
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _CENTRAL = ("config", "generator", "delta", "steps", "annotator", "dp_critic", "ledger", "quality")
 _FEDGP = ("federated-generator", "plain-federated-generator")  # kinds of runs
 _FEDERATED = ("split", "least", "rounds", "engine")
-_EXAMPLE = "Example: tacita synthesise --dataset digits --epsilon 2"
+_EXAMPLE = "Example: tacita synthesise --data digits --epsilon 2"
 
 synthesise_app = typer.Typer(invoke_without_command=True, subcommand_metavar="[inspect RUN]")
 app.add_typer(synthesise_app, name="synthesise", epilog=_EXAMPLE)
@@ -26,7 +26,7 @@ app.add_typer(synthesise_app, name="synthesise", epilog=_EXAMPLE)
 @synthesise_app.callback(epilog=_EXAMPLE)
 def synthesise(
     context: typer.Context,
-    dataset: Annotated[str | None, typer.Option(help="digits (built in), mnist, fashion-mnist or adult.")] = None,
+    data: Annotated[str | None, typer.Option(help="digits (built in), mnist, fashion-mnist or adult.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML recipe with a schema for data of your own.")] = None,
     generator: Annotated[
         str | None, typer.Option(help="mean-embedding (default), private-wgan, wgan-gp or papers-wgan.")
@@ -50,7 +50,7 @@ def synthesise(
     quality: Annotated[bool, typer.Option(help="Measure how useful the set is and what it leaks.")] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.")] = None,
     seed: SEED = None,
-    folder: DIR = Path("runs"),
+    run_dir: RUN_DIR = None,
     as_json: JSON = False,
 ) -> None:
     """Fit a private generator, release synthetic records, and report what they leak and how useful they are.
@@ -60,13 +60,13 @@ def synthesise(
     """
     if context.invoked_subcommand is not None:
         return
-    if sum(given is not None for given in (dataset, config, resume)) != 1:
-        raise ValueError("Pass one of --dataset NAME, --config FILE, or --resume RUN to go on with a run.")
+    if sum(given is not None for given in (data, config, resume)) != 1:
+        raise ValueError("Pass one of --data NAME, --config FILE, or --resume RUN to go on with a run.")
     federated = clients is not None or (resume is not None and _is_federated(resume))
     _refuse_ignored(context, resume, federated=federated)
     if federated:
         asked = {"clients": clients, "split": split, "least": least, "rounds": rounds, "epsilon": epsilon, "seed": seed}
-        _federate(dataset, resume, asked, engine, samples, folder, as_json)
+        _federate(data, resume, asked, engine, samples, run_dir, as_json)
         return
     asked = {
         "generator": generator,
@@ -79,7 +79,7 @@ def synthesise(
         "ledger": None if ledger is None else str(ledger),
         "seed": seed,
     }
-    job = _resumed(resume, as_json) if resume is not None else _started(dataset, config, asked, folder, as_json)
+    job = _resumed(resume, as_json) if resume is not None else _started(data, config, asked, run_dir, as_json)
     _finish(job, quality, as_json)
 
 
@@ -107,13 +107,13 @@ def _resumed(run: Path, as_json: bool) -> Job:
         return restart(run)
 
 
-def _started(dataset: str | None, config: Path | None, asked: dict[str, Any], folder: Path, as_json: bool) -> Job:
+def _started(data: str | None, config: Path | None, asked: dict[str, Any], run_dir: Path | None, as_json: bool) -> Job:
     from tacita.synthesis.generators import GENERATORS
     from tacita.synthesis.jobs import start
     from tacita.synthesis.recipes import Recipe
     from tacita.training.recipes import read_recipe
 
-    table: dict[str, Any] = {"data": {"name": dataset}} if config is None else read_recipe(config, Recipe)
+    table: dict[str, Any] = {"data": {"name": data}} if config is None else read_recipe(config, Recipe)
     table |= {name: value for name, value in asked.items() if value is not None}
     kind = GENERATORS.get(table.get("generator", Recipe.generator))
     if kind is not None and kind.private and table.get("noise_multiplier") is None:
@@ -122,7 +122,7 @@ def _started(dataset: str | None, config: Path | None, asked: dict[str, Any], fo
     if recipe.ledger is not None and not Path(recipe.ledger).exists():
         print(f"tacita: {recipe.ledger} is a new ledger, without a budget (see tacita ledger create)", file=sys.stderr)
     with busy("Preparing", quiet=as_json):
-        return start(recipe, new_run(folder, f"synthesise-{dataset or recipe.name or 'data'}"))
+        return start(recipe, new_run(run_dir, f"synthesise-{data or recipe.name or 'data'}"))
 
 
 @synthesise_app.command(epilog="Example: tacita synthesise inspect runs/synthesise-digits-1")
@@ -155,12 +155,12 @@ def inspect(
 
 
 def _federate(
-    dataset: str | None,
+    data: str | None,
     resume: Path | None,
     asked: dict[str, Any],
     engine: str,
     samples: int | None,
-    folder: Path,
+    run_dir: Path | None,
     as_json: bool,
 ) -> None:
     from tacita.synthesis.fedgp import federate_generator, recipe_of, resume_generator
@@ -168,8 +168,8 @@ def _federate(
     from tacita.synthesis.jobs import release_federated
 
     if resume is None:
-        recipe = FedGP(data=dataset or "digits", **asked)
-        where = new_run(folder, f"synthesise-{recipe.data}-fedgp")
+        recipe = FedGP(data=data or "digits", **asked)
+        where = new_run(run_dir, f"synthesise-{recipe.data}-fedgp")
     else:
         recipe, where = recipe_of(resume)[0], resume
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import DIR, JSON, SEED, app, busy, new_run, print_json, tell_finished
+from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, new_run, print_json, tell_finished
 
 if TYPE_CHECKING:
     from tacita.label import Label
@@ -23,33 +23,32 @@ _INCLUDE = Annotated[
 ]
 
 
-@app.command(epilog="Example: tacita demo --dataset digits --epsilon 2")
+@app.command(epilog="Example: tacita demo --data digits --epsilon 2")
 def demo(
-    dataset: Annotated[str, typer.Option(help="digits (built in), mnist, fashion-mnist, adult or abalone.")] = "digits",
+    data: Annotated[str, typer.Option(help="digits (built in), mnist, fashion-mnist, adult or abalone.")] = "digits",
     epsilon: Annotated[float | None, typer.Option(help="The worst-case epsilon to stay within.")] = None,
     steps: Annotated[int | None, typer.Option(help="Number of steps.")] = None,
     seed: SEED = None,
-    folder: DIR = Path("runs"),
+    run_dir: RUN_DIR = None,
     as_json: JSON = False,
 ) -> None:
     """Train a classifier privately on real data, and write its privacy label."""
     from dataclasses import replace
 
+    from tacita import _check
     from tacita.training.recipes import DEMOS
 
-    if dataset not in DEMOS:
-        raise ValueError(f"--dataset must be one of {', '.join(DEMOS)}, got {dataset!r}.")
-    recipe = DEMOS[dataset]
+    recipe = DEMOS[_check.one_of("--data", data, tuple(DEMOS))]
     changes = {"epsilon": epsilon, "steps": steps, "seed": seed}
     recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
-    _train(recipe, new_run(folder, f"demo-{dataset}"), as_json)
+    _train(recipe, new_run(run_dir, f"demo-{data}"), as_json)
 
 
 @app.command(epilog="Example: tacita train --config run.toml")
 def train(
     config: Annotated[Path | None, typer.Option(help="A TOML recipe: data, model, privacy. See the guide.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.")] = None,
-    folder: DIR = Path("runs"),
+    run_dir: RUN_DIR = None,
     as_json: JSON = False,
 ) -> None:
     """Train your model on your data, without writing a loop."""
@@ -61,7 +60,7 @@ def train(
     if config is not None:
         recipe = Recipe.read(config)
         stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in config.stem) or "run"
-        _train(recipe, new_run(folder, stem), as_json)
+        _train(recipe, new_run(run_dir, stem), as_json)
     elif resume is not None:
         tell_finished(resume, "training")
         with busy("Reading the run", quiet=as_json):

@@ -324,7 +324,7 @@ federation_plan = FederationPlan.declare
 def refuse_unknown(settings: Mapping[str, Any]) -> None:
     """Refuse settings that no group has taken."""
     if "rng" in settings:
-        raise TypeError("rng is called seed: a chosen number; rng is a generator.")
+        raise TypeError(f"rng is called {_check.RENAMED['rng']} now; pass {_check.RENAMED['rng']}=….")
     if settings:
         raise TypeError(f"A federation has no setting {', '.join(settings)}.")
 

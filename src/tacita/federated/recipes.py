@@ -110,7 +110,7 @@ class Ready:
 @lru_cache(maxsize=2)
 def ready(recipe: Recipe) -> Ready:
     """Prepare a recipe: load, split, declare."""
-    dataset = load(_check.one_of("dataset", recipe.data, IMAGES))
+    dataset = load(_check.one_of("data", recipe.data, IMAGES))
     labels, size = dataset.targets, len(dataset.targets)
     each = size // recipe.clients
     if each < 2:

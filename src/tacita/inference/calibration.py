@@ -65,7 +65,7 @@ class Coverage:
         )
 
 
-@renamed(rng="seed")
+@renamed("rng")
 def coverage(
     result: Result,
     data: Any,

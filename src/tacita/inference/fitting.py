@@ -41,7 +41,7 @@ _DECIDED = {  # arguments of PrivateTraining that fit sets itself
 }
 
 
-@renamed(rng="seed")
+@renamed("rng")
 def fit(
     model: Model,
     data: Any,

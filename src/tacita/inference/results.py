@@ -38,7 +38,7 @@ class Posterior:
     location: Tensor | None = None
     covariance: Tensor | None = None
 
-    @renamed(rng="seed")
+    @renamed("rng")
     def sample(self, size: int | None = None, *, seed: int | None = None) -> dict[str, Tensor]:
         """Return draws of every site, by name, along the first dimension.
 

@@ -67,13 +67,14 @@ class Ledger(LedgerReader):
     """
 
     @classmethod
+    @_check.renamed("dataset")
     def create(
         cls,
         path: str | os.PathLike[str],
         *,
         unit: str = "record",
         neighbours: str = "add_remove",
-        dataset: str = "",
+        data: str = "",
         epsilon: float | None = None,
         delta: float | None = None,
     ) -> Ledger:
@@ -83,7 +84,7 @@ class Ledger(LedgerReader):
             path: Where; refused if it exists.
             unit: What one neighbour step changes. Fixed for ever, like the relation.
             neighbours: `add_remove` or `replace_one`.
-            dataset: A name for people; enters the chain.
+            data: Which data it is about, for people; enters the chain.
             epsilon: Worst-case budget, together with `delta`; neither sets none.
             delta: Its delta.
 
@@ -97,7 +98,7 @@ class Ledger(LedgerReader):
             "schema": SCHEMA,
             "unit": name_text("unit", unit),
             "neighbours": _check.one_of("neighbours", neighbours, RELATIONS),
-            "dataset": str(dataset),
+            "dataset": str(data),
             "orders": list(DECLARED),
         }
         first: list[tuple[str, Mapping[str, Any]]] = [("ledger", meta)]
@@ -123,7 +124,7 @@ class Ledger(LedgerReader):
                 raise PrivacyError(f"Run {run_id!r} was ended already: {run.ended}.")
             self._append("event", run_id, body)
 
-    @_check.renamed(raise_it="allow_increase")
+    @_check.renamed("raise_it")
     def set_budget(self, epsilon: float, delta: float, *, allow_increase: bool = False) -> Head:
         """Set the budget. Lowering is always allowed, even below what is spent; nothing is granted then.
 

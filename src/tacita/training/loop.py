@@ -126,7 +126,7 @@ class PrivateTraining:
     _promise: Pair | None = None
     _remake: Callable[[], tuple[nn.Module, Any, Any]] | None = None
 
-    @_check.renamed(rng="seed")
+    @_check.renamed("rng")
     def __init__(
         self,
         model: nn.Module,

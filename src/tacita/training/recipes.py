@@ -19,7 +19,6 @@ from tacita import _check
 from tacita.data import Dataset, Schema, load, read_table
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-_RENAMED = {"holdout": "holdout_rate", "noise": "noise_multiplier", "rng": "seed"}  # entries of earlier versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +104,8 @@ def check_words(recipe: type, table: Mapping[str, Any]) -> None:
     """Refuse entries that a recipe does not know or of another type, and a recipe without data."""
     hints = get_type_hints(recipe)
     for word in table:
-        if word not in hints and _RENAMED.get(word) in hints:
-            raise ValueError(f"{word!r} is called {_RENAMED[word]!r} now.")
+        if word not in hints and _check.RENAMED.get(word) in hints:
+            raise ValueError(f"{word!r} is called {_check.RENAMED[word]!r} now.")
         if word not in hints:
             near = get_close_matches(str(word), list(hints), 1)
             raise ValueError(
