@@ -26,6 +26,7 @@ from scipy.signal import lfilter
 from tacita import _check
 from tacita.accounting.levels import NORM_LEVELS, TOP
 from tacita.accounting.losses import LOST_PER_STEP, StepLoss, largest_loss, loss_spread, step_losses
+from tacita.profile import chord, inverse_chord
 
 if TYPE_CHECKING:
     from tacita._check import Complexes, Counts, Floats
@@ -58,14 +59,14 @@ class RecordCurves:
         """Return an upper bound on δ_x(ε), shape (len(epsilons), records)."""
         out = np.zeros((len(epsilons), self.size))
         for group in self.groups:
-            out[:, group.rows] = _chord(group, epsilons).T
+            out[:, group.rows] = chord(epsilons, group.epsilons, group.deltas).T
         return out
 
     def epsilon(self, delta: float) -> Floats:
         """Return, for each record, an upper bound on the smallest ε with δ_x(ε) ≤ delta."""
         out = np.zeros(self.size)
         for group in self.groups:
-            out[group.rows] = _inverse_chord(group, delta)
+            out[group.rows] = inverse_chord(delta, group.epsilons, group.deltas)
         return out
 
 
@@ -328,26 +329,3 @@ def _frequencies_needed(counts: Floats, magnitude: Floats) -> tuple[int, Floats]
             kept = int(candidates[enough[0]])
             return kept, 2.0 * (1.0 + math.log(total / kept)) * np.exp(largest[:, enough[0]])
     return total, np.zeros(len(counts))
-
-
-def _chord(group: _Group, epsilons: Floats) -> Floats:
-    """Return δ at the given epsilons by the chord in e^ε; beyond the grid the last value holds."""
-    eps = np.clip(epsilons, 0.0, group.epsilons[-1])
-    right = np.clip(np.searchsorted(group.epsilons, eps, side="left"), 1, len(group.epsilons) - 1)
-    low, high = group.epsilons[right - 1], group.epsilons[right]
-    weight = np.exp(eps - high) * np.expm1(low - eps) / np.expm1(low - high)
-    return (1.0 - weight) * group.deltas[:, right - 1] + weight * group.deltas[:, right]
-
-
-def _inverse_chord(group: _Group, delta: float) -> Floats:
-    """Return the smallest ε at which the chord is at most delta; infinite if it never is."""
-    reached = group.deltas <= delta
-    right = reached.argmax(axis=1)
-    rows = np.arange(len(right))
-    left = np.maximum(right - 1, 0)
-    above, below = group.deltas[rows, left], group.deltas[rows, right]
-    low, high = group.epsilons[left], group.epsilons[right]
-    share = np.divide(above - delta, above - below, out=np.ones_like(above), where=above > below)
-    with np.errstate(divide="ignore"):
-        eps = low + np.logaddexp(np.log1p(-share), np.log(share) + high - low)
-    return np.asarray(np.where(reached.any(axis=1), np.where(right == 0, group.epsilons[0], eps), np.inf))

@@ -40,15 +40,23 @@ def gaussian_renyi(order: float, *, ratio: float) -> float:
     return alpha * r * r / 2.0
 
 
-def gaussian_delta(epsilon: float, *, distance: float | Floats) -> Floats:
-    """Return δ(ε) of Gaussian releases at the given distances μ, rounded up by the round-off of the larger term.
+def gaussian_delta(epsilon: float | Floats, *, distance: float | Floats) -> Floats:
+    """Return δ(ε) of Gaussian releases at distances μ, rounded up by the round-off of the larger term.
+
+    Args:
+        epsilon: ε in [0, 1e15]; one, or an array.
+        distance: μ in [0, 1e9); one, or an array that goes with `epsilon` by broadcasting.
+
+    Returns:
+        δ, at least one-dimensional.
 
     Examples:
         >>> gaussian_delta(1.0, distance=1.0).round(6)
         array([0.126937])
     """
-    eps = _check.in_range("epsilon", epsilon, 0.0, 1e15)
-    mu = np.atleast_1d(np.asarray(distance, dtype=np.float64))
+    eps, mu = (np.atleast_1d(np.asarray(value, dtype=np.float64)) for value in (epsilon, distance))
+    if not np.all((eps >= 0.0) & (eps <= 1e15)):
+        raise ValueError("epsilon must be in [0, 1e15].")
     if not np.all((mu >= 0.0) & (mu < 1e9)):
         raise ValueError("distance must be in [0, 1e9).")
     safe = np.where(mu > 0.0, np.maximum(mu, 1e-9), 1.0)
@@ -56,7 +64,7 @@ def gaussian_delta(epsilon: float, *, distance: float | Floats) -> Floats:
     second = eps + log_ndtr(-safe / 2.0 - eps / safe)
     slack = _ROUND_OFF * (1.0 + eps + np.abs(np.maximum(first, -1e300)))
     gap = np.where(np.isfinite(first), second - np.maximum(first, -1e300), 0.0)
-    share = np.zeros_like(mu) if eps > _COARSE else np.exp(np.minimum(gap, 0.0))
+    share = np.where(eps > _COARSE, 0.0, np.exp(np.minimum(gap, 0.0)))
     delta = np.exp(first) * np.minimum(1.0 + slack, 1.0 - share + slack)
     return np.where(mu > 0.0, np.clip(delta, _TINY, 1.0), 0.0)
 
