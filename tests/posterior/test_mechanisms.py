@@ -9,12 +9,13 @@ import pytest
 
 from tacita._check import PrivacyError
 from tacita.ledger import Ledger
+from tacita.mechanisms.finite import FiniteCurve
 from tacita.posterior import beta, dirichlet, normal, release
 from tacita.posterior.mechanisms import MECHANISMS, Mechanism, Statistic, best
 from tacita.posterior.mechanisms._exponential import SCORES
 from tacita.posterior.noise import NOISES, GeometricNoise, Noise
 from tacita.posterior.plans import Certificate, ReleasePlan, plan_release
-from tacita.posterior.scores import _SCORES
+from tacita.posterior.scores import _SCORES, neighbours
 from tacita.programs import Bool, Program, Real
 
 BUDGET = {"epsilon": 0.7, "delta": 1e-4}
@@ -58,16 +59,25 @@ def test_every_mechanism_keeps_to_the_protocol(name, case):
 
 
 @pytest.mark.parametrize("kind", NOISES)
-def test_every_noise_is_a_distribution_on_counts(kind):
-    noise = NOISES[kind](2.3)
-    rows = noise.clipped_rows(12)
+def test_every_noise_is_a_distribution_on_counts_with_its_exact_curve(kind):
+    check_noise(NOISES[kind](2.3))
+
+
+def check_noise(noise):
+    rows = noise.clipped_rows(60)
     assert rows.sum(axis=1) == pytest.approx(1.0)
     chances = np.exp(noise.log_chance(np.arange(-noise.reach, noise.reach + 1)))
     assert chances.sum() == pytest.approx(1.0)
+    assert math.sqrt(chances @ np.arange(-noise.reach, noise.reach + 1) ** 2) == pytest.approx(noise.sd)
     assert float(noise.tail(np.array(noise.reach + 1))) < 1e-15
-    assert rows[4, 7] == pytest.approx(chances[noise.reach + 3])
-    assert rows[4, 12] == pytest.approx(chances[noise.reach + 8 :].sum())
-    assert noise.curve(1).delta(10.0) < 1e-3
+    assert rows[30, 31] == pytest.approx(chances[noise.reach + 1])
+    assert rows[59, 60] == pytest.approx(chances[noise.reach + 1 :].sum())
+    assert 2.0 * float(noise.tail(np.array(noise.half_width(0.9) + 1))) <= 0.1
+    for epsilon in (0.0, 0.2, 0.43):
+        enumerated = FiniteCurve(rows, neighbours(2, 60)).delta(epsilon)
+        assert noise.curve(1).delta(epsilon) == pytest.approx(enumerated, abs=1e-12)
+    noise.prepare()
+    assert len(noise.draw((1, 2))) == 2
 
 
 def test_every_score_has_its_distance():
@@ -100,7 +110,12 @@ class CoinNoise(Noise):
         return np.select([sizes == 0, sizes == 1], [1.0 - self.scale, self.scale], 0.0)
 
     def curve(self, step, cells=1):
-        raise NotImplementedError
+        return FiniteCurve(self.clipped_rows(3)[1:3], np.array([[0, 1]]))
+
+
+def test_a_toy_noise_is_one_class_and_one_entry(monkeypatch):
+    monkeypatch.setitem(NOISES, "coin", CoinNoise)
+    check_noise(NOISES["coin"](0.25))
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def test_intervals_that_ignore_the_noise_do_not_cover():
     rng = np.random.default_rng(0)
     n, repetitions = 1000, 2000
     shares = rng.beta(1, 1, repetitions)
-    outputs = np.clip(samplers.discrete_laplace(rng.binomial(n, shares).tolist(), 1 / 0.05), 0, n)
+    outputs = np.clip(samplers.sampler("laplace", 1 / 0.05)(rng.binomial(n, shares)), 0, n)
     below = stats.beta(1 + outputs, 1 + n - outputs).cdf(shares)
     assert np.mean((below >= 0.025) & (below <= 0.975)) < 0.75
 

@@ -120,7 +120,9 @@ def test_the_ledger_is_charged_before_anything_is_drawn(tmp_path, monkeypatch):
     file = tmp_path / "budget.sqlite"
     Ledger.create(file, neighbours="replace_one", epsilon=1.0, delta=1e-5).close()
     release(beta(1, 1), counts=(3, 7), epsilon=0.6, ledger=file, name="first")
-    monkeypatch.setattr(samplers, "discrete_laplace", lambda *_: pytest.fail("drawn although the budget is spent"))
+    monkeypatch.setattr(
+        samplers, "sampler", lambda *_: lambda values: pytest.fail("drawn although the budget is spent")
+    )
     with pytest.raises(BudgetExceeded):
         release(beta(1, 1), counts=(3, 7), epsilon=0.6, ledger=file, name="second")
     with Ledger.open(file) as ledger:

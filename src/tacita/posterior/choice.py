@@ -39,7 +39,11 @@ def compare(options: tuple[Mechanism, ...], statistic: Statistic) -> tuple[Candi
         statistic: What is released.
     """
     if statistic.summed:
-        found = [Candidate(option, sd, "standard deviation in steps") for option, sd in _noise_sds(options, statistic)]
+        found = []
+        for option in options:
+            with suppress(PrivacyError):  # too wide to be certified
+                sd = option.calibrated(statistic).source.sd
+                found.append(Candidate(option, sd, "standard deviation in steps"))
     else:
         unknown = statistic.prior is None or statistic.n is None
         if unknown or number_of_states(statistic.cells, statistic.n or 0) > MOST_COMPARED:
@@ -68,14 +72,6 @@ def expected_distance(mechanism: Mechanism, statistic: Statistic) -> float:
         return _simulated(plan.noise, prior, n, gaps, before)
     rows = plan.table if plan.table is not None else plan.source.clipped_rows(n)
     return float(((before[:, None] * rows).T @ gaps).min(axis=1).sum())
-
-
-def _noise_sds(options: tuple[Mechanism, ...], statistic: Statistic) -> list[tuple[Mechanism, float]]:
-    found = []
-    for option in options:
-        with suppress(PrivacyError):  # too wide to be certified
-            found.append((option, option.calibrated(statistic).source.sd))
-    return found
 
 
 def _simulated(source: Noise, prior: Dirichlet, n: int, gaps: Floats, before: Floats) -> float:

@@ -6,15 +6,14 @@ All of it is post-processing of released numbers: no data enter this module.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from scipy import stats
 from scipy.optimize import brentq
-from scipy.special import betainc, betaln, ndtr, xlog1py, xlogy
 
 from tacita import _check
 
@@ -23,28 +22,41 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from tacita._check import Counts, Floats
-    from tacita.posterior.models import Dirichlet, Normal
+    from tacita.posterior.models import Dirichlet
 
 _NEGLIGIBLE = 1e-11
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Mixture(ABC):
+class Mixture:
     """A distribution of one number, as a weighted mixture. `first` and `second` are the components' parameters."""
 
+    law: ClassVar[Any]  # of each component, from scipy.stats
     weights: Floats
     first: Floats
     second: Floats
 
+    @classmethod
+    def of(cls, weights: Floats, first: Floats, second: Floats) -> Self:
+        """Return a mixture without negligible components.
+
+        Args:
+            weights: How likely each component is, up to a factor.
+            first: Their first parameters.
+            second: Their second parameters.
+        """
+        kept = weights > _NEGLIGIBLE * weights.max()
+        return cls(weights[kept] / weights[kept].sum(), first[kept], second[kept])
+
     @property
     def mean(self) -> float:
         """The expected value."""
-        return float(self.weights @ self._moments()[0])
+        return float(self.weights @ self.law.mean(self.first, self.second))
 
     @property
     def sd(self) -> float:
         """The standard deviation."""
-        means, variances = self._moments()
+        means, variances = self.law.stats(self.first, self.second, moments="mv")
         return float(math.sqrt(self.weights @ (variances + (means - self.weights @ means) ** 2)))
 
     def __repr__(self) -> str:
@@ -52,11 +64,11 @@ class Mixture(ABC):
 
     def pdf(self, x: ArrayLike) -> Floats:
         """Return the density at x."""
-        return self._weighted(self._pdf, x)
+        return self._weighted(self.law.pdf, x)
 
     def cdf(self, x: ArrayLike) -> Floats:
         """Return the probability of at most x."""
-        return self._weighted(self._cdf, x)
+        return self._weighted(self.law.cdf, x)
 
     def quantile(self, share: float) -> float:
         """Return the point that has this share of the probability below it."""
@@ -71,36 +83,24 @@ class Mixture(ABC):
         """Return draws. They are computed from released numbers alone, so a seeded `rng` is harmless."""
         generator = _generator(rng)
         chosen = generator.choice(len(self.weights), size=_check.count("size", size), p=self.weights)
-        return self._draw(generator, self.first[chosen], self.second[chosen])
+        return np.asarray(self.law.rvs(self.first[chosen], self.second[chosen], random_state=generator))
 
-    def _weighted(self, of: Callable[[float], Floats], x: ArrayLike) -> Floats:
+    def _weighted(self, of: Callable[..., Floats], x: ArrayLike) -> Floats:
         points = np.asarray(x, dtype=np.float64)
-        values = [float(self.weights @ of(point)) for point in points.reshape(-1).tolist()]
+        values = [float(self.weights @ of(point, self.first, self.second)) for point in points.reshape(-1).tolist()]
         return np.array(values).reshape(points.shape)
-
-    @abstractmethod
-    def _moments(self) -> tuple[Floats, Floats]: ...
-
-    @abstractmethod
-    def _pdf(self, x: float) -> Floats: ...
-
-    @abstractmethod
-    def _cdf(self, x: float) -> Floats: ...
-
-    @abstractmethod
-    def _range(self) -> tuple[float, float]: ...
-
-    @abstractmethod
-    def _draw(self, rng: Generator, first: Floats, second: Floats) -> Floats: ...
 
 
 @lru_cache(maxsize=4096)
 def _quantile(mixture: Mixture, share: float) -> float:
-    low, high = mixture._range()
+    """Return where the distribution function reaches a share, between the ends that Cantelli's inequality gives."""
+    mean, sd, odds = mixture.mean, mixture.sd, share / (1.0 - share)
+    low, high = mean - sd / math.sqrt(odds), mean + sd * math.sqrt(odds)
     if float(mixture.cdf(low)) >= share:
         return low
-    found = brentq(lambda x: float(mixture.cdf(x)) - share, low, high, xtol=1e-13 * max(1.0, high - low))
-    return float(found)
+    if float(mixture.cdf(high)) <= share:
+        return high
+    return float(brentq(lambda x: float(mixture.cdf(x)) - share, low, high, xtol=1e-13 * max(1.0, high - low)))
 
 
 class BetaMixture(Mixture):
@@ -112,44 +112,13 @@ class BetaMixture(Mixture):
         (0.5, 0.95)
     """
 
-    def _moments(self) -> tuple[Floats, Floats]:
-        total = self.first + self.second
-        return self.first / total, self.first * self.second / (total**2 * (total + 1.0))
-
-    def _pdf(self, x: float) -> Floats:
-        if not 0.0 <= x <= 1.0:
-            return np.zeros_like(self.first)
-        logs = xlogy(self.first - 1.0, x) + xlog1py(self.second - 1.0, -x) - betaln(self.first, self.second)
-        return np.asarray(np.exp(logs))
-
-    def _cdf(self, x: float) -> Floats:
-        return np.asarray(betainc(self.first, self.second, np.clip(x, 0.0, 1.0)))
-
-    def _range(self) -> tuple[float, float]:
-        return 0.0, 1.0
-
-    def _draw(self, rng: Generator, first: Floats, second: Floats) -> Floats:
-        return rng.beta(first, second)
+    law = stats.beta
 
 
 class NormalMixture(Mixture):
     """A mixture of normal distributions with means `first` and standard deviations `second`."""
 
-    def _moments(self) -> tuple[Floats, Floats]:
-        return self.first, self.second**2
-
-    def _pdf(self, x: float) -> Floats:
-        return np.exp(-0.5 * ((x - self.first) / self.second) ** 2) / (self.second * math.sqrt(2.0 * math.pi))
-
-    def _cdf(self, x: float) -> Floats:
-        return np.asarray(ndtr((x - self.first) / self.second))
-
-    def _range(self) -> tuple[float, float]:
-        reach = 40.0 * self.second
-        return float((self.first - reach).min()), float((self.first + reach).max())
-
-    def _draw(self, rng: Generator, first: Floats, second: Floats) -> Floats:
-        return rng.normal(first, second)
+    law = stats.norm
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -212,34 +181,7 @@ def enumerated_shares(prior: Dirichlet, counts: Counts, weights: Floats) -> Shar
     alphas: Floats = np.array(prior.alphas)
     totals = counts.sum(axis=1)
     marginals = tuple(
-        pruned(chances, a + counts[:, i], alphas.sum() - a + totals - counts[:, i]) for i, a in enumerate(alphas)
+        BetaMixture.of(chances, a + counts[:, i], alphas.sum() - a + totals - counts[:, i])
+        for i, a in enumerate(alphas)
     )
     return Shares(marginals, alphas, lambda size, rng: counts[rng.choice(len(chances), size=size, p=chances)])
-
-
-def normal_posterior(model: Normal, n: int, totals: Floats, weights: Floats) -> NormalMixture:
-    """Return the posterior of the mean, given the weight of each possible total of n records.
-
-    Args:
-        model: The prior, and the standard deviation of one record.
-        n: The number of records.
-        totals: The possible totals.
-        weights: How likely each of them is, up to a factor.
-    """
-    precision = 1.0 / model.sd**2 + n / model.record_sd**2
-    means = (model.mean / model.sd**2 + totals / model.record_sd**2) / precision
-    kept = weights > _NEGLIGIBLE * weights.max()
-    chances = weights[kept] / weights[kept].sum()
-    return NormalMixture(chances, means[kept], np.full(int(kept.sum()), precision**-0.5))
-
-
-def pruned(weights: Floats, first: Floats, second: Floats) -> BetaMixture:
-    """Return a mixture without negligible components.
-
-    Args:
-        weights: How likely each component is, up to a factor.
-        first: Their first parameters.
-        second: Their second parameters.
-    """
-    kept = weights > _NEGLIGIBLE * weights.max()
-    return BetaMixture(weights[kept] / weights[kept].sum(), first[kept], second[kept])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import gammaln
 
-from tacita.posterior.mixtures import Mixture, NormalMixture, Shares, enumerated_shares, normal_posterior
+from tacita.posterior.mixtures import Mixture, NormalMixture, Shares, enumerated_shares
 from tacita.posterior.models import Beta, Dirichlet, Normal
 from tacita.posterior.scores import predictive, states
 from tacita.posterior.tied_counts import cell_factors, tied_shares
@@ -83,19 +83,21 @@ def total_posterior(plan: ReleasePlan, model: Normal, total: int, n: int, grid: 
         n: The public number of records.
         grid: What one unit of the total stands for.
     """
-    rounded = replace(model, record_sd=math.hypot(model.record_sd, grid.step / math.sqrt(12.0)))
-    spread = n**2 * rounded.sd**2 + n * rounded.record_sd**2
+    record_variance = model.record_sd**2 + grid.step**2 / 12.0
+    spread = n**2 * model.sd**2 + n * record_variance
 
     def logs(totals: Counts) -> Floats:
-        away = n * grid.base + totals.astype(np.float64) * grid.step - n * rounded.mean
+        away = n * grid.base + totals.astype(np.float64) * grid.step - n * model.mean
         return plan.source.log_chance(total - totals) - 0.5 * away**2 / spread
 
-    expected = round(n * (rounded.mean - grid.base) / grid.step)
+    expected = round(n * (model.mean - grid.base) / grid.step)
     beside = math.ceil(10.0 * math.sqrt(spread) / grid.step) + plan.source.reach
     totals = _likely(logs, min(total, expected) - beside, max(total, expected) + beside, total)
     weights = logs(totals)
     values = n * grid.base + totals.astype(np.float64) * grid.step
-    return normal_posterior(rounded, n, values, np.exp(weights - weights.max()))
+    precision = 1.0 / model.sd**2 + n / record_variance
+    means = (model.mean / model.sd**2 + values / record_variance) / precision
+    return NormalMixture.of(np.exp(weights - weights.max()), means, np.full(len(means), precision**-0.5))
 
 
 def _likely(logs: Callable[[Counts], Floats], low: int, high: int, near: int) -> Counts:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacita import _codec
 from tacita._check import PrivacyError
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
@@ -51,9 +51,9 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: how it was computed, and some points of the curve."""
         pure = self.epsilon(0.0)
-        top = pure if math.isfinite(pure) else 10.0
-        points = [{"epsilon": top * i / 8, "delta": self.delta(top * i / 8)} for i in range(9)]
-        return {"how": self.how, "pure_epsilon": pure if math.isfinite(pure) else "infinity", "curve": points}
+        points = np.linspace(0.0, pure if math.isfinite(pure) else 10.0, 9).tolist()
+        curve = [{"epsilon": epsilon, "delta": self.delta(epsilon)} for epsilon in points]
+        return {"how": self.how, "pure_epsilon": _codec.to_plain(pure), "curve": curve}
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,12 @@ class ReleasePlan:
         row = int(np.flatnonzero((listed == np.array(values)).all(axis=1))[0])
         return tuple(int(count) for count in listed[samplers.pick(self.table[row])])
 
+    @property
+    def cost(self) -> dict[str, Any]:
+        """What a ledger is charged: the costs at each order if they are tighter, otherwise (epsilon, delta)."""
+        costs = self.noise.renyi_costs(self.step) if self.noise is not None else None
+        return {"pure": self.guarantee().epsilon, "delta": self.used.delta} if costs is None else {"costs": costs}
+
     def guarantee(self) -> Guarantee:
         """Return what is promised: the certificate's figure, never more than what was asked for."""
         proved = self.certificate.epsilon(self.used.delta)
@@ -143,34 +149,35 @@ def plan_release(mechanism: Mechanism, statistic: Statistic) -> ReleasePlan:
     return plan
 
 
-def charge(ledger: Ledger | str | os.PathLike[str] | None, plan: ReleasePlan, name: str, description: str) -> None:
-    """Charge a ledger for what a plan releases, if there is one. Nothing may be drawn before this has returned.
+def noise_plan(mechanism: Mechanism, statistic: Statistic, noise: Noise, how: str) -> ReleasePlan:
+    """Return the plan of a mechanism that adds independent noise to each number.
+
+    Args:
+        mechanism: What chose the noise.
+        statistic: What is released.
+        noise: The noise.
+        how: What its privacy curve was computed from.
+    """
+    curve = noise.curve(statistic.step, statistic.changed)
+    return ReleasePlan(mechanism, Certificate(curve, how), noise, step=statistic.step)
+
+
+def charge(ledger: Ledger | str | os.PathLike[str] | None, name: str, description: str, cost: dict[str, Any]) -> None:
+    """Charge a ledger for a release, if there is one. Nothing may be drawn before this has returned.
 
     Args:
         ledger: A ledger for replace_one, or its file, which is created if it is missing; or None.
-        plan: What will be released.
         name: What the release is called in the ledger.
         description: What it is, for people.
+        cost: What `Ledger.release` takes: `pure` and `delta`, or `costs`.
     """
-    plan.prepare()
-    costs = plan.noise.renyi_costs(plan.step) if plan.noise is not None else None
-    spent: dict[str, Any] = {"pure": plan.guarantee().epsilon, "delta": plan.used.delta}
-    with opened_ledger(ledger) as book:
-        if book is not None:
-            text = f"{description}, {plan.used}"
-            book.release(
-                name, **(spent if costs is None else {"costs": costs}), description=text, neighbours="replace_one"
-            )
-
-
-@contextmanager
-def opened_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Iterator[Ledger | None]:
-    """Give a ledger as it is; open, or create for replace_one, the one of a file, and close it afterwards."""
-    if ledger is None or isinstance(ledger, Ledger):
-        yield ledger
+    if ledger is None:
         return
-    with Ledger.open(ledger) if os.path.exists(ledger) else Ledger.create(ledger, neighbours="replace_one") as book:
-        yield book
+    if not isinstance(ledger, Ledger):
+        with Ledger.open(ledger) if os.path.exists(ledger) else Ledger.create(ledger, neighbours="replace_one") as book:
+            charge(book, name, description, cost)
+        return
+    ledger.release(name, **cost, description=description, neighbours="replace_one")
 
 
 def scale_for(change: int, epsilon: float) -> float:

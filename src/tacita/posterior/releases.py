@@ -149,7 +149,8 @@ def release(
     values = _counts(model, counts, column)
     n = sum(values)
     plan = plan_release(chosen, Statistic(model.cells, n, prior=model))
-    charge(ledger, plan, name, f"posterior under {model} of {n} records")
+    plan.prepare()
+    charge(ledger, name, f"posterior under {model} of {n} records, {plan.used}", plan.cost)
     output = plan.draw(values[:1] if plan.table is None and model.cells == 2 else values)
     return Release(cells_posterior(plan, model, output, n, n), output, plan, model, n)
 
@@ -218,7 +219,9 @@ def _release_mean(
     records = _records(column)
     n = len(records)
     plan = plan_release(mechanism, Statistic(n=n, step=grid.high, summed=True))
-    charge(ledger, plan, name, f"posterior under {model} of {n} records in [{grid.base:g}, {grid.value(grid.high):g}]")
+    plan.prepare()
+    bounds = f"[{grid.base:g}, {grid.value(grid.high):g}]"
+    charge(ledger, name, f"posterior under {model} of {n} records in {bounds}, {plan.used}", plan.cost)
     output = plan.draw((grid.total(records),))
     return Release(total_posterior(plan, model, output[0], n, grid), output, plan, model, n)
 

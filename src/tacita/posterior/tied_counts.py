@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from tacita._search import boundary
-from tacita.posterior.mixtures import BetaMixture, Shares, pruned
+from tacita.posterior.mixtures import BetaMixture, Shares
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -169,13 +169,13 @@ def _cell_marginal(
         fits = (places >= 0) & (places < len(rest))
         weights = own[1][fits] * others[1][places[fits]]
         inside = mine[fits]
-        return pruned(weights, alphas[cell] + inside, alphas.sum() - alphas[cell] + sizes[0] - inside)
+        return BetaMixture.of(weights, alphas[cell] + inside, alphas.sum() - alphas[cell] + sizes[0] - inside)
     (few, mass), (beside, others_mass) = _merged(mine, own[1]), _merged(rest, others[1])
     size = few[:, None] + beside[None, :]
     logs = np.where(size <= sizes[1], _log_size(alphas, size, slope), -np.inf)
     weights = (mass[:, None] * others_mass * np.exp(logs - logs.max())).reshape(-1)
     first, second = np.repeat(few, len(beside)), np.tile(beside, len(few))
-    return pruned(weights, alphas[cell] + first, alphas.sum() - alphas[cell] + second)
+    return BetaMixture.of(weights, alphas[cell] + first, alphas.sum() - alphas[cell] + second)
 
 
 def _merged(counts: Counts, weights: Floats) -> tuple[Floats, Floats]:

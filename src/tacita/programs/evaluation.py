@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tacita.posterior.plans import ReleasePlan, opened_ledger, plan_release
+from tacita.posterior.plans import ReleasePlan, charge, plan_release
 from tacita.programs import tables
 from tacita.programs.composition import guarantee_of, rounded_up
 from tacita.programs.results import Failed, Results
@@ -39,11 +39,8 @@ def run(
         plan.prepare()
     table = tables.read(program, data if isinstance(data, Mapping) else Path(data), header=header)
     numbers = [tables.exact_numbers(release.query, table) for release in program.releases]
-    with opened_ledger(ledger) as book:
-        if book is not None:
-            pure, delta = rounded_up(cost.epsilon), rounded_up(cost.delta)
-            text = f"{len(plans)} releases of {program.n} records"
-            book.release(name, pure=pure, delta=delta, description=text, neighbours="replace_one")
+    spent = {"pure": rounded_up(cost.epsilon), "delta": rounded_up(cost.delta)}
+    charge(ledger, name, f"{len(plans)} releases of {program.n} records", spent)
     values: dict[str, Any] = {}
     for release, plan, number in zip(program.releases, plans, numbers, strict=True):
         output = _drawn(release.query, plan, number)

@@ -6,31 +6,31 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tacita.posterior.mechanisms._geometric import Geometric
-from tacita.posterior.mechanisms.protocol import Mechanism, Statistic, checked_delta, checked_epsilon
+from tacita.posterior.mechanisms.protocol import Mechanism, Statistic
 
 if TYPE_CHECKING:
     from tacita.posterior.plans import ReleasePlan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Best(Mechanism):
-    """The best of the other mechanisms. See `best`."""
+    """Whatever brings the released posterior nearest to the true one, on average under the prior, at this cost.
+
+    Args:
+        epsilon: The privacy loss it may have.
+        delta: Its failure probability. Some choices leave it unused.
+    """
 
     name: ClassVar[str] = "best"
     epsilon: float
     delta: float = 0.0
-
-    @classmethod
-    def within(cls, epsilon: float, delta: float) -> Best:
-        """Return it within a budget."""
-        return best(epsilon=epsilon, delta=delta)
 
     def options(self, statistic: Statistic) -> tuple[Mechanism, ...]:
         """Return what may be chosen: geometric noise alone, unless it is a sum or a posterior with a public n."""
         from tacita.posterior.mechanisms import MECHANISMS
 
         if not statistic.summed and (statistic.prior is None or statistic.n is None):
-            return (Geometric(self.epsilon),)
+            return (Geometric(epsilon=self.epsilon),)
         offered = (kind.candidates(self.epsilon, self.delta, statistic) for kind in MECHANISMS.values())
         return tuple(option for options in offered for option in options if not option.refusal(statistic))
 
@@ -43,15 +43,5 @@ class Best(Mechanism):
         from tacita.posterior.choice import compare
 
         compared = compare(self.options(statistic), statistic)
-        chosen = compared[0].mechanism if compared else Geometric(self.epsilon)
+        chosen = compared[0].mechanism if compared else Geometric(epsilon=self.epsilon)
         return replace(chosen.calibrated(statistic), compared=compared)
-
-
-def best(*, epsilon: float, delta: float = 0.0) -> Best:
-    """Whatever brings the released posterior nearest to the true one, on average under the prior, at this cost.
-
-    Args:
-        epsilon: The privacy loss it may have.
-        delta: Its failure probability. Some choices leave it unused.
-    """
-    return Best(checked_epsilon(epsilon), checked_delta(delta))

@@ -8,21 +8,32 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.posterior.mechanisms.protocol import Mechanism, Statistic, checked_delta, checked_epsilon
+from tacita.posterior.mechanisms.protocol import Mechanism, Statistic
 
 if TYPE_CHECKING:
     from tacita.posterior.plans import ReleasePlan
 
-SENSITIVITIES = ("smooth", "global")
+SENSITIVITIES = ("global", "smooth")
 SCORES = ("hellinger", "squared_hellinger", "kl", "total_variation", "jensen_shannon", "lecam")
 TWO_CELL_SCORES = ("total_variation", "jensen_shannon", "lecam")  # they have no closed form for more categories
 CALIBRATIONS = ("exact", "nominal")
 MOST_STATES = 3000  # tables of probabilities and distances have this many rows and columns at most
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Exponential(Mechanism):
-    """The exponential mechanism over posteriors. See `exponential`."""
+    """The exponential mechanism over posteriors: the nearer one is to the true posterior, the likelier.
+
+    Args:
+        epsilon: The privacy loss it may have.
+        delta: Its failure probability; `smooth` needs one.
+        sensitivity: `smooth` or `global`. `local` is refused: it is not private.
+        score: The distance between posteriors, one of `SCORES`. `chi2` is refused: its sensitivity is infinite.
+        calibration: `exact` spends the whole budget, by enumeration; `nominal` is as published.
+
+    Raises:
+        PrivacyError: If the options give no guarantee.
+    """
 
     name: ClassVar[str] = "exponential"
     epsilon: float
@@ -31,15 +42,30 @@ class Exponential(Mechanism):
     score: str = "hellinger"
     calibration: str = "exact"
 
-    @classmethod
-    def within(cls, epsilon: float, delta: float) -> Exponential:
-        """Return it within a budget; its default, smooth sensitivity, needs a delta."""
-        return exponential(epsilon=epsilon, delta=delta)
+    def __post_init__(self) -> None:
+        if self.sensitivity == "local":
+            raise PrivacyError(
+                "sensitivity='local' is not private: the local sensitivity depends on the data, and there are priors "
+                "(such as beta(0.01, 0.01) with 200 records) for which the stated (epsilon, delta) is broken. "
+                "Use 'smooth'."
+            )
+        if self.score in ("chi2", "chi^2", "chi_squared"):
+            raise PrivacyError(
+                "score='chi2' has infinite sensitivity: the chi-squared divergence between two posteriors is infinite "
+                "once one count is about twice the other, so no noise is enough. Use score='hellinger'."
+            )
+        _check.one_of("sensitivity", self.sensitivity, SENSITIVITIES)
+        _check.one_of("score", self.score, SCORES)
+        _check.one_of("calibration", self.calibration, CALIBRATIONS)
+        super().__post_init__()
+        if self.sensitivity == "smooth" and not self.delta > 0.0:
+            raise PrivacyError("sensitivity='smooth' needs delta > 0; pass one, or sensitivity='global'.")
 
     @classmethod
     def candidates(cls, epsilon: float, delta: float, statistic: Statistic) -> tuple[Mechanism, ...]:
         """Offer the global sensitivity, and the smooth one if there is a delta."""
-        return (cls(epsilon, delta, "global"), *((cls(epsilon, delta),) if delta > 0.0 else ()))
+        allowed = SENSITIVITIES if delta > 0.0 else ("global",)
+        return tuple(cls(epsilon=epsilon, delta=delta, sensitivity=sensitivity) for sensitivity in allowed)
 
     def refusal(self, statistic: Statistic) -> str:
         """Refuse what is not a posterior of a public number of records with an enumerable number of outcomes."""
@@ -62,42 +88,3 @@ class Exponential(Mechanism):
             raise PrivacyError(f"{self} cannot be used: {self.refusal(statistic)}.")
         rows, curve = exponential_table(self, statistic.prior, statistic.n)
         return ReleasePlan(self, Certificate(curve, f"enumeration of all {len(rows)} posteriors"), table=rows)
-
-
-def exponential(
-    *,
-    epsilon: float,
-    delta: float = 0.0,
-    sensitivity: str = "smooth",
-    score: str = "hellinger",
-    calibration: str = "exact",
-) -> Exponential:
-    """The exponential mechanism over posteriors: the nearer one is to the true posterior, the likelier.
-
-    Args:
-        epsilon: The privacy loss it may have.
-        delta: Its failure probability; `smooth` needs one.
-        sensitivity: `smooth` or `global`. `local` is refused: it is not private.
-        score: The distance between posteriors, one of `SCORES`. `chi2` is refused: its sensitivity is infinite.
-        calibration: `exact` spends the whole budget, by enumeration; `nominal` is as published.
-
-    Raises:
-        PrivacyError: If the options give no guarantee.
-    """
-    if sensitivity == "local":
-        raise PrivacyError(
-            "sensitivity='local' is not private: the local sensitivity depends on the data, and there are priors "
-            "(such as beta(0.01, 0.01) with 200 records) for which the stated (epsilon, delta) is broken. Use 'smooth'."
-        )
-    if score in ("chi2", "chi^2", "chi_squared"):
-        raise PrivacyError(
-            "score='chi2' has infinite sensitivity: the chi-squared divergence between two posteriors is infinite once "
-            "one count is about twice the other, so no noise is enough. Use score='hellinger'."
-        )
-    _check.one_of("sensitivity", sensitivity, SENSITIVITIES)
-    _check.one_of("score", score, SCORES)
-    _check.one_of("calibration", calibration, CALIBRATIONS)
-    checked = checked_delta(delta)
-    if sensitivity == "smooth" and not checked > 0.0:
-        raise PrivacyError("sensitivity='smooth' needs delta > 0; pass one, or sensitivity='global'.")
-    return Exponential(checked_epsilon(epsilon), checked, sensitivity, score, calibration)

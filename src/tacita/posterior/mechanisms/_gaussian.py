@@ -6,29 +6,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tacita import _check
-from tacita.posterior.mechanisms.protocol import Mechanism, Statistic, checked_delta, checked_epsilon
+from tacita.posterior.mechanisms.protocol import Mechanism, Statistic
 
 if TYPE_CHECKING:
     from tacita.posterior.plans import ReleasePlan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Gaussian(Mechanism):
-    """Gaussian noise on one number. See `gaussian`."""
+    """Discrete Gaussian noise on one whole number, such as a sum on a grid.
+
+    Args:
+        epsilon: The privacy loss it may have.
+        delta: Its failure probability, above 0.
+    """
 
     name: ClassVar[str] = "gaussian"
     epsilon: float
     delta: float
 
-    @classmethod
-    def within(cls, epsilon: float, delta: float) -> Gaussian:
-        """Return it within a budget."""
-        return gaussian(epsilon=epsilon, delta=delta)
+    def __post_init__(self) -> None:
+        _check.probability("delta", self.delta)
+        super().__post_init__()
 
     @classmethod
     def candidates(cls, epsilon: float, delta: float, statistic: Statistic) -> tuple[Mechanism, ...]:
         """Offer itself for sums."""
-        return (cls(epsilon, delta),) if statistic.summed and delta > 0.0 else ()
+        return (cls(epsilon=epsilon, delta=delta),) if statistic.summed and delta > 0.0 else ()
 
     def refusal(self, statistic: Statistic) -> str:
         """Refuse more than one number."""
@@ -38,14 +42,8 @@ class Gaussian(Mechanism):
 
     def calibrated(self, statistic: Statistic) -> ReleasePlan:
         """Return about the narrowest noise whose exact curve keeps (epsilon, delta)."""
-        from tacita.posterior.noise import GaussianNoise, smallest_sd
-        from tacita.posterior.plans import Certificate, ReleasePlan
+        from tacita.posterior.noise.gaussian import GaussianNoise, smallest_sd
+        from tacita.posterior.plans import noise_plan
 
         noise = GaussianNoise(smallest_sd(self.epsilon, self.delta, statistic.step))
-        certificate = Certificate(noise.curve(statistic.step), "exact curve of the discrete Gaussian")
-        return ReleasePlan(self, certificate, noise, step=statistic.step)
-
-
-def gaussian(*, epsilon: float, delta: float) -> Gaussian:
-    """Discrete Gaussian noise on one whole number, such as a sum on a grid. Needs delta > 0."""
-    return Gaussian(checked_epsilon(epsilon), checked_delta(_check.probability("delta", delta)))
+        return noise_plan(self, statistic, noise, "exact curve of the discrete Gaussian")

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from tacita import _check
-from tacita.posterior.mechanisms.protocol import Mechanism, Statistic, checked_epsilon
+from tacita.posterior.mechanisms.protocol import Mechanism, Statistic
 
 if TYPE_CHECKING:
     from tacita.posterior.plans import ReleasePlan
 
-SENSITIVITIES = ("naive", "histogram")
+SENSITIVITIES = {"naive": 2, "histogram": 1}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Laplace(Mechanism):
-    """Rounded Laplace noise on counts. See `laplace`."""
+    """Laplace noise on counts, rounded and clipped, as in the literature; kept for comparison.
+
+    Args:
+        epsilon: The stated privacy loss.
+        sensitivity: `naive` takes both counts of a record's move (2); `histogram` uses that with two categories one
+            count determines the other (1).
+    """
 
     name: ClassVar[str] = "laplace"
     epsilon: float
-    delta: float = 0.0
+    delta: float = field(default=0.0, init=False)
     sensitivity: str = "naive"
 
-    @classmethod
-    def within(cls, epsilon: float, delta: float) -> Laplace:
-        """Return it within a budget, of which the delta is not needed."""
-        return laplace(epsilon=epsilon)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check.one_of("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
 
     @classmethod
     def candidates(cls, epsilon: float, delta: float, statistic: Statistic) -> tuple[Mechanism, ...]:
         """Offer both sensitivities, where they hold."""
-        return (cls(epsilon), cls(epsilon, sensitivity="histogram"))
+        return tuple(cls(epsilon=epsilon, sensitivity=sensitivity) for sensitivity in SENSITIVITIES)
 
     def refusal(self, statistic: Statistic) -> str:
         """Refuse what is not a posterior of a public number of records, and one count for more than two categories."""
@@ -49,20 +54,8 @@ class Laplace(Mechanism):
 
     def calibrated(self, statistic: Statistic) -> ReleasePlan:
         """Return noise scaled to a sensitivity of 2 (naive) or 1 (histogram)."""
-        from tacita.posterior.noise import LaplaceNoise
-        from tacita.posterior.plans import Certificate, ReleasePlan, scale_for
+        from tacita.posterior.noise.laplace import LaplaceNoise
+        from tacita.posterior.plans import noise_plan, scale_for
 
-        noise = LaplaceNoise(scale_for(2 if self.sensitivity == "naive" else 1, self.epsilon))
-        curve = noise.curve(1, statistic.changed)
-        return ReleasePlan(self, Certificate(curve, "exact curve of rounded Laplace noise"), noise)
-
-
-def laplace(*, epsilon: float, sensitivity: str = "naive") -> Laplace:
-    """Laplace noise on counts, rounded and clipped, as in the literature; kept for comparison.
-
-    Args:
-        epsilon: The stated privacy loss.
-        sensitivity: `naive` takes both counts of a record's move (2); `histogram` uses that with two categories one
-            count determines the other (1).
-    """
-    return Laplace(checked_epsilon(epsilon), sensitivity=_check.one_of("sensitivity", sensitivity, SENSITIVITIES))
+        noise = LaplaceNoise(scale_for(SENSITIVITIES[self.sensitivity], self.epsilon))
+        return noise_plan(self, statistic, noise, "exact curve of rounded Laplace noise")

@@ -56,9 +56,21 @@ class Mechanism(Protocol):
     epsilon: float
     delta: float
 
+    def __post_init__(self) -> None:
+        epsilon = _check.in_range("epsilon", self.epsilon, 1e-4, LARGEST_EPSILON)
+        delta = _check.in_range("delta", self.delta, 0.0, 0.5)
+        if 0.0 < delta < SMALLEST_DELTA:
+            raise ValueError(
+                f"delta must be 0 or at least {SMALLEST_DELTA:g}, got {delta:g}: smaller values are lost in round-off."
+            )
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
+
     @classmethod
     def within(cls, epsilon: float, delta: float) -> Self:
-        """Return the mechanism with its default options, within a budget."""
+        """Return the mechanism with its default options, within a budget, of which it takes what it can use."""
+        budget = {"epsilon": epsilon, "delta": delta}
+        return cls(**{f.name: budget[f.name] for f in fields(cls) if f.init and f.name in budget})  # type: ignore[arg-type]
 
     @classmethod
     def candidates(cls, epsilon: float, delta: float, statistic: Statistic) -> tuple[Mechanism, ...]:
@@ -83,27 +95,11 @@ class Mechanism(Protocol):
         """Return the noise that hides one record, and its certificate. Call `plan_release`, which checks first."""
 
     def __str__(self) -> str:
-        options = [f"epsilon={_short(self.epsilon)}", f"delta={_short(self.delta)}" if self.delta else ""]
-        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
-        options += [f"{name}={getattr(self, name)!r}" for name in names if name not in ("epsilon", "delta")]
-        return f"{self.name}({', '.join(option for option in options if option)})"
+        options = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        shown = [f"{name}={_short(value)}" for name, value in options.items() if name != "delta" or value]
+        return f"{self.name}({', '.join(shown)})"
 
 
-def checked_epsilon(epsilon: object) -> float:
-    """Return an epsilon that a mechanism can be calibrated to."""
-    return _check.in_range("epsilon", epsilon, 1e-4, LARGEST_EPSILON)
-
-
-def checked_delta(delta: object) -> float:
-    """Return a delta that a mechanism can be calibrated to; 0 is allowed."""
-    checked = _check.in_range("delta", delta, 0.0, 0.5)
-    if 0.0 < checked < SMALLEST_DELTA:
-        raise ValueError(
-            f"delta must be 0 or at least {SMALLEST_DELTA:g}, got {checked:g}: smaller values are lost in round-off."
-        )
-    return checked
-
-
-def _short(x: float) -> str:
-    """Return a number with few digits, unless that would be another number."""
-    return f"{x:g}" if float(f"{x:g}") == x else repr(x)
+def _short(value: object) -> str:
+    """Return an option; a number with few digits, unless that would be another number."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else repr(value)

@@ -43,11 +43,11 @@ class GaussianNoise(Noise):
 
     def prepare(self) -> None:
         """Build the sampler."""
-        samplers.gaussian_sampler(self.scale)
+        samplers.sampler("gaussian", self.scale)
 
     def draw(self, values: Sequence[int]) -> tuple[int, ...]:
         """Return the values with noise."""
-        return samplers.discrete_gaussian(values, self.scale)
+        return samplers.sampler("gaussian", self.scale)(values)
 
     def log_chance(self, gaps: Counts) -> Floats:
         """Return the log probability of noise of these sizes, up to the normalisation of narrow noise."""

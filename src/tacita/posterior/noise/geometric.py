@@ -32,11 +32,11 @@ class GeometricNoise(Noise):
 
     def prepare(self) -> None:
         """Build the sampler."""
-        samplers.laplace_sampler(self.scale)
+        samplers.sampler("laplace", self.scale)
 
     def draw(self, values: Sequence[int]) -> tuple[int, ...]:
         """Return the values with noise."""
-        return samplers.discrete_laplace(values, self.scale)
+        return samplers.sampler("laplace", self.scale)(values)
 
     def log_chance(self, gaps: Counts) -> Floats:
         """Return the log probability of noise of these sizes."""

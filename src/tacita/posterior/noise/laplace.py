@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,12 +32,18 @@ class LaplaceNoise(Noise):
 
     def prepare(self) -> None:
         """Build the samplers."""
-        samplers.laplace_sampler(self.scale)
-        samplers.laplace_sampler(2.0 * self.scale)
+        samplers.sampler("laplace", self.scale)
+        samplers.sampler("laplace", 2.0 * self.scale)
 
     def draw(self, values: Sequence[int]) -> tuple[int, ...]:
-        """Return the values with noise."""
-        return samplers.rounded_laplace(values, self.scale)
+        """Return the values with noise.
+
+        Rounded Laplace noise is not 0 with probability exp(-1 / (2 scale)); then its size is geometric and its sign
+        even. Both come from exact discrete Laplace draws, by rejection.
+        """
+        coins = _drawn(2.0 * self.scale, len(values), lambda coin: coin >= 0)
+        sizes = _drawn(self.scale, len(values), lambda size: size != 0)
+        return tuple(int(v) + (z if coin else 0) for v, z, coin in zip(values, sizes, coins, strict=True))
 
     def log_chance(self, gaps: Counts) -> Floats:
         """Return the log probability of noise of these sizes."""
@@ -58,3 +64,11 @@ class LaplaceNoise(Noise):
         inner, centre = near - far, 1.0 - 2.0 * near
         pair = np.array([[near, centre, inner, far], [far, inner, centre, near]])
         return FiniteCurve(pair if cells == 1 else product_pair(pair, pair), np.array([[0, 1]]))
+
+
+def _drawn(scale: float, number: int, accepted: Callable[[int], bool]) -> list[int]:
+    """Return discrete Laplace noise, drawn again until it is accepted."""
+    found: list[int] = []
+    while len(found) < number:
+        found += filter(accepted, samplers.sampler("laplace", scale)([0] * (number - len(found))))
+    return found
