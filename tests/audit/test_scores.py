@@ -151,7 +151,10 @@ def test_verdicts_and_words():
     within = compare_scores(*apart, epsilon=9.0, rng=np.random.default_rng(0))
     assert (within.state, within.exceeds_claim, within.distinguishable) == ("not-refuted", False, True)
     assert "better than by chance" in within.sentence
-    assert compare_scores(*apart, rng=np.random.default_rng(0)).state == "warning"
+    unclaimed = compare_scores(*apart, rng=np.random.default_rng(0))
+    assert unclaimed.state == "warning"
+    assert not unclaimed.finding().tests_claim  # a leak, but no claim was made that it could break
+    assert broken.finding().tests_claim
     assert compare_scores(*apart, epsilon=math.inf, rng=np.random.default_rng(0)).epsilon is None
     quiet = compare_scores(*same, rng=np.random.default_rng(0))
     assert (quiet.state, quiet.allowed) == ("open", None)

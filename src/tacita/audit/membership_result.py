@@ -143,7 +143,7 @@ class Membership:
             rows=tuple(rows),
             chart=self._chart(),
             notes=self._notes(),
-            tests_claim=True,
+            tests_claim=self.epsilon is not None,
         )
 
     def to_dict(self) -> dict[str, Any]:
