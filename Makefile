@@ -55,8 +55,8 @@ bench-federated: $(READY)   ## federated rounds against Apple's pfl, which gets 
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/federated.py --pfl .venv-pfl/bin/python
 
 audit-experiment: $(READY)   ## the tables of docs/explanation/audit.md; about three hours on one core
-	cd experiments/audit && ../../$(BIN)/python run.py --seeds 200 --bug-seeds 20 --setting "every record, one step" > results.jsonl
-	cd experiments/audit && ../../$(BIN)/python run.py --seeds 50 --bug-seeds 10 --setting "one in ten, 50 steps" >> results.jsonl
+	cd experiments/audit && PYTHONPATH=../../tests/audit ../../$(BIN)/python run.py --seeds 200 --bug-seeds 20 --setting "every record, one step" > results.jsonl
+	cd experiments/audit && PYTHONPATH=../../tests/audit ../../$(BIN)/python run.py --seeds 50 --bug-seeds 10 --setting "one in ten, 50 steps" >> results.jsonl
 	cd experiments/audit && ../../$(BIN)/python table.py
 
 posterior-experiment: $(READY)   ## the figures and the table of docs/explanation/posteriors.md; about three minutes

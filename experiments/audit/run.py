@@ -3,6 +3,7 @@
     make audit-experiment
 
 One line of JSON for every case. Each audit goes through `PrivateTraining`; see docs/explanation/audit.md for the table.
+The planted bugs are those of the tests: `tests/audit` must be on the path.
 """
 
 from __future__ import annotations

@@ -14,9 +14,8 @@ def _one_thread():
 
 @pytest.fixture(scope="session")
 def bugs():
-    """The bugs of experiments/audit, to be planted in the shipped step."""
-    path = Path(__file__).parents[2] / "experiments" / "audit" / "bugs.py"
-    spec = importlib.util.spec_from_file_location("bugs", path)
+    """Bugs to be planted in the shipped step."""
+    spec = importlib.util.spec_from_file_location("bugs", Path(__file__).with_name("bugs.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
