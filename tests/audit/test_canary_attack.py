@@ -15,7 +15,8 @@ from torch import nn
 from tacita import worst_case
 from tacita.accounting import TokenBudget, token_profile
 from tacita.audit import CanaryModel, Replay, canaries
-from tacita.audit.canary_result import CONFIDENCES, CanaryAudit, canary_finding
+from tacita.audit.canary_attack import canary_finding
+from tacita.audit.tally import CONFIDENCES, CanaryAudit
 from tacita.training import PrivateTraining
 from tacita.training.plan import Plan
 

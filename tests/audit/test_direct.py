@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from tacita.audit import CanaryAudit, canaries
-from tacita.audit.canary_result import canary_finding
+from tacita.audit.canary_attack import canary_finding
 from tacita.audit.direct import ERROR, FAULT_TEXTS, KINDS, SHARE, Direct
 from tacita.audit.tally import CERTAIN
 

@@ -16,7 +16,7 @@ from PIL import Image  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from tacita.audit import inversion, inversion_attack, inversion_result, invert, recogniser  # noqa: E402
+from tacita.audit import inversion, inversion_attack, invert, recogniser  # noqa: E402
 from tacita.data import load  # noqa: E402
 from tacita.training import PrivateTraining  # noqa: E402
 
@@ -76,7 +76,7 @@ def test_plain_model_gives_its_classes_away_and_an_untrained_one_does_not(digits
     assert found.plain.above_chance
     assert not found.private.above_chance
     assert found.state == "not-refuted"
-    assert "Not by this attack" in inversion_result._sentence(found)
+    assert "Not by this attack" in inversion_attack._sentence(found)
 
 
 @pytest.mark.parametrize(("epsilon", "state"), [(0.1, "not-refuted"), (8.0, "warning")])
@@ -89,7 +89,7 @@ def test_private_model_is_judged_by_what_is_recognised(digits, epsilon, state):
 def test_attack_that_fails_without_privacy_too_proves_nothing(digits):
     found = attack(network(), network(), digits)
     assert found.state == "open"
-    assert "cannot be judged" in inversion_result._sentence(found)
+    assert "cannot be judged" in inversion_attack._sentence(found)
 
 
 def test_recogniser_knows_records_it_has_not_seen_at_any_contrast(digits):
@@ -262,7 +262,7 @@ def test_picture_is_a_small_png_of_three_rows(found):
 def test_long_names_get_wide_columns_and_colours_stay():
     red = torch.zeros(12, 3, 40, 40)
     red[:, 0] = 1.0
-    picture = Image.open(BytesIO(inversion_result._drawn((red, red, red), [f"person {i}" for i in range(12)])))
+    picture = Image.open(BytesIO(inversion_attack._drawn((red, red, red), [f"person {i}" for i in range(12)])))
     pixels = np.asarray(picture)
     reds = (pixels[..., 0] > 200) & (pixels[..., 1] < 50)
     across = reds[reds.sum(axis=1).argmax()]

@@ -35,6 +35,11 @@ def gradients_of(rng, size, *, shift=0.0, width=0.1):
     return shift + width * rng.normal(size=(size, 12)) / np.sqrt(12)
 
 
+def leak_of(inside, outside, **options):
+    norms = [np.linalg.norm(side, axis=1).clip(max=1.0) for side in (inside, outside)]
+    return leak(norms, gradients=(inside, outside), **options)
+
+
 def checks_of(found, quantity):
     return {c.of: c for k in found.comparisons if k.quantity == quantity for c in k.checks}
 
@@ -43,7 +48,7 @@ def checks_of(found, quantity):
 def test_p_values_of_numbers_are_scipys_on_normal_data(rng):
     """Errors of a share of 999 exchanges: at most 0.016 each way; 0.08 is five of them (false alarm 1e-6 each)."""
     x, y = rng.normal(0.50, 0.08, 150), rng.normal(0.51, 0.09, 190)
-    checks = checks_of(leak(x, y, rng=rng), "gradient norm")
+    checks = checks_of(leak((x, y), rng=rng), "gradient norm")
     assert checks["average"].p_value == pytest.approx(stats.ttest_ind(x, y, equal_var=False).pvalue, abs=0.08)
     assert checks["spread"].p_value == pytest.approx(stats.levene(x, y).pvalue, abs=0.08)
     assert checks["distribution"].p_value == pytest.approx(stats.ks_2samp(x, y).pvalue, abs=0.08)
@@ -51,7 +56,7 @@ def test_p_values_of_numbers_are_scipys_on_normal_data(rng):
 
 def test_effects_are_what_they_are_called(rng):
     x, y = norms_of(rng, 120), norms_of(rng, 90, scale=0.3)
-    found = leak(x, y, rng=rng).comparisons[0]
+    found = leak((x, y), rng=rng).comparisons[0]
     average, spread, distribution = found.checks
     pooled = np.sqrt((119 * x.var(ddof=1) + 89 * y.var(ddof=1)) / 208)
     assert average.effect == pytest.approx((x.mean() - y.mean()) / pooled * (1 - 3 / (4 * 208 - 1)))
@@ -75,13 +80,13 @@ def test_distances_are_scipys(rng):
         a, b = everyone[inside], everyone[~inside]
         between = 2 * cdist(a, b).mean()
         assert energy[row] == pytest.approx((between - cdist(a, a).mean() - cdist(b, b).mean()) / between)
-    found = leak(x, y, rng=rng)
+    found = leak_of(x, y, rng=rng)
     assert found.papers[0] == pytest.approx(stats.ttest_ind(pdist(x), pdist(y), equal_var=False).pvalue)
     assert found.papers[1] == pytest.approx(stats.levene(pdist(x), pdist(y)).pvalue)
 
 
 def test_corrected_p_values_are_holms(rng):
-    found = leak(gradients_of(rng, 40), gradients_of(rng, 40, width=0.12), rng=rng)
+    found = leak_of(gradients_of(rng, 40), gradients_of(rng, 40, width=0.12), rng=rng)
     checks = sorted((k for c in found.comparisons for k in c.checks), key=lambda k: k.p_value)
     largest = 0.0
     for place, check in enumerate(checks):
@@ -103,12 +108,12 @@ def test_exchangeable_records_raise_no_more_alarms_than_allowed(law, monkeypatch
         if law == "gradients":
             scale = 0.15 * np.exp(0.5 * rng.normal(size=(60, 1)))
             rows = np.minimum(scale, 0.9) * rng.normal(size=(60, 6)) / np.sqrt(20)
-            found = leak(rows[:30], rows[30:], rng=rng)
+            found = leak_of(rows[:30], rows[30:], rng=rng)
             naive += found.papers[0] < 0.05
         else:
             rows = (rng.random(320) < 0.02) + 1e-3 * rng.random(320)
             rows = np.minimum(rows, 1.0)
-            found = leak(rows[:20], rows[20:], rng=rng)
+            found = leak((rows[:20], rows[20:]), rng=rng)
             naive += stats.ttest_ind(rows[:20], rows[20:], equal_var=False).pvalue < 0.05
         alarms += found.differs
     assert alarms < 24
@@ -116,7 +121,7 @@ def test_exchangeable_records_raise_no_more_alarms_than_allowed(law, monkeypatch
 
 
 def test_planted_difference_of_averages_is_found(rng):
-    found = leak(norms_of(rng, 300, scale=0.16), norms_of(rng, 300), rng=rng)
+    found = leak((norms_of(rng, 300, scale=0.16), norms_of(rng, 300)), rng=rng)
     checks = checks_of(found, "gradient norm")
     assert checks["average"].corrected < 0.01
     assert found.state == "warning"
@@ -125,7 +130,7 @@ def test_planted_difference_of_averages_is_found(rng):
 
 
 def test_planted_difference_of_spreads_is_found(rng):
-    found = leak(0.5 + 0.10 * rng.uniform(-1, 1, 300), 0.5 + 0.15 * rng.uniform(-1, 1, 300), rng=rng)
+    found = leak((0.5 + 0.10 * rng.uniform(-1, 1, 300), 0.5 + 0.15 * rng.uniform(-1, 1, 300)), rng=rng)
     checks = checks_of(found, "gradient norm")
     assert checks["spread"].corrected < 0.01
     assert checks["average"].corrected > 0.05
@@ -136,7 +141,7 @@ def test_directions_that_differ_are_found_when_norms_do_not(rng):
     """Two sides that point elsewhere: equal norms, equal distances within, and yet told apart."""
     turned = rng.normal(size=(2, 200, 8)) + 2.0 * np.eye(8)[:2, None]
     turned /= np.linalg.norm(turned, axis=2, keepdims=True)
-    found = leak(0.9 * turned[0], 0.9 * turned[1], rng=rng)
+    found = leak_of(0.9 * turned[0], 0.9 * turned[1], rng=rng)
     assert checks_of(found, "distance between gradients")["distribution"].corrected < 0.01
     assert not found.comparisons[0].differs
     assert found.finding().state == "warning"
@@ -144,16 +149,16 @@ def test_directions_that_differ_are_found_when_norms_do_not(rng):
 
 def test_own_epsilons_are_compared_too(rng):
     norms = norms_of(rng, 600)
-    found = leak(norms[:300], norms[300:], epsilon_inside=0.4 * norms[:300], epsilon_outside=0.6 * norms[300:], rng=rng)
+    found = leak((norms[:300], norms[300:]), epsilons=(0.4 * norms[:300], 0.6 * norms[300:]), rng=rng)
     assert [c.quantity for c in found.comparisons if c.differs] == ["own epsilon"]
     assert "own epsilon" in found.finding().sentence
-    alone = leak(norms[:300], norms[300:], rng=rng).comparisons[0].success
+    alone = leak((norms[:300], norms[300:]), rng=rng).comparisons[0].success
     together = found.comparisons[0].success
     assert together[1] < alone[1] < alone[2] < together[2]  # 95% for both intervals takes wider ones
 
 
 def test_no_difference_is_never_called_proof(rng):
-    many, few = (leak(norms_of(rng, n), norms_of(rng, n), rng=rng) for n in (1500, 40))
+    many, few = (leak((norms_of(rng, n), norms_of(rng, n)), rng=rng) for n in (1500, 40))
     assert (many.state, few.state) == ("not-refuted", "open")
     assert many.missed < few.missed
     for found in (many, few):
@@ -164,33 +169,31 @@ def test_no_difference_is_never_called_proof(rng):
 def test_order_of_records_rotation_and_sides_do_not_matter(rng):
     x, y = gradients_of(rng, 60), gradients_of(rng, 50, width=0.2)
     turn = np.linalg.qr(rng.normal(size=(12, 12)))[0]
-    found = leak(x, y, rng=rng)
-    turned = leak(x[::-1] @ turn, rng.permutation(y) @ turn, rng=rng)
-    swapped = leak(y, x, rng=rng)
+    found = leak_of(x, y, rng=rng)
+    turned = leak_of(x[::-1] @ turn, rng.permutation(y) @ turn, rng=rng)
+    swapped = leak_of(y, x, rng=rng)
     for one, two, three in zip(found.comparisons, turned.comparisons, swapped.comparisons, strict=True):
         assert two.averages == pytest.approx(one.averages)
         assert three.averages == pytest.approx(one.averages[::-1])
         for a, b, c in zip(one.checks, two.checks, three.checks, strict=True):
             assert b.effect == pytest.approx(a.effect)
             assert abs(np.log(abs(c.effect))) == pytest.approx(abs(np.log(abs(a.effect))), rel=0.02)
-    one, two = leak(x, y, rng=np.random.default_rng(3)), leak(x, y, rng=np.random.default_rng(3))
+    one, two = leak_of(x, y, rng=np.random.default_rng(3)), leak_of(x, y, rng=np.random.default_rng(3))
     assert one == two
 
 
 def test_records_that_are_all_clipped_compare_as_equal():
-    found = leak(np.ones(30), np.ones(40), rng=np.random.default_rng(0))
+    found = leak((np.ones(30), np.ones(40)), rng=np.random.default_rng(0))
     assert not found.differs
     assert found.state == "open"
     assert json.dumps(found.to_dict(), allow_nan=False)
-    same = leak(np.tile([0.0, 1.0], (30, 1)), np.tile([0.0, 1.0], (30, 1)), rng=np.random.default_rng(0))
+    same = leak_of(np.tile([0.0, 1.0], (30, 1)), np.tile([0.0, 1.0], (30, 1)), rng=np.random.default_rng(0))
     assert not same.differs
     assert json.dumps(same.to_dict(), allow_nan=False)
 
 
 def test_finding_is_plain_and_complete(rng):
-    found = leak(
-        gradients_of(rng, 50), gradients_of(rng, 50), epsilon_inside=rng.random(50), epsilon_outside=rng.random(50)
-    )
+    found = leak_of(gradients_of(rng, 50), gradients_of(rng, 50), epsilons=(rng.random(50), rng.random(50)), rng=rng)
     finding = found.finding()
     assert finding.key == "leak"
     assert all(len(row) == len(finding.columns) for row in finding.rows)
@@ -210,32 +213,26 @@ def test_finding_is_plain_and_complete(rng):
 def test_chart_shows_distances_where_all_norms_are_clipped(rng):
     rows = rng.normal(size=(80, 5))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    assert "distance" in leak(rows[:40], rows[40:], rng=rng).finding().chart.heading
-    assert leak(np.ones(40), np.ones(40), rng=rng).finding().chart.y_title == "% of the records"
-    assert "norm" in leak(rows[:40] / 2, rows[40:] * rng.random((40, 1)), rng=rng).finding().chart.heading
+    assert "distance" in leak_of(rows[:40], rows[40:], rng=rng).finding().chart.heading
+    assert leak((np.ones(40), np.ones(40)), rng=rng).finding().chart.y_title == "% of the records"
+    assert "norm" in leak_of(rows[:40] / 2, rows[40:] * rng.random((40, 1)), rng=rng).finding().chart.heading
 
 
 @pytest.mark.parametrize(
-    ("inside", "outside", "word"),
+    ("inside", "options", "error", "word"),
     [
-        (np.ones(3), np.ones(30), "at least 10"),
-        (np.full(30, np.nan), np.ones(30), "finite"),
-        (2 * np.ones(30), np.ones(30), "fractions of the clip norm"),
-        (np.ones((30, 2)) / 2, np.ones(30), "both norms or gradients"),
+        (np.ones(3), {}, ValueError, "at least 10"),
+        (np.full(30, np.nan), {}, ValueError, "finite"),
+        (2 * np.ones(30), {}, ValueError, "fractions of the clip norm"),
+        (["a"] * 30, {}, TypeError, "pair of arrays with a number a record"),
+        (np.ones((30, 2)), {}, TypeError, "pair of arrays with a number a record"),
+        (np.ones(30), {"gradients": (np.ones((30, 2)), np.ones((30, 3)))}, ValueError, "rows of one length"),
+        (np.ones(30), {"epsilons": (-np.ones(30), np.ones(30))}, ValueError, "at least 0"),
     ],
 )
-def test_arguments_that_mislead_are_refused(inside, outside, word):
-    with pytest.raises(ValueError, match=word):
-        leak(inside, outside)
-
-
-def test_epsilons_come_in_pairs():
-    with pytest.raises(ValueError, match="together"):
-        leak(np.ones(30), np.ones(30), epsilon_inside=np.ones(30))
-    with pytest.raises(ValueError, match="at least 0"):
-        leak(np.ones(30), np.ones(30), epsilon_inside=-np.ones(30), epsilon_outside=np.ones(30))
-    with pytest.raises(TypeError, match="array of norms"):
-        leak(["a"] * 30, np.ones(30))
+def test_arguments_that_mislead_are_refused(inside, options, error, word):
+    with pytest.raises(error, match=word):
+        leak((inside, np.ones(30)), **options)
 
 
 # Real gradients.

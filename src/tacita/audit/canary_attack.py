@@ -9,7 +9,7 @@ is binomial, and too many of them break the claim: no approximation, no retraini
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +19,17 @@ from tacita import _check
 from tacita.accounting import worst_case
 from tacita.accounting.worst import check_mechanism
 from tacita.audit.attack import Session
-from tacita.audit.canary_result import CanaryAudit, canary_finding
-from tacita.audit.direct import ERROR, Direct
+from tacita.audit.direct import ERROR, FAULT_TEXTS, Direct
 from tacita.audit.replay import Replay, left_out
-from tacita.audit.tally import CERTAIN, Tally, paced
-from tacita.audit.target import Target
+from tacita.audit.tally import CERTAIN, CONFIDENCES, VERDICTS, CanaryAudit, Tally, paced
+from tacita.guarantee import percent_text, round_up_text
 from tacita.label import Finding
 from tacita.training.step import one_thread
 
 if TYPE_CHECKING:
     from tacita._check import Floats
+
+_SHOWN = 2  # faults in a sentence: one fault often fails several tests
 
 StepFunction = Callable[[Any], Any]
 """Takes one step of a mechanism on a dataset that holds exactly the canaries marked in the boolean array it is given
@@ -113,43 +114,105 @@ def _parsed(returned: Any) -> tuple[Floats, float, Any]:
     return values, level, drawn
 
 
-class CanaryAttack:
-    """Canaries in a replay of the run's mechanism: does it leak more than the worst case claims?"""
-
-    activity = "canaries in a replay"
-
-    def check(self, target: Target) -> None:
-        """Any run will do: only the mechanism is replayed."""
-
-    def run(self, session: Session) -> CanaryAudit:
-        """Replay the run's steps on canaries."""
-        target, plan, delta = session.target, session.target.plan, session.target.label.worst.delta
-        replay = Replay(plan, target.shapes, steps=target.steps, seed=session.seed(1))
-        with one_thread():
-            return canaries(
-                replay,
-                sample_rate=plan.sample_rate,
-                noise_multiplier=plan.noise_multiplier,
-                steps=target.steps,
-                delta=delta,
-                epsilon=plan.worst(target.steps, delta).epsilon,  # of the steps that are replayed
-                count=replay.count,
-                parts=replay.parts,
-                seed=session.seed(2),
-                progress=session.progress,
-                stop=session.out_of_time,
-            )
-
-    def finding(self, result: CanaryAudit, session: Session) -> Finding:
-        """Return one finding for this attack and the one on the typical case."""
-        return finding_of(session)
+def attack_with_canaries(session: Session) -> tuple[dict[str, Any], Finding]:
+    """Put canaries into a replay of the run's mechanism: does it leak more than the worst case claims?"""
+    target, plan, delta = session.target, session.target.plan, session.target.label.worst.delta
+    replay = Replay(plan, target.shapes, steps=target.steps, seed=session.seed(1))
+    with one_thread():
+        found = canaries(
+            replay,
+            sample_rate=plan.sample_rate,
+            noise_multiplier=plan.noise_multiplier,
+            steps=target.steps,
+            delta=delta,
+            epsilon=plan.worst(target.steps, delta).epsilon,  # of the steps that are replayed
+            count=replay.count,
+            parts=replay.parts,
+            seed=session.seed(2),
+            progress=session.progress,
+            stop=session.out_of_time,
+        )
+    return with_finding(session, "canaries", found)
 
 
-def finding_of(session: Session) -> Finding:
-    """Return one finding for the canary attacks made so far, the worst case first."""
-    made = [name for name in ("canaries", "typical") if name in session.results]
-    return canary_finding(
-        [CanaryAudit.from_dict(session.results[name]) for name in made],
-        steps=session.target.steps,
-        left_out=left_out(session.target.shapes) if "canaries" in made else 0,
+def with_finding(session: Session, name: str, found: CanaryAudit) -> tuple[dict[str, Any], Finding]:
+    """Return one canary attack's plain result, and one finding for all that were made, the worst case first."""
+    results = {**session.results, name: found.to_dict()}
+    made = [CanaryAudit.from_dict(results[key]) for key in ("canaries", "typical") if key in results]
+    large = left_out(session.target.shapes) if "canaries" in results else 0
+    return results[name], canary_finding(made, steps=session.target.steps, left_out=large)
+
+
+def canary_finding(audits: Sequence[CanaryAudit], *, steps: int, left_out: int = 0) -> Finding:
+    """Return canary audits as one finding for the owner's label.
+
+    Args:
+        audits: What was found, the worst case first.
+        steps: How many steps the run took.
+        left_out: How many of the model's tensors were too large for the replay.
+
+    Returns:
+        The finding. Its state is the most serious of all audits.
+    """
+    serious = max(audits, key=lambda audit: list(VERDICTS).index(audit.state))  # the first of equally serious ones
+    sentence = f"{serious.verdict.capitalize()}. {_measured(serious)}"
+    uncovered = [audit for audit in audits[1:] if audits[0].lower[CONFIDENCES[-1]] > audit.epsilon]
+    if serious.guessed:
+        sentence += " The mechanism leaks more than the label says: do not use this label."
+    elif serious.state == "warning":
+        sentence += " The mechanism is not the one that the label speaks of: do not use this label."
+    elif serious.state == "open":
+        sentence += " The bound reached the claim: repeat the audit, since chance alone does this once in 2000 times."
+    elif uncovered:
+        sentence += (
+            f" A record made to be found leaks more than the epsilon of {round_up_text(uncovered[0].epsilon)} that the "
+            "typical case promises: only the worst case covers it."
+        )
+    return Finding(
+        key="canaries",
+        heading="Does the mechanism leak more than it claims?",
+        state=serious.state,
+        sentence=sentence,
+        columns=("Canary", "Proved, 95%", "Proved, 99.95%", "Claimed", "Verdict"),
+        rows=tuple(
+            (a.who, *(round_up_text(a.lower[c], up=False) for c in CONFIDENCES), round_up_text(a.epsilon), a.verdict)
+            for a in audits
+        ),
+        bounds=tuple(audit.bound for audit in audits),
+        notes=tuple(_notes(audits, steps, left_out)),
+        tests_claim=True,
     )
+
+
+def _measured(audit: CanaryAudit) -> str:
+    share, allowed = percent_text(audit.right / audit.canaries), percent_text(audit.allowed)
+    chance = "more than chance explains" if audit.guessed else "give or take chance"
+    text = f"An attacker who sees every step guesses right {share} of the time; the claim allows {allowed}, {chance}."
+    if audit.faults:
+        return f"{text} Measured directly: {'; '.join(FAULT_TEXTS[test.kind] for test in audit.faults[:_SHOWN])}."
+    return f"{text} {len(audit.tests)} direct tests of its noise and sampling found nothing." if audit.tests else text
+
+
+def _notes(audits: Sequence[CanaryAudit], steps: int, left_out: int) -> Iterator[str]:
+    yield (
+        "The shipped training loop was run again, with the run's own sampling, clipping and noise, on records made up "
+        "for it. The attacker sees every noisy gradient, which is more than anyone sees of a published model."
+    )
+    yield (
+        "“Proved” is a lower confidence limit, read as the epsilon of steps like the claimed ones with as much less "
+        "noise as it takes, at the claimed sample rate. A mechanism that keeps its claim is called broken once in a "
+        "million audits."
+    )
+    if len(audits) > 1:
+        yield (
+            "A record like those trained on: a canary with the gradient norms that a held-out record had in a second "
+            "training. The proof is about the average over such records."
+        )
+    for audit in audits:
+        if audit.tests:
+            looked = "; ".join(FAULT_TEXTS[test.kind] for test in audit.tests)
+            yield f"The measured noise is {audit.noise:.4f} times the declared one. Direct tests look whether {looked}."
+        if audit.steps < steps:
+            yield f"{audit.who}: the time was up after {audit.steps} of {steps} steps; its claim is for those."
+    if left_out:
+        yield f"The model is large: {left_out} of its largest tensors were left out of the replay."

@@ -9,20 +9,73 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from tacita.audit.leak_result import EXCHANGES, LEVEL, Check, Comparison, Pair
-
 Floats = NDArray[np.float64]
 Labels = NDArray[np.bool_]
+Pair = tuple[float, float]
+Success = tuple[float, float, float]
 
+LEVEL = 0.05  # the chance of a false alarm, all tests together
+EXCHANGES = 999  # random exchanges that p-values are computed from
 _TINY = 1e-12
 _BARS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One way in which the two sides may differ.
+
+    Attributes:
+        of: average, spread or distribution.
+        test: The statistic that is compared.
+        effect: How large the difference is: Hedges' g (inside minus outside), the ratio of standard deviations
+            (inside over outside), or the largest gap between distributions, from 0 to 1.
+        p_value: The chance of a statistic this large if inside and outside were exchangeable.
+        corrected: The p-value corrected for all tests made (Holm).
+    """
+
+    of: str
+    test: str
+    effect: float
+    p_value: float
+    corrected: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One quantity, inside against outside.
+
+    Attributes:
+        quantity: gradient norm, own epsilon, or distance between gradients.
+        records: How many records (inside, outside).
+        averages: Of the quantity, (inside, outside).
+        spreads: Its standard deviations.
+        checks: What was tested.
+        success: Of two records, one inside and one outside, how often the one with the smaller number is the one
+            inside, and its interval, 95% for all quantities together. None for distances, which belong to two records.
+        unnoticed: For distances: a difference of the averages up to this, in standard deviations, goes unnoticed.
+        bars: For a histogram: edges, share of the inside and share of the outside in each bar.
+    """
+
+    quantity: str
+    records: tuple[int, int]
+    averages: Pair
+    spreads: Pair
+    checks: tuple[Check, ...]
+    success: Success | None = None
+    unnoticed: float | None = None
+    bars: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
+
+    @property
+    def differs(self) -> bool:
+        """Whether any check found a difference, at the level of all checks together."""
+        return any(check.corrected < LEVEL for check in self.checks)
 
 
 def compare_numbers(quantity: str, sides: list[Floats], level: float, rng: np.random.Generator) -> Comparison:
@@ -181,7 +234,7 @@ def _hedges(inside: Floats, outside: Floats) -> float:
     return float((1.0 - 3.0 / (4.0 * (n + m) - 9.0)) * (inside.mean() - outside.mean()) / max(pooled, _TINY))
 
 
-def _success(inside: Floats, outside: Floats, level: float = LEVEL) -> tuple[float, float, float]:
+def _success(inside: Floats, outside: Floats, level: float = LEVEL) -> Success:
     """Return how often the smaller of two numbers is the inside one (equal ones count half), and its interval.
 
     By Hoeffding (1963, section 5) the share behaves no worse than an average of min(n, m) independent trials, so the

@@ -10,8 +10,13 @@ References:
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from io import BytesIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +24,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacita import _check
-from tacita.audit.attack import Session
-from tacita.audit.inversion_result import Inversion, Rate
+from tacita.audit.attack import Session, SkippedError
 from tacita.audit.models import evaluation_mode, minimise, outputs
-from tacita.audit.target import SkippedError, Target
 from tacita.estimators import share_interval
-from tacita.label import Finding
+from tacita.label import AttackState, Finding
 
 _CONTRAST = 0.25  # how far pixels may be from grey, as a root mean square: about as in a photo
 _MOVE = 0.02  # how far a pixel moves in a step, as a root mean square
@@ -33,7 +36,97 @@ _PATIENCE = 20  # steps without a better picture until the attack gives up
 _LARGEST_SIDE, _BATCH = 32, 512  # of the images that the recogniser looks at, and how many at once
 _LEARNING_RATE = 3e-3  # of the recogniser and of the model without privacy
 _PLAIN_STEPS, _PLAIN_BATCH = 400, 128
+_WIDTH, _INK = 4.2, "#222222"  # of the picture, in inches
 _RECORDS_PER_CLASS = 5  # held out, to train the recogniser on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """How many classes are recognised in pictures rebuilt from one model.
+
+    Attributes:
+        recognised: Classes of which more than half of the pictures are recognised.
+        classes: How many classes there are.
+        low: Lower end of the 95% interval of the share of classes (Clopper-Pearson, classes as trials).
+        high: Its upper end.
+        pictures: Share of all pictures that are recognised.
+        accuracy: The model's own accuracy on records it was not trained on, if known.
+    """
+
+    recognised: int
+    classes: int
+    low: float
+    high: float
+    pictures: float
+    accuracy: float | None = None
+
+    @property
+    def above_chance(self) -> bool:
+        """Whether the whole interval lies above guessing."""
+        return self.low > 1.0 / self.classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inversion:
+    """What was rebuilt, and whether it was recognised. For the data's owner.
+
+    Attributes:
+        class_names: The classes.
+        plain: Pictures rebuilt from a model trained without privacy.
+        private: Pictures rebuilt from the private model.
+        starts: Pictures rebuilt for each class.
+        images: Targets, and one picture a class from the plain and the private model.
+    """
+
+    class_names: tuple[str, ...]
+    plain: Rate
+    private: Rate
+    starts: int
+    images: tuple[Tensor, Tensor, Tensor] = field(repr=False, compare=False)
+
+    @property
+    def state(self) -> AttackState:
+        """`warning` if more than chance is recognised, `open` if the attack fails without privacy too."""
+        if self.private.above_chance:
+            return "warning"
+        return "not-refuted" if self.plain.above_chance else "open"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, without the pictures."""
+        return {
+            "state": self.state,
+            "chance": 1.0 / len(self.class_names),
+            "starts": self.starts,
+            "plain": asdict(self.plain),
+            "private": asdict(self.private),
+        }
+
+    def png(self) -> bytes:
+        """Return the pictures side by side: targets, without privacy, with privacy."""
+        return _drawn(self.images, self.class_names)
+
+    def finding(self) -> Finding:
+        """Return the result for the owner's label."""
+        return Finding(
+            key="inversion",
+            heading="Can a class's picture be rebuilt from the model?",
+            state=self.state,
+            sentence=_sentence(self),
+            columns=("Rebuilt from", "Classes recognised", "95% interval", "Of all pictures", "Model's accuracy"),
+            rows=(
+                _row("a model without privacy", self.plain),
+                _row("the private model", self.private),
+                ("guessing", f"{1 / len(self.class_names):.1%}", "", "", ""),
+            ),
+            picture="data:image/png;base64," + base64.b64encode(self.png()).decode(),
+            picture_text=(
+                "Three rows of images, one column a class. Top: a typical training image. Middle: rebuilt from a model "
+                f"trained without privacy, where {self.plain.recognised} of {self.plain.classes} classes are "
+                f"recognised. Bottom: rebuilt from the private model, where it is {self.private.recognised}."
+            ),
+            notes=_notes(self),
+            tests_claim=False,
+        )
 
 
 def invert(
@@ -152,39 +245,27 @@ def recogniser(
     return nn.Sequential(seen, head).eval()
 
 
-class InversionAttack:
-    """Model inversion: can a class's picture be rebuilt from the model?"""
-
-    activity = "a model without privacy, to compare with"
-
-    def check(self, target: Target) -> None:
-        """Require a classifier of images, with enough held-out records to train a recogniser."""
-        (inputs, targets), (_, classes) = target.classified()
-        if inputs.dim() != 4:
-            raise SkippedError("inversion needs image records")
-        if len(classes) < _RECORDS_PER_CLASS * (int(targets.max()) + 1):
-            raise SkippedError("it needs five held-out records a class, to train a judge on")
-
-    def run(self, session: Session) -> Inversion:
-        """Train a model without privacy and a recogniser, and rebuild pictures from both models."""
-        target = session.target
-        (inputs, targets), (held, answers) = target.classified()
-        names = target.classes or tuple(str(i) for i in range(int(targets.max()) + 1))
-        model, plain = target.trained()[0], _without_privacy(session)
-        return inversion(
-            model,
-            plain,
-            torch.stack([inputs[targets == c].mean(0) for c in range(len(names))]),
-            recogniser(held, answers, rng=session.rng(8)),
-            names,
-            private_accuracy=_accuracy(model, held, answers),
-            plain_accuracy=_accuracy(plain, held, answers),
-            rng=session.rng(9),
-        )
-
-    def finding(self, result: Inversion, session: Session) -> Finding:
-        """Return the result for the owner's label."""
-        return result.finding()
+def attack_by_inversion(session: Session) -> tuple[dict[str, Any], Finding]:
+    """Train a model without privacy and a recogniser: are pictures rebuilt from the private model recognised?"""
+    target = session.target
+    (inputs, targets), (held, answers) = target.classified()
+    if inputs.dim() != 4:
+        raise SkippedError("inversion needs image records")
+    if len(answers) < _RECORDS_PER_CLASS * (int(targets.max()) + 1):
+        raise SkippedError("it needs five held-out records a class, to train a judge on")
+    names = target.classes or tuple(str(i) for i in range(int(targets.max()) + 1))
+    models = target.trained()[0], _without_privacy(session)
+    private, plain = (float((outputs(model, held).argmax(1) == answers).float().mean()) for model in models)
+    found = inversion(
+        *models,
+        torch.stack([inputs[targets == c].mean(0) for c in range(len(names))]),
+        recogniser(held, answers, rng=session.rng(8)),
+        names,
+        private_accuracy=private,
+        plain_accuracy=plain,
+        rng=session.rng(9),
+    )
+    return found.to_dict(), found.finding()
 
 
 def _without_privacy(session: Session) -> nn.Module:
@@ -199,10 +280,6 @@ def _without_privacy(session: Session) -> nn.Module:
     for step in minimise(torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE), loss, _PLAIN_STEPS):
         session.progress(step, _PLAIN_STEPS)
     return model
-
-
-def _accuracy(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
-    return float((outputs(model, inputs).argmax(1) == targets).float().mean())
 
 
 class _Seen(nn.Module):
@@ -280,3 +357,84 @@ def _rate(pictures: Tensor, judge: Callable[[Tensor], Tensor], accuracy: float |
         pictures=float(right.mean()),
         accuracy=None if accuracy is None else _check.in_range("accuracy", accuracy, 0.0, 1.0),
     )
+
+
+def _sentence(found: Inversion) -> str:
+    plain, private = found.plain, found.private
+    of = f"{private.recognised} of {private.classes} classes"
+    without = f"From a model trained without privacy it is {plain.recognised} of {plain.classes}."
+    if found.state == "warning":
+        return (
+            f"Yes: pictures rebuilt from the private model are recognised for {of}, more than by guessing. {without} "
+            "This is what a class has in common, not one record, but where a class is one person it is that person."
+        )
+    if found.state == "not-refuted":
+        return (
+            f"Not by this attack: pictures rebuilt from the private model are recognised for {of}, which cannot be "
+            f"told from guessing. {without}"
+        )
+    return (
+        f"This cannot be judged: pictures rebuilt from the private model are recognised for {of}, but even from a "
+        f"model trained without privacy it is no more than guessing gives ({plain.recognised} of {plain.classes})."
+    )
+
+
+def _row(name: str, rate: Rate) -> tuple[str, ...]:
+    accuracy = "" if rate.accuracy is None else f"{rate.accuracy:.0%}"
+    interval = f"{math.floor(100 * rate.low + 1e-9)}% to {math.ceil(100 * rate.high - 1e-9)}%"
+    return name, f"{rate.recognised} of {rate.classes}", interval, f"{rate.pictures:.0%}", accuracy
+
+
+def _notes(found: Inversion) -> tuple[str, ...]:
+    notes = [
+        "For the owner only: the picture shows what the training records look like; with faces, a person.",
+        "Privacy of one record does not promise that a class's typical picture stays hidden: it limits what one record "
+        "adds. Where a class is one person with several records, they count together: k records cost about k times the "
+        "epsilon of one, and a larger delta.",
+        f"The attack starts {found.starts} times from grey with a faint pattern and changes the picture until the "
+        "model is as sure as it can be (Fredrikson, Jha and Ristenpart, 2015). Other attacks may see more.",
+        "A picture is recognised if a network trained on other records gives it the right class; a class, if more than "
+        "half of its pictures are. What looks like noise to people can still be recognised by a machine.",
+        "The 95% interval (Clopper-Pearson) treats classes as independent trials. Pictures of one class are not "
+        "independent, so they do not narrow it.",
+        "Rebuilt pictures are drawn with their contrast stretched; images under 32 pixels are smoothed for the eye.",
+    ]
+    plain, private = found.plain.accuracy, found.private.accuracy
+    if plain is not None and private is not None and private < 0.5 * plain:
+        notes.append(
+            f"The private model is right for {private:.0%} of other records, the plain one for {plain:.0%}: a part of "
+            "the protection is that it has learned little."
+        )
+    return tuple(notes)
+
+
+def _drawn(rows: Sequence[Tensor], names: Sequence[str]) -> bytes:
+    """Draw three rows of at most ten images, each row under its caption, so that a phone shows them readably."""
+    try:
+        figure_module, image_module = import_module("matplotlib.figure"), import_module("PIL.Image")
+    except ImportError:
+        raise _check.missing("Pictures need matplotlib", "report") from None
+    columns = min(len(names), 10 if max(map(len, names)) <= 3 else 5)
+    captions = ("What the class looks like", "Rebuilt, trained without privacy", "Rebuilt, trained privately")
+    smooth = "bicubic" if min(rows[0].shape[2:]) < 32 else "nearest"
+    figure = figure_module.Figure(figsize=(_WIDTH, 3.0 * (_WIDTH / columns + 0.34)), facecolor="white")
+    for part, images, caption in zip(figure.subfigures(3, 1), rows, captions, strict=True):
+        part.suptitle(caption, x=0.012, y=0.97, ha="left", fontsize=10, color=_INK, weight="bold")
+        part.subplots_adjust(0.005, 0.0, 0.995, _WIDTH / (_WIDTH + 0.34 * columns), wspace=0.06)
+        for axes, image, name in zip(part.subplots(1, columns), images, names, strict=False):
+            axes.imshow(_pixels(image, stretch=images is not rows[0]), "gray", vmin=0.0, vmax=1.0, interpolation=smooth)
+            axes.axis("off")
+            if images is rows[0]:
+                axes.set_title(name, fontsize=9, color=_INK, pad=2)
+    raw, small = BytesIO(), BytesIO()
+    figure.savefig(raw, format="png", dpi=150)
+    with image_module.open(raw) as drawn:
+        drawn.convert("RGB" if rows[0].shape[1] == 3 else "L").save(small, format="PNG", optimize=True)
+    return small.getvalue()
+
+
+def _pixels(image: Tensor, *, stretch: bool) -> Any:
+    if stretch:
+        image = (image - image.min()) / (image.max() - image.min()).clamp_min(1e-6)
+    channels_last = image.permute(1, 2, 0).clamp(0.0, 1.0).numpy()
+    return channels_last if len(image) == 3 else channels_last.mean(axis=2)

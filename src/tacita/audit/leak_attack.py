@@ -13,7 +13,9 @@ References:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -23,36 +25,95 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from tacita import _check
-from tacita.audit.attack import Session
-from tacita.audit.exchange import Floats, compare_distances, compare_numbers, corrected
-from tacita.audit.leak_result import LEVEL, Leak
+from tacita.audit.attack import FEWEST, Session, SkippedError
+from tacita.audit.exchange import (
+    EXCHANGES,
+    LEVEL,
+    Comparison,
+    Floats,
+    Pair,
+    Success,
+    compare_distances,
+    compare_numbers,
+    corrected,
+)
 from tacita.audit.models import record_gradients
-from tacita.audit.target import FEWEST, SkippedError, Target
-from tacita.label import Finding
+from tacita.label import AttackState, Chart, Finding, Hue, Series
 from tacita.training.gradients import Loss, Parameters, record_norms
 from tacita.training.records import Records, record_loss
 from tacita.training.step import check_clip_norm
 
+Sides = tuple[ArrayLike, ArrayLike]
+"""Inside and outside the training set: a number, or a row, for each record."""
+
 _FEWEST = 10  # records a side
 _MOST_NORMS, _MOST_GRADIENTS = 2000, 500  # records a side
 _MOST_WEIGHTS = 2**14  # gradients that are longer are sketched to this many numbers
+_SMALL_SUCCESS = 2 / 3  # a guess that is right no more often than this is called a small leak
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leak:
+    """What was found. For the data's owner.
+
+    Attributes:
+        comparisons: One for each quantity.
+        papers: p-values of the t-test and of Levene's test on all pairs, as in the papers: they treat pairs as
+            independent, which they are not. None without gradients.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    papers: Pair | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether inside and outside differ in anything; a false alarm has a chance of at most 5%."""
+        return any(c.differs for c in self.comparisons)
+
+    @property
+    def missed(self) -> float:
+        """How often guessing which of two took part may be right, at most, by the 95% intervals."""
+        return max(max(c.success[2], 1.0 - c.success[1]) for c in self.comparisons if c.success is not None)
+
+    @property
+    def state(self) -> AttackState:
+        """`warning` for a difference; `open` if none was found, but more than two guesses of three could be right."""
+        if self.differs:
+            return "warning"
+        return "not-refuted" if self.missed <= _SMALL_SUCCESS else "open"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"state": self.state, "differs": self.differs, "missed": self.missed, **asdict(self)}
+
+    def finding(self) -> Finding:
+        """Return the result for the owner's label."""
+        return Finding(
+            key="leak",
+            heading="Does the reading itself betray who took part?",
+            state=self.state,
+            sentence=_sentence(self),
+            columns=("What", "Inside", "Outside", "Difference", "p-value"),
+            rows=tuple(row for c in self.comparisons for row in _rows(c)),
+            chart=_chart(self.comparisons),
+            notes=_notes(self),
+            tests_claim=False,
+        )
 
 
 def leak(
-    inside: ArrayLike,
-    outside: ArrayLike,
+    norms: Sides,
     *,
-    epsilon_inside: ArrayLike | None = None,
-    epsilon_outside: ArrayLike | None = None,
+    gradients: Sides | None = None,
+    epsilons: Sides | None = None,
     rng: np.random.Generator | None = None,
 ) -> Leak:
     """Compare records inside the training set with records outside.
 
     Args:
-        inside: Clipped gradients over the clip norm, one row for each record, or only their norms.
-        outside: The same for records that were not trained on.
-        epsilon_inside: Each followed training record's own epsilon, from `BayesianAccountant.epsilons`.
-        epsilon_outside: The same for the held-out records.
+        norms: Norms of clipped gradients over the clip norm, (inside, outside).
+        gradients: Such gradients, of as many or of fewer records, a row each.
+        epsilons: Followed records' own epsilons, from `BayesianAccountant.epsilons`.
         rng: Chooses whom to compare if there are many, and the exchanges. None is seeded by the operating system.
 
     Returns:
@@ -65,21 +126,24 @@ def leak(
 
     Examples:
         >>> rng = np.random.default_rng(0)
-        >>> found = leak(0.5 * rng.random(400), rng.random(400), rng=rng)
+        >>> found = leak((0.5 * rng.random(400), rng.random(400)), rng=rng)
         >>> found.differs, found.state
         (True, 'warning')
     """
     rng = rng or np.random.default_rng()
-    sides = _matrix("inside", inside), _matrix("outside", outside)
-    if sides[0].ndim != sides[1].ndim or sides[0].shape[1:] != sides[1].shape[1:]:
-        raise ValueError(
-            f"inside and outside must be both norms or gradients of one length, got shapes {sides[0].shape} and "
-            f"{sides[1].shape}."
-        )
-    norms = [side if side.ndim == 1 else np.linalg.norm(side, axis=1) for side in sides]
-    norms = [_check.norms(name, np.where(n < 1.0 + 1e-6, n.clip(max=1.0), n)) for name, n in _named(norms)]
-    gradients = [_some(side, _MOST_GRADIENTS, rng) for side in sides] if sides[0].ndim == 2 else None
-    return _compare(norms, gradients, _epsilons(epsilon_inside, epsilon_outside), rng)
+    numbers = {"gradient norm": [_check.norms("norms", side) for side in _sides("norms", norms, 1)]}
+    if epsilons is not None:
+        numbers["own epsilon"] = _sides("epsilons", epsilons, 1)
+    made = [
+        compare_numbers(quantity, [_some(side, _MOST_NORMS, rng) for side in sides], LEVEL / len(numbers), rng)
+        for quantity, sides in numbers.items()
+    ]
+    if gradients is None:
+        return Leak(comparisons=corrected(made))
+    rows = _sides("gradients", gradients, 2)
+    few = [_some(side, _MOST_GRADIENTS, rng) if len(side) > _MOST_GRADIENTS else side for side in rows]
+    distances, papers = compare_distances(few, LEVEL / (3 * len(made) + 3), rng)
+    return Leak(comparisons=corrected([*made, distances]), papers=papers)
 
 
 def leak_test(
@@ -89,8 +153,7 @@ def leak_test(
     outside: Any,
     *,
     clip_norm: float,
-    epsilon_inside: ArrayLike | None = None,
-    epsilon_outside: ArrayLike | None = None,
+    epsilons: Sides | None = None,
     rng: np.random.Generator | None = None,
 ) -> Leak:
     """Measure gradients of records at the given parameters and compare inside with outside, as `leak` does.
@@ -105,74 +168,41 @@ def leak_test(
         inside: Records that were trained on; any dataset that `PrivateTraining` takes.
         outside: Records like them that were not.
         clip_norm: The training's.
-        epsilon_inside: As in `leak`.
-        epsilon_outside: As in `leak`.
+        epsilons: As in `leak`.
         rng: As in `leak`.
 
     Returns:
         As `leak`.
     """
-    rng = rng or np.random.default_rng()
-    c, epsilons = check_clip_norm(clip_norm), _epsilons(epsilon_inside, epsilon_outside)
+    rng, c = rng or np.random.default_rng(), check_clip_norm(clip_norm)
     fixed = {name: p.detach() for name, p in parameters.items()}
     device = next(iter(fixed.values())).device
     sketch = _sketch(sum(p.numel() for p in fixed.values()), rng)
     norms, gradients = [], []
-    for name, dataset in _named((inside, outside)):
+    for dataset in (inside, outside):
         records = Records(dataset, device)
-        _require(name, len(records))
-        chosen = _some(np.arange(len(records)), _MOST_NORMS, rng)
-        batch = records.take(chosen)
+        batch = records.take(_some(np.arange(len(records)), _MOST_NORMS, rng))
         norms.append(np.minimum(record_norms(loss, fixed, batch).numpy() / c, 1.0))
         few = tree_map(lambda t: t[:_MOST_GRADIENTS], batch)
         gradients.append(np.concatenate([sketch(g) for g in _clipped_gradients(loss, fixed, few, c)]))
-    return _compare(norms, gradients, epsilons, rng)
+    return leak((norms[0], norms[1]), gradients=(gradients[0], gradients[1]), epsilons=epsilons, rng=rng)
 
 
-class LeakAttack:
-    """A leak test of the accountant: does its reading of the records reveal who took part?"""
-
-    activity = "leak test of the reading"
-
-    def check(self, target: Target) -> None:
-        """Require the model, and enough records on both sides."""
-        target.trained()
-        if min(len(side[-1]) for side in target.records()) < FEWEST:
-            raise SkippedError(f"it compares at least {FEWEST} records a side")
-
-    def run(self, session: Session) -> Leak:
-        """Compare gradients at the trained model's parameters."""
-        target = session.target
-        model, loss_fn = target.trained()
-        inside, outside = target.record_epsilons or (None, None)
-        return leak_test(
-            record_loss(model, loss_fn),
-            {name: p for name, p in model.named_parameters() if p.requires_grad},
-            *target.records(),
-            clip_norm=target.plan.clip_norm,
-            epsilon_inside=inside,
-            epsilon_outside=outside,
-            rng=session.rng(5),
-        )
-
-    def finding(self, result: Leak, session: Session) -> Finding:
-        """Return the result for the owner's label."""
-        return result.finding()
-
-
-def _compare(
-    norms: list[Floats], gradients: list[Floats] | None, epsilons: list[Floats] | None, rng: np.random.Generator
-) -> Leak:
-    numbers = {"gradient norm": norms} if epsilons is None else {"gradient norm": norms, "own epsilon": epsilons}
-    made = [
-        compare_numbers(quantity, [_some(side, _MOST_NORMS, rng) for side in sides], LEVEL / len(numbers), rng)
-        for quantity, sides in numbers.items()
-    ]
-    if gradients is None:
-        return Leak(comparisons=corrected(made))
-    tests = 3 * len(made) + 3
-    distances, papers = compare_distances(gradients, LEVEL / tests, rng)
-    return Leak(comparisons=corrected([*made, distances]), papers=papers)
+def attack_readings(session: Session) -> tuple[dict[str, Any], Finding]:
+    """Compare gradients at the trained model's parameters: does the accountant's reading reveal who took part?"""
+    target = session.target
+    (model, loss_fn), sides = target.trained(), target.records()
+    if min(len(side[-1]) for side in sides) < FEWEST:
+        raise SkippedError(f"it compares at least {FEWEST} records a side")
+    found = leak_test(
+        record_loss(model, loss_fn),
+        {name: p for name, p in model.named_parameters() if p.requires_grad},
+        *sides,
+        clip_norm=target.plan.clip_norm,
+        epsilons=target.record_epsilons,
+        rng=session.rng(5),
+    )
+    return found.to_dict(), found.finding()
 
 
 def _clipped_gradients(loss: Loss, parameters: Parameters, records: Any, clip_norm: float) -> Iterator[Floats]:
@@ -196,36 +226,118 @@ def _sketch(weights: int, rng: np.random.Generator) -> Any:
     return sketch
 
 
-def _named(sides: Any) -> Iterator[tuple[str, Any]]:
-    return zip(("inside", "outside"), sides, strict=True)
-
-
-def _matrix(name: str, value: ArrayLike) -> Floats:
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
-        raise TypeError(f"{name} must be an array of norms, or of gradients with a row for each record.")
-    _require(name, len(array))
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite; a record whose gradient is not finite contributes zero.")
-    return array.astype(np.float64)
-
-
-def _require(name: str, records: int) -> None:
-    if records < _FEWEST:
-        raise ValueError(f"{name} must hold at least {_FEWEST} records, got {records}; fewer show no difference.")
-
-
-def _epsilons(inside: ArrayLike | None, outside: ArrayLike | None) -> list[Floats] | None:
-    if inside is None and outside is None:
-        return None
-    if inside is None or outside is None:
-        raise ValueError("Give epsilon_inside and epsilon_outside together: one alone has nothing to compare with.")
-    sides = [_matrix("epsilon_inside", inside), _matrix("epsilon_outside", outside)]
-    if any(side.ndim != 1 or side.min() < 0.0 for side in sides):
-        raise ValueError("epsilon_inside and epsilon_outside must hold one number of at least 0 for each record.")
-    return sides
+def _sides(name: str, sides: Sides, dimensions: int) -> list[Floats]:
+    """Return both sides as arrays, checked: a number of at least 0, or a row, for each of enough records."""
+    inside, outside = (np.asarray(side) for side in sides)
+    if any(side.dtype.kind not in "fiu" or side.ndim != dimensions for side in (inside, outside)):
+        raise TypeError(f"{name} must be a pair of arrays with {'a number' if dimensions == 1 else 'a row'} a record.")
+    if inside.shape[1:] != outside.shape[1:]:
+        raise ValueError(f"{name} must have rows of one length, got shapes {inside.shape} and {outside.shape}.")
+    if min(len(inside), len(outside)) < _FEWEST:
+        raise ValueError(f"{name} must hold at least {_FEWEST} records a side; fewer show no difference.")
+    if not all(np.isfinite(side).all() and (dimensions == 2 or side.min() >= 0.0) for side in (inside, outside)):
+        raise ValueError(f"{name} must be finite, and numbers at least 0; a broken record contributes zero.")
+    return [inside.astype(np.float64), outside.astype(np.float64)]
 
 
 def _some(rows: Any, most: int, rng: np.random.Generator) -> Any:
     """Return at most `most` rows, in random order."""
     return rows[rng.permutation(len(rows))[:most]]
+
+
+def _sentence(found: Leak) -> str:
+    inside, outside = found.comparisons[0].records
+    if not found.differs:
+        return (
+            f"No difference found between {inside:,} records inside the training set and {outside:,} outside. That "
+            f"does not prove that there is none: guessing from their readings which of two records took part could "
+            f"still be right in up to {_of_hundred(found.missed, up=True)} of 100 cases (with 95% confidence), where a "
+            f"coin's toss is right in 50."
+        )
+    different = [c for c in found.comparisons if c.differs]
+    kinds = "; ".join(f"{c.quantity} ({', '.join(k.of for k in c.checks if k.corrected < LEVEL)})" for c in different)
+    text = f"Records inside the training set differ from records outside, by {kinds}. "
+    clearest = max(different, key=lambda c: abs(c.success[0] - 0.5) if c.success else -1.0)
+    if clearest.success is not None:
+        which, (share, low, high) = _pointed(clearest.success)
+        text += (
+            f"Of two records, one inside and one outside, the one with the {which} {clearest.quantity} is the one "
+            f"inside in {_of_hundred(share)} of 100 cases (95% interval: {_of_hundred(low)} to "
+            f"{_of_hundred(high, up=True)}; a coin's toss is right in 50). "
+        )
+    return text + "Figures read from single records must stay with the owner."
+
+
+def _pointed(success: Success) -> tuple[str, Success]:
+    """Return which of two numbers points to the one inside, and how often, with its interval."""
+    share, low, high = success
+    return ("smaller", success) if share >= 0.5 else ("larger", (1.0 - share, 1.0 - high, 1.0 - low))
+
+
+def _of_hundred(share: float, *, up: bool = False) -> str:
+    return f"{math.ceil(100.0 * share - 1e-9) if up else math.floor(100.0 * share + 1e-9)}"
+
+
+def _rows(c: Comparison) -> Iterator[tuple[str, ...]]:
+    name = c.quantity[0].upper() + c.quantity[1:]
+    sides = ([f"{side:.3g}" for side in c.averages], [f"{side:.3g}" for side in c.spreads], ("", ""))
+    effects = ("{:+.2f} sd", "ratio {:.3g}", "gap {:.2g}")
+    for check, (inside, outside), effect in zip(c.checks, sides, effects, strict=True):
+        p = f"{check.corrected:.2g}" if check.corrected >= 0.01 else "< 0.01"
+        yield f"{name}: {check.of}", inside, outside, effect.format(check.effect), p
+    if c.success is not None:
+        which, (share, low, high) = _pointed(c.success)
+        yield f"The {which} of two is the one inside", "", "", f"{share:.0%} ({low:.0%} to {high:.0%})", ""
+
+
+def _notes(found: Leak) -> tuple[str, ...]:
+    notes = [
+        "Inside: records the model was trained on. Outside: records like them that it never saw. Gradient norms and "
+        "distances are in units of the clip norm, after clipping: what the accountant reads.",
+        "This is more than an outsider sees. The limit for anyone does not depend on the data and betrays nobody; "
+        "only figures read from the data, which are on the owner's page alone, are in question.",
+        f"p-values come from exchanging records between the two sides at random, {EXCHANGES} times, and are corrected "
+        f"for being many (Holm): the chance of any false alarm is at most {LEVEL:.0%}.",
+        "Of two records, one from each side, the share in which the number tells the inside one has an interval: 95% "
+        "for all shares together, for any distribution, if the records of a side are independent draws (Hoeffding's "
+        "bound). A gap is 0 for equal distributions and 1 for separate ones.",
+    ]
+    distances = found.comparisons[-1]
+    if found.papers is not None and distances.unnoticed is not None:
+        notes.append(
+            "The test takes a difference between average distances for real from about "
+            f"{distances.unnoticed:.2g} standard deviations (sd) up; smaller ones go unnoticed."
+        )
+        notes.append(
+            f"As in the papers, on all pairs: t-test p = {found.papers[0]:.2g}, Levene's p = {found.papers[1]:.2g}. "
+            "These treat pairs as independent, which they are not, so they decide nothing here."
+        )
+    return tuple(notes)
+
+
+def _chart(comparisons: tuple[Comparison, ...]) -> Chart:
+    """Draw the norms, or the distances where most norms are at the clip norm and the picture would be one bar."""
+    norms, last = comparisons[0], comparisons[-1]
+    clipped = min(norms.bars[1][-1], norms.bars[2][-1]) > 0.5
+    shown = last if clipped and last.unnoticed is not None else norms
+    edges, inside, outside = shown.bars
+    each = "records" if shown.unnoticed is None else "pairs of records"
+    return Chart(
+        heading=f"Inside and outside the training set: {shown.quantity}",
+        caption="The more the two lines differ, the more a reading tells about who took part.",
+        description=(
+            f"Two histograms of the {shown.quantity}. Inside: average {shown.averages[0]:.3g}, standard deviation "
+            f"{shown.spreads[0]:.3g}. Outside: average {shown.averages[1]:.3g}, standard deviation "
+            f"{shown.spreads[1]:.3g}."
+        ),
+        x_title=f"{shown.quantity}, over the clip norm",
+        y_title=f"% of the {each}",
+        series=(_steps("anyone", "Inside", edges, inside), _steps("typical", "Outside", edges, outside)),
+    )
+
+
+def _steps(hue: Hue, name: str, edges: tuple[float, ...], shares: tuple[float, ...]) -> Series:
+    """Return a histogram as a line with corners."""
+    heights = [0.0, *(100.0 * share for share in shares), 0.0]
+    corners = [(x, y) for i, x in enumerate(edges) for y in heights[i : i + 2]]
+    return Series(hue=hue, name=name, points=tuple(corners))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +21,9 @@ from torch import Tensor, nn
 
 from tacita import _check
 from tacita.audit.attack import Session
-from tacita.audit.membership_result import Membership
 from tacita.audit.models import outputs
-from tacita.audit.scores import FEWEST, Floats, checked_claim, compare_scores
+from tacita.audit.scores import FEWEST, Floats, Membership, checked_claim, compare_scores
 from tacita.audit.tally import paced
-from tacita.audit.target import Target
 from tacita.label import Finding
 
 Records = tuple[Tensor, Tensor]
@@ -93,42 +92,29 @@ def membership(
     )
 
 
-class MembershipAttack:
-    """Membership inference from the model's answers: can an outsider tell who was trained on?"""
+def attack_membership(session: Session) -> tuple[dict[str, Any], Finding]:
+    """Train reference models as the run was trained: can an outsider tell from its answers who was trained on?"""
+    target, worst = session.target, session.target.label.worst
+    members, others = target.classified()
+    seeds = itertools.count(100)  # a stream for each reference model
 
-    activity = "reference models for membership inference"
+    def train(inputs: Tensor, targets: Tensor) -> nn.Module:
+        rate = min(1.0, target.plan.sample_rate * len(members[1]) / len(targets))
+        return target.retrain((inputs, targets), sample_rate=rate, seed=session.seed(next(seeds))).run().model
 
-    def check(self, target: Target) -> None:
-        """Require a classifier with its records."""
-        target.classified()
-        target.trained()
-
-    def run(self, session: Session) -> Membership:
-        """Train reference models as the run was trained, and compare."""
-        target, worst = session.target, session.target.label.worst
-        members, others = target.classified()
-        seeds = itertools.count(100)  # a stream for each reference model
-
-        def train(inputs: Tensor, targets: Tensor) -> nn.Module:
-            rate = min(1.0, target.plan.sample_rate * len(members[1]) / len(targets))
-            return target.retrain((inputs, targets), sample_rate=rate, seed=session.seed(next(seeds))).run().model
-
-        return membership(
-            target.trained()[0],
-            (members[0], members[1]),
-            (others[0], others[1]),
-            train=train,
-            references=session.references,
-            epsilon=worst.epsilon,
-            delta=worst.delta,
-            rng=session.rng(6),
-            progress=session.progress,
-            stop=session.out_of_time,
-        )
-
-    def finding(self, result: Membership, session: Session) -> Finding:
-        """Return the result for the owner's label."""
-        return result.finding()
+    found = membership(
+        target.trained()[0],
+        (members[0], members[1]),
+        (others[0], others[1]),
+        train=train,
+        references=session.references,
+        epsilon=worst.epsilon,
+        delta=worst.delta,
+        rng=session.rng(6),
+        progress=session.progress,
+        stop=session.out_of_time,
+    )
+    return found.to_dict(), found.finding()
 
 
 def _relative_confidence(answers: Floats, references: Floats) -> Floats:

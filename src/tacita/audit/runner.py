@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,23 @@ import torch
 
 from tacita import _check, runs
 from tacita._version import __version__
-from tacita.audit.attack import Session
-from tacita.audit.table import ATTACKS
-from tacita.audit.target import SkippedError, target_of
+from tacita.audit.attack import Attack, Session, SkippedError, target_of
+from tacita.audit.canary_attack import attack_with_canaries
+from tacita.audit.inversion_attack import attack_by_inversion
+from tacita.audit.leak_attack import attack_readings
+from tacita.audit.membership_attack import attack_membership
+from tacita.audit.typical_attack import attack_typical_case
 from tacita.label import Finding, Label
 from tacita.report.text import findings_text
 from tacita.training.loop import PrivateTraining
 
+ATTACKS = {  # in the order in which they are made; a new attack is a new file and a new line here
+    "canaries": Attack("canaries in a replay", attack_with_canaries),
+    "leak": Attack("leak test of the reading", attack_readings),
+    "typical": Attack("held-out canaries beside a second training", attack_typical_case),
+    "membership": Attack("reference models for membership inference", attack_membership),
+    "inversion": Attack("a model without privacy, to compare with", attack_by_inversion),
+}
 SCHEMA = 3
 Progress = Callable[[str, int, int], None]
 
@@ -100,12 +111,14 @@ def run(
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():  # the global RNG is left untouched
         warnings.filterwarnings("ignore", message="Seems like `optimizer.step\\(\\)` has been overridden")  # a copy's
         attacked, folder = target_of(target)
-        audit = _earlier(folder, Audit(steps=attacked.steps, findings=(), results={}, skipped=(), label=attacked.label))
         session = Session(target=attacked, references=references, base_seed=seed, deadline=deadline)
+        audit = _earlier(folder, Audit(steps=attacked.steps, findings=(), results={}, skipped=(), label=attacked.label))
         for name in ATTACKS:
             if name in wanted:
-                audit = _attacked(audit, name, session, progress)
-                _write(folder, audit)
+                audit = _attacked(audit, name, session, progress or (lambda name, done, of: None))
+                if folder is not None:
+                    runs.write_json(folder, "audit.json", audit.to_dict())
+                    runs.Run(folder).write_owner_label(audit.label)  # label.html is not touched
     return audit
 
 
@@ -117,45 +130,30 @@ def _earlier(folder: Path | None, audit: Audit) -> Audit:
     if document.get("schema") != SCHEMA or document.get("steps") != audit.steps:
         return audit
     try:
-        return _with(
-            audit,
-            findings={f.key: f for f in map(Finding.from_dict, document["findings"])},
-            results=dict(document["results"]),
-            skipped=dict(document["skipped"]),
-        )
+        findings = [Finding.from_dict(found) for found in document["findings"]]
+        return _with(audit, findings, document["results"], dict(document["skipped"]))
     except (KeyError, TypeError, ValueError) as error:
         raise runs.RunError(f"The audit in {str(folder)!r} is damaged: {error} Delete audit.json.") from error
 
 
-def _attacked(audit: Audit, name: str, session: Session, progress: Progress | None) -> Audit:
+def _attacked(audit: Audit, name: str, session: Session, progress: Progress) -> Audit:
     """Return the audit with one more attack, or with the reason why it was skipped."""
-    attack, report = ATTACKS[name], progress or (lambda name, done, of: None)
-    findings = {f.key: f for f in audit.findings}
-    results, skipped = audit.results, {key: why for key, why in audit.skipped if key != name}
-    report(name, 0, 1)
+    findings, results, skipped = {f.key: f for f in audit.findings}, dict(audit.results), dict(audit.skipped)
+    skipped.pop(name, None)
+    progress(name, 0, 1)
     try:
         if session.out_of_time():
             raise SkippedError("the time was up")
-        attack.check(session.target)
-        result = attack.run(replace(session, results=results, progress=lambda done, of: report(name, done, of)))
-        made = {**results, name: result.to_dict()}
-        finding = attack.finding(result, replace(session, results=made))
-        results, findings = made, {**findings, finding.key: finding}
+        told = replace(session, results=audit.results, progress=partial(progress, name))
+        results[name], finding = ATTACKS[name].run(told)
+        findings[finding.key] = finding
     except ValueError as error:  # SkippedError, or something about the run that the attack cannot handle
         skipped[name] = str(error).rstrip(".")
-    return _with(audit, findings=findings, results=results, skipped=skipped)
+    return _with(audit, findings.values(), results, skipped)
 
 
-def _with(
-    audit: Audit, *, findings: Mapping[str, Finding], results: Mapping[str, Any], skipped: Mapping[str, str]
-) -> Audit:
-    found, label = tuple(findings.values()), audit.label
+def _with(audit: Audit, findings: Iterable[Finding], results: Mapping[str, Any], skipped: Mapping[str, str]) -> Audit:
+    found, label = tuple(findings), audit.label
     if label.readings is not None:
         label = replace(label, readings=replace(label.readings, audit=found))
     return replace(audit, findings=found, results=results, skipped=tuple(skipped.items()), label=label)
-
-
-def _write(folder: Path | None, audit: Audit) -> None:
-    if folder is not None:
-        runs.write_json(folder, "audit.json", audit.to_dict())
-        runs.Run(folder).write_owner_label(audit.label)  # label.html is not touched

@@ -1,22 +1,29 @@
-"""Evidence on canaries, added up step by step, and the lower bounds on epsilon that it proves."""
+"""Evidence on canaries, added up step by step, and what it proves: lower bounds on epsilon, and a verdict."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from tacita import _codec
 from tacita.accounting import NORM_LEVELS, RecordCurves, level_of, record_curves
-from tacita.audit.canary_result import CONFIDENCES, CanaryAudit
+from tacita.assumptions import assume
+from tacita.audit.direct import FAULT_TEXTS, Test
 from tacita.estimators import share_at_least
+from tacita.guarantee import Guarantee, round_up_text
+from tacita.label import AttackState, Bound
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
 
+CONFIDENCES = (0.95, 0.9995)
+VERDICTS: dict[AttackState, str] = {"not-refuted": "not refuted", "open": "no verdict", "warning": "claim broken"}
 CERTAIN = 1.0 - 1e-6  # the confidence at which a claim is called broken
 _NOISE = (0.02, 1e4)  # noise multipliers searched for a lower bound
 _TOLERANCE = 1.005  # the curves that lower bounds are read from are this close to dp-accounting's
@@ -34,6 +41,114 @@ def paced(steps: int, progress: Callable[[int, int], None] | None, stop: Callabl
         yield step
         if progress is not None:
             progress(step + 1, steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryAudit:
+    """What canaries found, beside the claim.
+
+    Attributes:
+        who: What kind of record the canaries were.
+        canaries: How many guesses were made, one for each canary.
+        right: How many of them were right.
+        allowed: The largest chance of a right guess that the claim allows.
+        epsilon: The claim, an upper bound.
+        delta: The delta of the claim and of the lower bounds.
+        steps: Steps replayed.
+        lower: {confidence: lower bound on epsilon}, read through the mechanism's own family of privacy curves, and cut
+            off at the claim unless the claim is broken.
+        free: {confidence: lower bound on epsilon} whatever the mechanism's shape is; far from tight.
+        guessed: True if a lower bound is above the claim, or more guesses are right than the declared mechanism, or the
+            records' own accounts, allow.
+        doubtful: True if the 99.95% bound reached the claim without breaking it: once in 2000 audits if all is well.
+        part: The part of the gradient in which guesses broke it, if it was not all of it.
+        tests: Direct tests of the noise, the contributions and the sampling, if they were made.
+        noise: The noise that was measured over the declared one.
+    """
+
+    who: str
+    canaries: int
+    right: int
+    allowed: float
+    epsilon: float
+    delta: float
+    steps: int
+    lower: dict[float, float]
+    free: dict[float, float]
+    guessed: bool
+    doubtful: bool = False
+    part: int | None = None
+    tests: tuple[Test, ...] = ()
+    noise: float | None = None
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.who}: {self.verdict}.",
+            f"  claimed: epsilon at most {round_up_text(self.epsilon)} at delta {self.delta:g}, {self.steps} steps",
+            *(
+                f"  proved:  epsilon at least {round_up_text(lower, up=False)} ({confidence:.2%} confidence); "
+                f"{round_up_text(self.free[confidence], up=False)} whatever the mechanism's shape is"
+                for confidence, lower in self.lower.items()
+            ),
+            f"  guesses: {self.right / self.canaries:.2%} of {self.canaries} right; "
+            f"the claim allows {self.allowed:.2%}",
+        ]
+        if self.tests:
+            failed = "; ".join(FAULT_TEXTS[test.kind] for test in self.faults) or "nothing found"
+            lines.append(f"  tests:   {len(self.tests)} of noise, contributions and sampling: {failed}")
+        return "\n".join(lines)
+
+    @property
+    def broken(self) -> bool:
+        """Whether guesses or a direct test broke the claim: for a correct mechanism, once in a million audits."""
+        return self.guessed or bool(self.faults)
+
+    @property
+    def faults(self) -> tuple[Test, ...]:
+        """The direct tests that failed: the mechanism is not as declared."""
+        return tuple(test for test in self.tests if test.failed)
+
+    @property
+    def state(self) -> AttackState:
+        """`warning` if the claim is broken, `open` if the audit should be repeated."""
+        return "warning" if self.broken else "open" if self.doubtful else "not-refuted"
+
+    @property
+    def verdict(self) -> str:
+        """The state in words: `claim broken`, `no verdict` or `not refuted`."""
+        return VERDICTS[self.state]
+
+    @property
+    def bound(self) -> Bound:
+        """The lower bound beside the claim, for the label's picture."""
+        return Bound(who=self.who, lower=self.lower[CONFIDENCES[-1]], upper=self.epsilon, state=self.state)
+
+    def guarantee(self, confidence: float = CONFIDENCES[-1]) -> Guarantee:
+        """Return the lower bound as a typed statement. It was computed from private data or an unpublished run."""
+        return Guarantee(
+            kind="empirical_lower",
+            epsilon=self.lower[confidence],
+            delta=self.delta,
+            method="canaries",
+            scope="reading",
+            assumptions=(
+                assume("audit-confidence", confidence=f"{confidence:.2%}"),
+                assume("sampled-gaussian-steps"),
+            ),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        limits = {name: {f"{c:g}": value for c, value in getattr(self, name).items()} for name in ("lower", "free")}
+        said = {"broken": self.broken, "state": self.state, "verdict": self.verdict}
+        return {**_codec.fields_to_plain(self), **limits, **said}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CanaryAudit:
+        """Rebuild what `to_dict` wrote."""
+        fields = {name: value for name, value in data.items() if name not in ("broken", "state", "verdict")}
+        limits = {name: {float(c): value for c, value in data[name].items()} for name in ("lower", "free")}
+        return _codec.from_plain(cls, {**fields, **limits})
 
 
 class Tally:

@@ -17,13 +17,11 @@ from torch import Tensor
 
 from tacita import _check
 from tacita.accounting import NORM_LEVELS, level_of
-from tacita.audit.attack import Session
-from tacita.audit.canary_attack import finding_of
-from tacita.audit.canary_result import CanaryAudit
+from tacita.audit.attack import Data, Session, SkippedError
+from tacita.audit.canary_attack import with_finding
 from tacita.audit.models import record_gradients
 from tacita.audit.replay import CanaryModel, frozen_training, most_canaries
-from tacita.audit.tally import Tally, paced
-from tacita.audit.target import Data, SkippedError, Target
+from tacita.audit.tally import CanaryAudit, Tally, paced
 from tacita.label import Finding
 from tacita.training.loop import PrivateTraining
 from tacita.training.records import record_loss
@@ -89,45 +87,33 @@ def typical_canaries(
     )
 
 
-class TypicalAttack:
-    """Canaries like held-out records: does a typical record leak more than the typical case claims?"""
+def attack_typical_case(session: Session) -> tuple[dict[str, Any], Finding]:
+    """Train the run once more with canaries like held-out records beside it: do they leak more than is claimed?"""
+    target, plan, label = session.target, session.target.plan, session.target.label
+    if label.readings is None or not label.readings.typical:
+        raise SkippedError("nobody was followed, so there is no typical case to attack")
+    train, holdout = target.records()
 
-    activity = "held-out canaries beside a second training"
-
-    def check(self, target: Target) -> None:
-        """Require followed and held-out records."""
-        if target.label.readings is None or not target.label.readings.typical:
-            raise SkippedError("nobody was followed, so there is no typical case to attack")
-        target.records()
-
-    def run(self, session: Session) -> CanaryAudit:
-        """Train the run once more, with canaries beside it."""
-        target, plan, label = session.target, session.target.plan, session.target.label
-        train, holdout = target.records()
-
-        def make(records: Data) -> PrivateTraining:
-            return target.retrain(
-                train,
-                holdout=records,
-                panel=len(records[-1]),
-                individual_every=plan.individual_every,
-                record_budget=plan.record_budget,
-                seed=session.seed(3),
-            )
-
-        return typical_canaries(
-            make,
-            holdout,
-            epsilon=label.readings.typical[0].epsilon if label.readings else None,
-            delta=label.worst.delta,
-            seed=session.seed(4),
-            progress=session.progress,
-            stop=session.out_of_time,
+    def make(records: Data) -> PrivateTraining:
+        return target.retrain(
+            train,
+            holdout=records,
+            panel=len(records[-1]),
+            individual_every=plan.individual_every,
+            record_budget=plan.record_budget,
+            seed=session.seed(3),
         )
 
-    def finding(self, result: CanaryAudit, session: Session) -> Finding:
-        """Return one finding for this attack and the one on the worst case."""
-        return finding_of(session)
+    found = typical_canaries(
+        make,
+        holdout,
+        epsilon=label.readings.typical[0].epsilon,
+        delta=label.worst.delta,
+        seed=session.seed(4),
+        progress=session.progress,
+        stop=session.out_of_time,
+    )
+    return with_finding(session, "typical", found)
 
 
 class _Lookalikes:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from tacita.audit.membership_result import Membership
-from tacita.audit.scores import FEWEST, compare_scores
+from tacita.audit.scores import FEWEST, Membership, compare_scores
 from tacita.guarantee import round_up_text
 from tacita.synthesis.neighbours import Features, check_records, feature_vectors, nearest
 

@@ -1,20 +1,22 @@
-"""Every attack of the table satisfies the protocol, and a new one takes a class and a line."""
+"""Every attack of the table runs and becomes a finding, a new one takes a function and a line; what runs give them."""
 
 import importlib
 import json
 import pkgutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from torch import nn
 from typer.main import get_command
 
-from tacita import audit
-from tacita.audit.target import target_of
+from tacita import BayesianAccountant, audit
+from tacita.audit.attack import _record_epsilons, target_of
 from tacita.cli import app
+from tacita.data import load
 from tacita.report import Finding
 from tacita.training import PrivateTraining
 
@@ -51,55 +53,32 @@ def session(private):
 def test_every_attack_runs_and_becomes_a_finding(name, session):
     attack, calls = audit.ATTACKS[name], []
     with mock.patch("tacita.audit.replay._MOST", 2000), torch.random.fork_rng(devices=[]):
-        assert attack.check(session.target) is None
-        result = attack.run(replace(session, progress=lambda done, of: calls.append((done, of))))
-        document = result.to_dict()
-        assert attack.run(session).to_dict() == document  # the seed decides
+        document, finding = attack.run(replace(session, progress=lambda done, of: calls.append((done, of))))
+        assert attack.run(session) == (document, finding)  # the seed decides
     assert all(0 < done <= of for done, of in calls)
-    assert json.loads(json.dumps(document, allow_nan=False))["state"] in ("not-refuted", "open", "warning")
-    finding = attack.finding(result, replace(session, results={name: document}))
+    assert json.loads(json.dumps(document, allow_nan=False))["state"] == finding.state
     assert Finding.from_dict(json.loads(json.dumps(finding.to_dict(), allow_nan=False))) == finding
     assert isinstance(attack.activity, str)
 
 
 def test_an_attack_that_lacks_something_says_what(session):
     gone = dict.fromkeys(("model", "loss_fn", "train", "holdout", "remake"))
-    bare = replace(session.target, why="the records are gone", **gone)
-    for name, attack in audit.ATTACKS.items():
-        if name == "canaries":  # it replays the mechanism and needs no records
-            attack.check(bare)
-            continue
+    bare = replace(session, target=replace(session.target, why="the records are gone", **gone))
+    for name in audit.ATTACKS.keys() - {"canaries"}:  # which replays the mechanism and needs no records
         with pytest.raises(audit.SkippedError, match="the records are gone"):
-            attack.check(bare)
+            audit.ATTACKS[name].run(bare)
 
 
-@dataclass(frozen=True)
-class Guesses:
-    right: int
-
-    def to_dict(self):
-        return {"right": self.right}
-
-
-class Toy:
+def toy(session):
     """Guess by a coin who took part."""
-
-    activity = "coins are tossed"
-
-    def check(self, target):
-        if target.steps < 3:
-            raise audit.SkippedError("it needs three steps")
-
-    def run(self, session):
-        return Guesses(right=int(session.rng(1000).binomial(10, 0.5)))
-
-    def finding(self, result, session):
-        state, said = ("warning", f"{result.right} of 10.") if result.right > 20 else ("open", "No more than chance.")
-        return Finding(key="toy", heading="Is a coin right?", state=state, sentence=said)
+    if session.target.steps < 3:
+        raise audit.SkippedError("it needs three steps")
+    right = int(session.rng(1000).binomial(10, 0.5))
+    return {"right": right}, Finding(key="toy", heading="Is a coin right?", state="open", sentence="By chance.")
 
 
-def test_a_new_attack_is_a_class_and_a_line(private, monkeypatch):
-    monkeypatch.setitem(audit.ATTACKS, "toy", Toy())
+def test_a_new_attack_is_a_function_and_a_line(private, monkeypatch):
+    monkeypatch.setitem(audit.ATTACKS, "toy", audit.Attack("coins are tossed", toy))
     found = audit.run(private, attacks=["toy"], seed=1)
     assert 0 <= found.results["toy"]["right"] <= 10
     assert [f.key for f in found.findings] == [f.key for f in private.label().readings.audit] == ["toy"]
@@ -121,3 +100,38 @@ def test_no_function_shadows_a_module():
 def test_old_names_of_arguments_are_refused_with_the_new_one(function):
     with pytest.raises(TypeError, match="rng is called seed now"):
         function(None, rng=1)
+
+
+# What an audit takes from a run.
+
+
+def test_equal_records_get_equal_epsilons_inside_and_outside():
+    accountants = {}
+    for name, norms in (("training", np.ones(64)), ("held-out", np.append(np.ones(63), 0.9))):
+        accountants[name] = BayesianAccountant(sample_rate=0.1, noise_multiplier=1.0)
+        accountants[name].step(norms, steps=20)
+    inside, outside = _record_epsilons(accountants, 1e-5)
+    assert set(inside) == set(outside[:63])
+
+
+def test_a_run_is_made_again_as_it_began():
+    digits = load("digits")
+    x, y = torch.from_numpy(digits.inputs), torch.from_numpy(digits.targets)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    first = model[1].weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.1 / (1 + step))
+    private = PrivateTraining(
+        model, nn.functional.cross_entropy, (x[:200], y[:200]), optimizer=optimizer, scheduler=scheduler,
+        sample_rate=0.1, batch_size=20,
+        steps=5, noise_multiplier=1.0, panel=0,
+    )  # fmt: skip
+    begun = optimizer.param_groups[0]["lr"]
+    private.run()
+    again, fresh, schedule = private.remake()
+    assert torch.equal(again[1].weight, first)
+    assert not torch.equal(model[1].weight, first)
+    assert fresh.param_groups[0]["lr"] == begun != optimizer.param_groups[0]["lr"]
+    assert not fresh.state
+    assert schedule.last_epoch == 0
+    assert schedule.optimizer is fresh
