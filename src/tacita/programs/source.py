@@ -51,7 +51,7 @@ class Span:
 
 def caller() -> Span:
     """Return the expression outside of tacita that is being evaluated."""
-    outside = (f for f in _frames(sys._getframe(1)) if not f.f_code.co_filename.startswith(_PACKAGE))
+    outside = (f for f in _frames(sys._getframe(1)) if not _is_ours(f))
     first = next(outside)
     found = next((f for f in chain([first], outside) if not _is_library(f.f_code.co_filename)), first)
     return _position(found.f_code, found.f_lasti)
@@ -59,13 +59,13 @@ def caller() -> Span:
 
 def origin(trace: TracebackType | None) -> tuple[Span | None, bool]:
     """Return the user's innermost expression in a traceback, and whether tacita itself raised the error."""
-    found, last = None, ""
+    found, ours = None, False
     while trace is not None:
-        code, last = trace.tb_frame.f_code, trace.tb_frame.f_code.co_filename
-        if not last.startswith(_PACKAGE) and not _is_library(last):
+        code, ours = trace.tb_frame.f_code, _is_ours(trace.tb_frame)
+        if not ours and not _is_library(code.co_filename):
             found = _position(code, trace.tb_lasti)
         trace = trace.tb_next
-    return found, last.startswith(_PACKAGE)
+    return found, ours
 
 
 def narrowed(span: Span) -> Span:
@@ -121,6 +121,11 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Return whether code belongs to tacita; the methods that dataclasses write have no file of their own."""
+    return str(frame.f_globals.get("__file__", frame.f_code.co_filename)).startswith(_PACKAGE)
 
 
 def _is_library(file: str) -> bool:
