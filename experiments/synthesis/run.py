@@ -29,8 +29,8 @@ from tacita.synthesis.influence import average_case
 from tacita.synthesis.jobs import start
 from tacita.synthesis.leakage import holdout_test
 from tacita.synthesis.recipes import Recipe
-from tacita.synthesis.release import released
-from tacita.synthesis.students import drawn, student
+from tacita.synthesis.release import released_dataset
+from tacita.synthesis.students import drawn, labelled, student
 from tacita.synthesis.utility import controls, frechet
 
 HERE = Path(__file__).parent
@@ -81,7 +81,7 @@ def released_row(name: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         job = start(Recipe.from_dict({**settings, "data": {"name": data}}), Path(folder) / "run")
         label = job.run(lambda step, doing: None, quality=False)
-        synthetic = released(job.folder)
+        synthetic = labelled(released_dataset(job.folder))
         task, annotate = job.maker.task, job.maker.annotate
     seconds = time.process_time() - started
     row = {"row": name, "seed": seed, "epsilon": label.worst.epsilon, "delta": label.worst.delta}

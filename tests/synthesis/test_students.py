@@ -8,7 +8,6 @@ from torch import nn
 
 from tacita.data import load
 from tacita.synthesis.students import (
-    LearningCurve,
     ValidationCurves,
     accuracy,
     learning_curve,
@@ -96,12 +95,6 @@ def test_a_learning_curve_compares_as_many_real_records_where_there_are(digits, 
     assert curve.sizes == (20, 60)
     assert curve.real[0] is not None
     assert curve.real[1] is None
-
-
-def test_relative_accuracy_is_the_share_of_the_largest():
-    curve = LearningCurve(sizes=(1, 2, 3), synthetic=(0.2, 0.8, 0.4), real=(0.5, 0.5, None))
-    assert curve.relative == ((0.25, 1.0, 0.5), (1.0, 1.0, None))
-    assert LearningCurve(sizes=(1,), synthetic=(0.0,), real=(None,)).relative == ((None,), (None,))
 
 
 def test_validation_losses_agree_where_the_sets_do(digits, rng):

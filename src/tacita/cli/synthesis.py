@@ -138,12 +138,11 @@ def inspect(
     """
     from dataclasses import asdict
 
-    from tacita.synthesis.jobs import alarms_of, write_inspection
+    from tacita.synthesis.inspection import write_inspection
 
     where = page or run / "inspect.html"
     with busy("Looking", quiet=as_json):
-        found = alarms_of(run, reference)
-        write_inspection(run, where, title=f"Inspection of {run.name}", reference=reference)
+        found = write_inspection(run, where, title=f"Inspection of {run.name}", reference=reference)
     if as_json:
         print_json({"schema": 1, "page": str(where), "alarms": [asdict(alarm) for alarm in found]})
         return
@@ -200,11 +199,7 @@ def _finish(job: Job, quality: bool, as_json: bool) -> None:
             def show(step: int, doing: str) -> None:
                 bar.show(step, lambda _: doing)
 
-            def report(doing: str) -> None:
-                if not as_json:
-                    print(f"measuring: {doing}", file=sys.stderr)
-
-            made = job.run(show, quality=quality, report=report)
+            made = job.run(show, quality=quality)
     except KeyboardInterrupt:
         print(f"tacita: interrupted; go on with: tacita synthesise --resume {job.folder}", file=sys.stderr)
         raise typer.Exit(130) from None

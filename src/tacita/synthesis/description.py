@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from scipy import ndimage
 from torch import Tensor
 from torch.nn import functional
 
-from tacita.synthesis.students import Labelled
+from tacita.data import Category, Dataset
+from tacita.data.schema import Field
+from tacita.synthesis.students import labelled
 
 BINS = 20  # of a real column's histogram
 DIRECTIONS = 8  # of edges, from 0 to 180 degrees
@@ -110,95 +113,76 @@ class Statistics:
     columns: tuple[ColumnPart, ...] = ()
     impossible: float
 
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The classes without a sample."""
-        return tuple(part.name for part in self.classes if part.count == 0)
 
-
-def describe(samples: Labelled, classes: Sequence[str], *, features: Sequence[str] = ()) -> Statistics:
-    """Return what a released set is like.
-
-    Args:
-        samples: Inputs, images (n, channels, height, width) in [0, 1] or records (n, features), and labels (n,).
-        classes: The names of the classes, in the order of the labels.
-        features: For tables: the features' names, as `tacita.data` gives them ("colour=red" for a category).
-
-    Returns:
-        The figures, overall and for each class or column.
+def describe(release: Dataset) -> Statistics:
+    """Return what a released set is like, overall and for each class or column.
 
     Raises:
-        ValueError: If there is no sample or the shapes do not fit.
+        ValueError: If it holds no record, no classes, or neither images nor the rows of a table.
     """
-    inputs, labels = checked(samples, classes, features)
-    spread = typical_distance(inputs)
+    inputs, labels = labelled(release)
+    if inputs.dim() not in (2, 4) or not len(inputs) or not release.classes:
+        raise ValueError(
+            "A released set must hold images (n, channels, height, width) or rows (n, features) of some classes, got "
+            f"{tuple(inputs.shape)} of {len(release.classes or ())} classes."
+        )
+    images, size, spread = inputs.dim() == 4, len(inputs), _typical_distance(inputs)
+    parts = []
+    for place, name in enumerate(release.classes):
+        members = inputs[labels == place]
+        seen = look(members, spread=spread) if images and len(members) else None
+        parts.append(ClassPart(name=name, count=len(members), share=len(members) / size, look=seen))
+    if images:
+        columns: tuple[ColumnPart, ...] = ()
+        impossible = ~((inputs >= -_ROUND_OFF) & (inputs <= 1.0 + _ROUND_OFF)).flatten(1).all(1)
+    else:
+        columns, impossible = _columns(inputs, release.schema.columns if release.schema else ())
     return Statistics(
-        size=len(inputs),
-        classes=tuple(
-            _class_part(str(name), inputs[labels == c], len(inputs), spread) for c, name in enumerate(classes)
-        ),
-        overall=look(inputs, spread=spread) if inputs.dim() == 4 else None,
-        columns=tuple(_column_part(*column, inputs) for column in columns_of(features, inputs)),
-        impossible=float(_impossible(inputs, features).double().mean()),
+        size=size,
+        classes=tuple(parts),
+        overall=look(inputs, spread=spread) if images else None,
+        columns=columns,
+        impossible=float(impossible.double().mean()),
     )
 
 
-def checked(samples: Labelled, classes: Sequence[str], features: Sequence[str] = ()) -> Labelled:
-    """Return the samples as they are, or raise a ValueError that says what does not fit.
-
-    Args:
-        samples: Inputs and labels.
-        classes: The names of the classes.
-        features: For tables: the features' names.
-
-    Returns:
-        Inputs without gradients, and labels.
-    """
-    inputs, labels = samples
-    if inputs.dim() not in (2, 4) or len(inputs) == 0:
-        raise ValueError(
-            f"samples must be images (n, channels, height, width) or records (n, features), got {tuple(inputs.shape)}."
-        )
-    if labels.shape != (len(inputs),) or labels.dtype != torch.int64:
-        raise ValueError(
-            f"labels must be {len(inputs)} whole numbers (int64), got {tuple(labels.shape)} of {labels.dtype}."
-        )
-    if not classes or not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
-        raise ValueError(f"labels must be positions in the {len(classes)} classes.")
-    if inputs.dim() == 2 and features and len(features) != inputs.shape[1]:
-        raise ValueError(f"features must name {inputs.shape[1]} features, got {len(features)}.")
-    return inputs.detach(), labels
-
-
-def columns_of(features: Sequence[str], inputs: Tensor) -> list[tuple[str, tuple[str, ...], slice]]:
-    """Return a table's columns as (name, values of a category, place among the features); none for images.
-
-    Neighbouring features that share what stands before their first "=" are one category.
-
-    Examples:
-        >>> columns_of(["age", "job=none", "job=clerk"], torch.zeros(1, 3))
-        [('age', (), slice(0, 1, None)), ('job', ('none', 'clerk'), slice(1, 3, None))]
-    """
-    if inputs.dim() == 4:
-        return []
-    names = list(features) or [f"feature {i + 1}" for i in range(inputs.shape[1])]
-    found: list[tuple[str, tuple[str, ...], slice]] = []
-    for place, name in enumerate(names):
-        column, sign, value = name.partition("=")
-        if sign and found and found[-1][1] and found[-1][0] == column:
-            known, values, where = found.pop()
-            found.append((known, (*values, value), slice(where.start, place + 1)))
+def _columns(inputs: Tensor, fields: Sequence[Field]) -> tuple[tuple[ColumnPart, ...], Tensor]:
+    """Return a table's columns, and which records hold a value that no record can have."""
+    known = [(f.name, f.domain.labels if isinstance(f.domain, Category) else ()) for f in fields]
+    known = known or [(f"feature {place + 1}", ()) for place in range(inputs.shape[1])]
+    blocks = torch.split(inputs.double(), [len(values) or 1 for _, values in known], 1)
+    parts, impossible = [], torch.zeros(len(inputs), dtype=torch.bool)
+    for (name, values), block in zip(known, blocks, strict=True):
+        absent = torch.zeros_like(impossible)
+        if values:  # a category has one feature at 1, or none
+            whole = ((block - block.round()).abs() <= _ROUND_OFF) & (block >= -_ROUND_OFF)
+            wrong = ~(whole.all(1) & (block.sum(1) <= 1.0 + _ROUND_OFF))
+            absent = (block == 0.0).all(1)
+            counts = np.bincount(block[~absent & ~wrong].argmax(1), minlength=len(values))
         else:
-            found.append((column, (value,) if sign else (), slice(place, place + 1)))
-    return found
+            wrong = ~(block[:, 0].abs() <= 1.0 + _ROUND_OFF)
+            counts, _ = np.histogram(block[~wrong].clamp(-1.0, 1.0), BINS, (-1.0, 1.0))
+        impossible |= wrong
+        parts.append(
+            ColumnPart(
+                name=name,
+                values=values,
+                shares=tuple((counts / len(inputs)).tolist()),
+                absent=float(absent.double().mean()),
+                impossible=float(wrong.double().mean()),
+            )
+        )
+    return tuple(parts), impossible
 
 
 def look(images: Tensor, *, spread: float) -> Look:
-    """Return what images are like on average; `spread` is the set's `typical_distance`."""
+    """Return what images are like on average; `spread` is the median distance between two of the whole set."""
     x = images.nan_to_num().clamp(0.0, 1.0)
-    mean, background = x.mean(0), _background(x)
+    mean, background = x.mean(0), float(border(x).median())
     some = thinned(x).flatten(1)
     distances = torch.cdist(some, some)
+    diversity = float(distances.sum()) / max(1, len(some) * (len(some) - 1)) / some.shape[1] ** 0.5
+    copies = distances.fill_diagonal_(torch.inf).amin(1) <= NEAR * spread
     return Look(
         mean=mean,
         brightness=float(x.mean()),
@@ -209,9 +193,15 @@ def look(images: Tensor, *, spread: float) -> Look:
         sharpness=float((x.diff(dim=2).abs().mean() + x.diff(dim=3).abs().mean()) / 2.0),
         directions=_directions(x),
         symmetry=(_correlation(x, x.flip(3)), _correlation(x, x.flip(2, 3))),
-        diversity=float(distances.sum()) / max(1, len(some) * (len(some) - 1)) / some.shape[1] ** 0.5,
-        copies=_copies(distances, spread),
+        diversity=diversity,
+        copies=float(copies.float().mean()),
     )
+
+
+def border(images: Tensor) -> Tensor:
+    """Return the pixels of each image's outermost rows and columns, (n, pixels)."""
+    x = images
+    return torch.cat([x[:, :, 0], x[:, :, -1], x[:, :, :, 0], x[:, :, :, -1]], 2).flatten(1)
 
 
 def thinned(rows: Tensor, most: int = MOST) -> Tensor:
@@ -219,46 +209,25 @@ def thinned(rows: Tensor, most: int = MOST) -> Tensor:
     return rows if len(rows) <= most else rows[torch.linspace(0, len(rows) - 1, most).round().long()]
 
 
-def typical_distance(inputs: Tensor) -> float:
+def _typical_distance(inputs: Tensor) -> float:
     """Return the median distance between two samples of the whole set."""
     some = thinned(inputs.nan_to_num(), 2 * MOST).flatten(1)
     return float(torch.pdist(some).median()) if len(some) > 1 else 0.0
 
 
-def _copies(distances: Tensor, spread: float) -> float:
-    if len(distances) < 2:
-        return 0.0
-    others = distances + torch.diag(torch.full((len(distances),), torch.inf))
-    return float((others.amin(1) <= NEAR * spread).float().mean())
-
-
-def _class_part(name: str, members: Tensor, size: int, spread: float) -> ClassPart:
-    seen = look(members, spread=spread) if len(members) and members.dim() == 4 else None
-    return ClassPart(name=name, count=len(members), share=len(members) / size, look=seen)
-
-
-def _background(x: Tensor) -> float:
-    edges = [x[:, :, 0], x[:, :, -1], x[:, :, :, 0], x[:, :, :, -1]]
-    return float(torch.cat([edge.flatten() for edge in edges]).median())
-
-
 def _centre(weights: Tensor) -> tuple[float, float]:
-    total = float(weights.sum())
-    if total <= 0.0:
+    if float(weights.sum()) <= 0.0:
         return 0.5, 0.5
-    high, wide = weights.shape
-    down = (torch.arange(high) + 0.5) / high
-    across = (torch.arange(wide) + 0.5) / wide
-    return float((weights.sum(1) * down).sum()) / total, float((weights.sum(0) * across).sum()) / total
+    down, across = ndimage.center_of_mass(weights.double().numpy())
+    return (float(down) + 0.5) / weights.shape[0], (float(across) + 0.5) / weights.shape[1]
 
 
 def _box(weights: Tensor) -> tuple[float, float, float, float]:
-    used = weights > 0.1 * float(weights.max())
-    if not bool(used.any()):
+    found = ndimage.find_objects((weights > 0.1 * float(weights.max())).int().numpy())
+    if not found:
         return 0.0, 0.0, 0.0, 0.0
-    high, wide = weights.shape
-    down, across = used.any(1).nonzero()[:, 0], used.any(0).nonzero()[:, 0]
-    return int(down[0]) / high, int(across[0]) / wide, (int(down[-1]) + 1) / high, (int(across[-1]) + 1) / wide
+    (down, across), (high, wide) = found[0], weights.shape
+    return down.start / high, across.start / wide, down.stop / high, across.stop / wide
 
 
 def _directions(x: Tensor) -> tuple[float, ...]:
@@ -274,43 +243,4 @@ def _directions(x: Tensor) -> tuple[float, ...]:
 
 def _correlation(x: Tensor, other: Tensor) -> float:
     a, b = (t.flatten(1) - t.flatten(1).mean(1, keepdim=True) for t in (x, other))
-    return float(((a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1)).clamp_min(1e-12)).mean())
-
-
-def _column_part(name: str, values: tuple[str, ...], place: slice, inputs: Tensor) -> ColumnPart:
-    part = inputs[:, place].double()
-    wrong = _impossible_column(part, category=bool(values))
-    if values:
-        absent = (part == 0.0).all(1)
-        codes = part[~absent & ~wrong].argmax(1)
-        counts = torch.bincount(codes, minlength=len(values)).double()
-    else:
-        absent = torch.zeros_like(wrong)
-        numbers = part[~wrong, 0].clamp(-1.0, 1.0).numpy()
-        counts = torch.from_numpy(np.histogram(numbers, BINS, (-1.0, 1.0))[0]).double()
-    shares = (counts / len(part)).tolist()
-    return ColumnPart(
-        name=name,
-        values=values,
-        shares=tuple(shares),
-        absent=float(absent.double().mean()),
-        impossible=float(wrong.double().mean()),
-    )
-
-
-def _impossible_column(part: Tensor, *, category: bool) -> Tensor:
-    """Return which records have a value that no record can have: a category has one feature at 1, or none."""
-    if not category:
-        return ~(part.abs() <= 1.0 + _ROUND_OFF).all(1)
-    near = ((part - part.round()).abs() <= _ROUND_OFF) & (part >= -_ROUND_OFF)
-    return ~(near.all(1) & (part.sum(1) <= 1.0 + _ROUND_OFF))
-
-
-def _impossible(inputs: Tensor, features: Sequence[str]) -> Tensor:
-    if inputs.dim() == 4:
-        low, high = -_ROUND_OFF, 1.0 + _ROUND_OFF
-        return ~((inputs >= low) & (inputs <= high)).flatten(1).all(1)
-    wrong = [
-        _impossible_column(inputs[:, place], category=bool(values)) for _, values, place in columns_of(features, inputs)
-    ]
-    return torch.stack(wrong).any(0)
+    return float(functional.cosine_similarity(a, b, eps=1e-12).mean())

@@ -271,7 +271,7 @@ def fit_generator(
     batch_size: int,
     learning_rate: float,
     rng: np.random.Generator,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, str], None] | None = None,
 ) -> list[float]:
     """Fit a generator to a release, in place; post-processing.
 
@@ -288,7 +288,7 @@ def fit_generator(
         batch_size: Records generated for each step, shared out evenly between the classes.
         learning_rate: Of Adam; it falls to zero along a half cosine.
         rng: Where the latent numbers come from.
-        progress: Called with the number of steps done.
+        progress: Called with the number of steps done and what is being done.
 
     Returns:
         The estimates, one for each step.
@@ -314,7 +314,7 @@ def fit_generator(
     for step in minimise(optimizer, loss, steps):
         schedule.step()
         if progress is not None:
-            progress(step)
+            progress(step, "fitting the generator")
     return losses
 
 

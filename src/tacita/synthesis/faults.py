@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import optimize
 from torch import Tensor
 from torch.nn import functional
@@ -22,7 +21,9 @@ from tacita.synthesis.description import thinned
 from tacita.synthesis.neighbours import nearest
 from tacita.synthesis.students import Labelled
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from tacita._check import Floats
+
 Change = Callable[[Tensor], Tensor]
 
 SIDE = 14  # pixels: larger images are averaged down to this before they are compared
@@ -75,11 +76,14 @@ def fault_shares(
     judged = _judge_classes(samples, reference, [lambda x: x, *(fault.make for fault in faults)], rng)
     if not judged:
         return None
-    shares = _mixture(*_answers(judged))[1 : len(faults) + 1].tolist()
     total = sum(len(some.seen) for some in judged)
+    weights = [len(some.seen) / total for some in judged]  # classes are as common as among the samples
+    known = sum(weight * some.known.mean(1) for weight, some in zip(weights, judged, strict=True))
+    seen = sum(weight * some.seen.mean(0) for weight, some in zip(weights, judged, strict=True))
+    shares = _mixture(known, seen)[1 : len(faults) + 1].tolist()
     return FaultShares(
         shares=tuple(zip(faults, shares, strict=True)),
-        by_chance=float(np.quantile(_by_chance(judged, len(faults), rng), 1.0 - chance)),
+        by_chance=float(np.quantile(_by_chance(judged, weights, len(faults), rng), 1.0 - chance)),
         unlike=sum(some.unlike for some in judged) / total,
     )
 
@@ -93,7 +97,10 @@ def possible_faults(images: Tensor) -> list[Fault]:
         Fault("mirrored", "mirrored top to bottom", lambda x: x.flip(2)),
         Fault("inverted", "inverted, dark and light swapped", lambda x: 1.0 - x),
         Fault("cropped", "cropped and enlarged", _enlarged),
-        *(Fault("cropped", f"blank in their {side} third", _blanked(side, blank)) for side in _SIDES),
+        Fault("cropped", "blank in their left third", _blanked(3, False, blank)),
+        Fault("cropped", "blank in their right third", _blanked(3, True, blank)),
+        Fault("cropped", "blank in their upper third", _blanked(2, False, blank)),
+        Fault("cropped", "blank in their lower third", _blanked(2, True, blank)),
     ]
     if images.shape[2] == images.shape[3]:
         faults += [
@@ -121,17 +128,11 @@ def fit_judge(sets: list[Floats]) -> Callable[[Floats], Floats]:
     return lambda rows: np.asarray(judge.predict_proba(rows), dtype=np.float64).reshape(len(rows), len(sets))
 
 
-_SIDES = {"left": (3, False), "right": (3, True), "upper": (2, False), "lower": (2, True)}
-
-
-def _blanked(side: str, value: float) -> Change:
-    axis, far = _SIDES[side]
-
+def _blanked(axis: int, far: bool, value: float) -> Change:
     def make(x: Tensor) -> Tensor:
-        size = x.shape[axis]
-        place = torch.arange(size)
-        third = place >= size - round(size / 3) if far else place < round(size / 3)
-        return torch.where(third if axis == 3 else third[:, None], value, x)
+        made, third = x.clone(), round(x.shape[axis] / 3)
+        made.narrow(axis, x.shape[axis] - third if far else 0, third).fill_(value)
+        return made
 
     return make
 
@@ -158,23 +159,20 @@ class _Judged:
 def _judge_classes(
     samples: Labelled, reference: Labelled, makes: list[Change], rng: np.random.Generator
 ) -> list[_Judged]:
-    """Let a judge for each class, fitted on half of the trusted images, tell the faults apart in the others."""
+    """Let a judge for each class, fitted on half of the trusted images, tell the faults apart in the others.
+
+    Classes that are too small to be judged alone are judged together.
+    """
     order = torch.from_numpy(rng.permutation(len(reference[0])))
     trusted, labels = reference[0][order], reference[1][order]
+    large = torch.bincount(labels, minlength=int(samples[1].max()) + 1) >= 2 * FEWEST
     judged = []
-    for group in _groups(labels, samples[1]):
+    for group in (*large.nonzero(), (~large).nonzero()[:, 0]):
         inside = torch.isin(labels, group)
         new = thinned(samples[0][torch.isin(samples[1], group)], MOST)
         if int(inside.sum()) >= 2 * FEWEST and len(new):
             judged.append(_judge_class(trusted[inside][: 2 * MOST], trusted[~inside][: 2 * MOST], small(new), makes))
     return judged
-
-
-def _groups(labels: Tensor, new: Tensor) -> list[Tensor]:
-    """Return the classes, each alone if it has enough images, the rest together."""
-    counts = torch.bincount(labels, minlength=int(new.max()) + 1)
-    large = (counts >= 2 * FEWEST).nonzero()[:, 0]
-    return [*large[:, None], (counts < 2 * FEWEST).nonzero()[:, 0]]
 
 
 def _judge_class(trusted: Tensor, others: Tensor, new: Floats, makes: list[Change]) -> _Judged:
@@ -193,14 +191,6 @@ def _judge_class(trusted: Tensor, others: Tensor, new: Floats, makes: list[Chang
     return _Judged(np.stack([judge(rows) for rows in sets[1]]), judge(new), unlike)
 
 
-def _answers(judged: list[_Judged]) -> tuple[Floats, Floats]:
-    """Return the mean answers for each fault and for the samples, classes being as common as among the samples."""
-    weights = np.array([len(some.seen) for some in judged]) / sum(len(some.seen) for some in judged)
-    known = np.stack([some.known.mean(1) for some in judged])
-    seen = np.stack([some.seen.mean(0) for some in judged])
-    return np.tensordot(weights, known, 1), weights @ seen
-
-
 def _mixture(known: Floats, seen: Floats) -> Floats:
     """Return the weights, at least 0 and adding up to 1, with which the known answers come nearest to the seen ones."""
     heavy = 1e3  # so that they add up to 1
@@ -208,15 +198,14 @@ def _mixture(known: Floats, seen: Floats) -> Floats:
     return np.asarray(weights, dtype=np.float64)
 
 
-def _by_chance(judged: list[_Judged], faults: int, rng: np.random.Generator) -> list[float]:
+def _by_chance(judged: list[_Judged], weights: list[float], faults: int, rng: np.random.Generator) -> list[float]:
     """Return the largest share that any fault gets in releases drawn like the trusted one, again and again."""
-    total = sum(len(some.seen) for some in judged)
     answers = len(judged[0].seen[0])
     known, seen = np.zeros((REPEATS, answers, answers)), np.zeros((REPEATS, answers))
-    for some in judged:
-        count, new = some.known.shape[1], len(some.seen)
+    for some, weight in zip(judged, weights, strict=True):
+        count = some.known.shape[1]
         even = np.full(count, 1.0 / count)
-        drawn, again = (rng.multinomial(n, even, REPEATS) / n for n in (count, new))
-        known += new / total * np.tensordot(drawn, some.known, (1, 1))
-        seen += new / total * (again @ some.known[0])
+        drawn, again = (rng.multinomial(n, even, REPEATS) / n for n in (count, len(some.seen)))
+        known += weight * np.tensordot(drawn, some.known, (1, 1))
+        seen += weight * (again @ some.known[0])
     return [float(_mixture(*pair)[1 : faults + 1].max()) for pair in zip(known, seen, strict=True)]

@@ -7,50 +7,24 @@ one. Nothing but released sets is read, so that a private generator's page costs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacita.synthesis.alarm import Alarm as Alarm
-from tacita.synthesis.alarm import Expected as Expected
-from tacita.synthesis.alarm import alarms as alarms
-from tacita.synthesis.description import DIRECTIONS, ColumnPart, Look, columns_of, thinned
-from tacita.synthesis.description import Statistics as Statistics
-from tacita.synthesis.description import describe as describe
-from tacita.synthesis.pages import (
-    LIMIT,
-    MOST_BARS,
-    THIS,
-    Bars,
-    Drawing,
-    Lines,
-    Picture,
-    Section,
-    grid_png,
-    histogram,
-    page,
-    share_text,
-    two_lines,
-)
-from tacita.synthesis.students import Labelled
+from tacita import runs
+from tacita.data import Dataset
+from tacita.synthesis.alarm import FALSE_ALARMS, Alarm, alarms
+from tacita.synthesis.description import BINS, DIRECTIONS, ColumnPart, Look, Statistics, describe, thinned
+from tacita.synthesis.pages import LIMIT, THIS, Bars, Drawing, Picture, Section, grid_png, page, share_text, two_lines
+from tacita.synthesis.release import released_dataset
+from tacita.synthesis.students import labelled
 
 COLUMNS, ROWS = 8, 2  # of the samples shown of a class
+MOST_BARS = 12
 TRUSTED = "Trusted release"
 
-_HEADINGS = {
-    "rotated": "Turned images",
-    "mirrored": "Mirrored images",
-    "inverted": "Inverted images",
-    "cropped": "Cropped images",
-    "unlike": "Not comparable",
-    "missing": "Missing",
-    "shares": "Shares of classes",
-    "unrecognised": "Unlike its class",
-    "collapsed": "Too much alike",
-    "impossible": "Impossible values",
-    "column": "Shares in a column",
-}
 _LIMITS = (
     "A generator stands between the data and this page. It may invent a fault, and it may hide one: what is rare is "
     "lost first, and a class that a collapsed generator forgot looks like a class that the data lack. A page without "
@@ -58,146 +32,134 @@ _LIMITS = (
 )
 
 
-def inspection_page(
-    samples: Labelled,
-    classes: Sequence[str],
-    *,
-    title: str,
-    reference: Labelled | None = None,
-    features: Sequence[str] = (),
-    expected: Expected | None = None,
-    false_alarms: float = 0.05,
-    rng: int | np.random.Generator = 0,
-) -> str:
+def write_inspection(run: Path, file: Path, *, title: str, reference: Path | None = None) -> tuple[Alarm, ...]:
+    """Write a page about a released set, made from it alone, and return the alarms that it raises.
+
+    Args:
+        run: A run directory, or a folder with a released set.
+        file: The page to write.
+        title: The page's heading.
+        reference: An earlier release that is trusted, to compare with.
+
+    Returns:
+        The alarms; none if nothing stands out.
+    """
+    found, trusted = released_dataset(run), None if reference is None else released_dataset(reference)
+    raised = alarms(found, reference=trusted)
+    runs.write_text(file.parent, file.name, inspection_page(found, raised, title=title, reference=trusted))
+    return raised
+
+
+def inspection_page(release: Dataset, raised: Sequence[Alarm], *, title: str, reference: Dataset | None = None) -> str:
     """Return a page about a released set, to be written as UTF-8.
 
     Args:
-        samples: Inputs and labels of the release.
-        classes: The names of the classes.
+        release: The released set.
+        raised: What `alarms` noticed about it.
         title: The page's heading.
-        reference: Inputs and labels of an earlier release that is trusted.
-        features: For tables: the features' names.
-        expected: What is publicly known about the data.
-        false_alarms: The chance of an alarm although the release was drawn just as the reference was.
-        rng: Where the resampling of the alarms comes from.
+        reference: The earlier release that it was compared with, if any.
 
     Returns:
         A complete HTML document, a function of the released sets and the arguments alone.
     """
-    raised = alarms(
-        samples, classes, reference=reference, features=features, expected=expected, false_alarms=false_alarms, rng=rng
-    )
-    now = describe(samples, classes, features=features)
-    before = describe(reference, classes, features=features) if reference else None
-    sections = [_alarm_section(raised, now, before, false_alarms)]
+    now, before = describe(release), None if reference is None else describe(reference)
+    sections = [_alarm_section(raised, now, before)]
     if now.overall is None:
-        sections += [_class_section(now, before), _column_section(samples, reference, features, now, before)]
+        sections += [_class_section(now, before), _column_section(now, before)]
     else:
-        sections += [_sample_section(samples, reference, now), _mean_section(now, before), _class_section(now, before)]
+        sections += [_sample_section(release, reference), _mean_section(now, before), _class_section(now, before)]
         sections += [_figure_section(now.overall, before.overall if before else None)]
     sections.append(Section("What this page cannot show", _LIMITS))
-    lead = f"{now.size:,} synthetic records of {len(classes)} classes, to be looked at in place of the data."
+    lead = f"{now.size:,} synthetic records of {len(now.classes)} classes, to be looked at in place of the data."
     return page(title, lead, sections, owner=False)
 
 
-def _alarm_section(raised: Sequence[Alarm], now: Statistics, before: Statistics | None, false_alarms: float) -> Section:
-    rows = [(_heading(alarm), alarm.text, alarm.cannot_show) for alarm in raised]
+def _alarm_section(raised: Sequence[Alarm], now: Statistics, before: Statistics | None) -> Section:
     if raised:
+        rows = [(alarm.heading, alarm.text, alarm.cannot_show) for alarm in raised]
         many = "1 alarm" if len(raised) == 1 else f"{len(raised)} alarms"
         text = f"{many}: look below, and at how the data are prepared."
         return Section("Alarms", text, rows=rows, heads=("Alarm", "What was noticed", LIMIT), state="warning")
     if before is None:
-        others = (
-            "and a column that never changes"
-            if now.overall is None
-            else "copies, and a wrong background if one was declared"
-        )
+        tables, images = "and a column that never changes", "copies, and a wrong background if one was declared"
         text = (
-            f"Without an earlier release to compare with, only these raise an alarm: a missing class, impossible "
-            f"values, {others}. Everything else has to be seen below."
+            "Without an earlier release to compare with, only these raise an alarm: a missing class, impossible "
+            f"values, {tables if now.overall is None else images}. Everything else has to be seen below."
         )
         return Section("Alarms", f"No alarm, but no trusted release to compare with.\n\n{text}", state="open")
     note = (
-        f"Of releases drawn just like the trusted one, at most {share_text(false_alarms)} raise an alarm. A retrained "
+        f"Of releases drawn just like the trusted one, at most {share_text(FALSE_ALARMS)} raise an alarm. A retrained "
         "generator differs by more; changes of less than a tenth are therefore not reported."
     )
     return Section("Alarms", "No alarm: nothing stands out beside the trusted release.", note=note, state="holds")
 
 
-def _heading(alarm: Alarm) -> str:
-    return f"{_HEADINGS[alarm.kind]}: {alarm.about}" if alarm.about else _HEADINGS[alarm.kind]
-
-
-def _sample_section(samples: Labelled, reference: Labelled | None, now: Statistics) -> Section:
-    figures = []
-    for c, part in enumerate(now.classes):
-        for suffix, some in (("", samples), (f", {TRUSTED.lower()}", reference)):
-            if some is not None:
-                figures.append(_samples(part.name + suffix, thinned(some[0][some[1] == c], COLUMNS * ROWS)))
+def _sample_section(release: Dataset, reference: Dataset | None) -> Section:
+    sets = [("", release)] + ([] if reference is None else [(f", {TRUSTED.lower()}", reference)])
+    pictures = []
+    for place, name in enumerate(release.classes or ()):
+        for suffix, data in sets:
+            inputs, labels = labelled(data)
+            pictures.append(_samples(name + suffix, thinned(inputs[labels == place], COLUMNS * ROWS)))
     text = "Do they look like what you expect: the right way up, whole, the right colours, all different?"
     note = "Spread evenly over the release, not picked by hand. Grey means that there are no samples."
-    return Section("Samples of each class", text, figures, note=note)
+    return Section("Samples of each class", text, pictures, note=note)
 
 
 def _samples(name: str, images: Tensor) -> Picture:
+    alt, heading = f"{len(images)} samples of class {name}", name
     if not len(images):
-        nothing = torch.full((COLUMNS * ROWS, *images.shape[1:]), 0.5)
-        return Picture(png=grid_png(nothing, columns=COLUMNS), name=f"{name}: none", alt=f"No samples of class {name}")
-    alt = f"{len(images)} samples of class {name}"
-    return Picture(png=grid_png(images, columns=COLUMNS), name=name, alt=alt)
+        images, heading = torch.full((COLUMNS * ROWS, *images.shape[1:]), 0.5), f"{name}: none"
+    return Picture(png=grid_png(images, columns=COLUMNS), name=heading, alt=alt)
 
 
 def _mean_section(now: Statistics, before: Statistics | None) -> Section:
-    figures = []
+    pictures = []
     for place, part in enumerate(now.classes):
-        looks = [part.look, before.classes[place].look if before else None]
-        means = [look.mean for look in looks if look is not None]
-        if part.look is not None and means:
+        other = before.classes[place].look if before else None
+        if part.look is not None:
+            means = [look.mean for look in (part.look, other) if look is not None]
             png = grid_png(torch.stack(means), columns=len(means), cell=56)
             caption = f"brightness {part.look.brightness:.2f}\ndiversity {part.look.diversity:.2f}"
-            figures.append(Picture(png=png, name=part.name, alt=f"Mean image of class {part.name}", caption=caption))
+            pictures.append(Picture(png=png, name=part.name, alt=f"Mean image of class {part.name}", caption=caption))
     text = "The average of a class shows what its samples share: where they stand, which way up, how bright."
     if before:
         text += " Left, this release; right, the trusted one."
-    return Section("Mean image of each class", text, figures)
+    return Section("Mean image of each class", text, pictures)
 
 
 def _class_section(now: Statistics, before: Statistics | None) -> Section:
-    shares = Bars(
+    bars = Bars(
         name="Share of each class",
         values=tuple(part.name for part in now.classes),
         shares=tuple(part.share for part in now.classes),
         others=tuple(part.share for part in before.classes) if before else (),
         compared=TRUSTED if before else "",
     )
-    figures: list[Drawing] = [shares]
-    if now.overall is not None:
-        figures.append(_direction_lines(now.overall, before.overall if before else None))
-    text = "How common each class is"
-    return Section("Shares", text + (", and which way edges run." if now.overall else "."), figures)
-
-
-def _direction_lines(now: Look, before: Look | None) -> Lines:
-    degrees = [180.0 * i / DIRECTIONS for i in range(DIRECTIONS + 1)]
-    return two_lines(
+    if now.overall is None:
+        return Section("Shares", "How common each class is.", [bars])
+    edges = two_lines(
         (THIS, TRUSTED),
-        _around(degrees, now),
-        () if before is None else _around(degrees, before),
+        _around(now.overall),
+        _around(before.overall) if before and before.overall else (),
         heading="Which way edges run",
         caption="Turned images have the same edges in other places of this curve.",
         description="Share of the edges in each direction, from upright (0 and 180 degrees) over level (90 degrees).",
         x_title="degrees; 0 is upright, 90 is level",
         y_title="share of the edges",
     )
+    return Section("Shares", "How common each class is, and which way edges run.", [bars, edges])
 
 
-def _around(degrees: list[float], look: Look) -> tuple[tuple[float, float], ...]:
-    return tuple(zip(degrees, (*look.directions, look.directions[0]), strict=True))
+def _around(look: Look) -> list[tuple[float, float]]:
+    degrees = [180.0 * place / DIRECTIONS for place in range(DIRECTIONS + 1)]
+    return list(zip(degrees, (*look.directions, look.directions[0]), strict=True))
 
 
 def _figure_section(now: Look, before: Look | None) -> Section:
-    def shown(write: str, *names: str) -> str:
-        texts = [write.format(*(100.0 * v for n in names for v in _numbers(look, n))) for look in (now, before) if look]
+    def shown(write: str, name: str) -> str:
+        values = [np.atleast_1d(getattr(look, name)).tolist() for look in (now, before) if look]
+        texts = [write.format(*(100.0 * value for value in some)) for some in values]
         return texts[0] if len(texts) == 1 else f"{texts[0]} (trusted: {texts[1]})"
 
     rows = (
@@ -218,29 +180,42 @@ def _figure_section(now: Look, before: Look | None) -> Section:
     return Section("Figures of the images", "All classes together, in percent of the largest possible.", rows=rows)
 
 
-def _numbers(look: Look, name: str) -> tuple[float, ...]:
-    value = getattr(look, name)
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _column_section(
-    samples: Labelled, reference: Labelled | None, features: Sequence[str], now: Statistics, before: Statistics | None
-) -> Section:
-    figures: list[Drawing] = []
-    for place, (name, values, where) in enumerate(columns_of(features, samples[0])):
-        if values:
-            figures.append(_category(now.columns[place], before.columns[place] if before else None))
-        else:
-            trusted = None if reference is None else reference[0][:, where]
-            figures.append(histogram(name, samples[0][:, where], low=-1.0, high=1.0, others=trusted, compared=TRUSTED))
-    rows = [row for part in now.columns for row in _column_rows(part)]
+def _column_section(now: Statistics, before: Statistics | None) -> Section:
+    drawings: list[Drawing] = []
+    rows = []
+    for part, earlier in zip(now.columns, before.columns if before else [None] * len(now.columns), strict=True):
+        drawings.append(_category(part, earlier) if part.values else _spread(part, earlier))
+        if part.unused:
+            some = ", ".join(part.unused[:8]) + (f" and {len(part.unused) - 8} more" if len(part.unused) > 8 else "")
+            limit = "Whether the data lack them: what is rare is lost first."
+            rows.append((f"{part.name}: no record has", some, limit))
+        if part.impossible:
+            rows.append((f"{part.name}: impossible values", share_text(part.impossible), "Which fault made them."))
     text = (
         "How common each value is. Numbers are shown as they are encoded, from their lowest (-1) to their highest (1)."
     )
-    return Section("Columns", text, figures, rows=rows)
+    return Section("Columns", text, drawings, rows=rows)
 
 
-def _category(part: ColumnPart, before: ColumnPart | None) -> Bars:
+def _spread(part: ColumnPart, before: ColumnPart | None) -> Drawing:
+    """Return the outline of a number's histogram."""
+    edges = np.repeat(np.linspace(-1.0, 1.0, BINS + 1), 2).tolist()
+    first, second = (
+        list(zip(edges, [0.0, *np.repeat(some.shares, 2).tolist(), 0.0], strict=True)) if some else ()
+        for some in (part, before)
+    )
+    return two_lines(
+        (THIS, TRUSTED),
+        first,
+        second,
+        heading=part.name,
+        description=f"How the values of {part.name} are spread, in {BINS} steps from -1 to 1.",
+        x_title="value",
+        y_title="share of the records",
+    )
+
+
+def _category(part: ColumnPart, before: ColumnPart | None) -> Drawing:
     """Return a category's commonest values as bars, the rest as one."""
     names = [*part.values, "(missing)"]
     shares = np.array([(*p.shares, p.absent) for p in (part, before) if p])
@@ -254,13 +229,3 @@ def _category(part: ColumnPart, before: ColumnPart | None) -> Bars:
         others=tuple(column[1] for column in columns) if before else (),
         compared=TRUSTED if before else "",
     )
-
-
-def _column_rows(part: ColumnPart) -> list[tuple[str, str, str]]:
-    rows = []
-    if part.unused:
-        some = ", ".join(part.unused[:8]) + (f" and {len(part.unused) - 8} more" if len(part.unused) > 8 else "")
-        rows.append((f"{part.name}: no record has", some, "Whether the data lack them: what is rare is lost first."))
-    if part.impossible:
-        rows.append((f"{part.name}: impossible values", share_text(part.impossible), "Which fault made them."))
-    return rows

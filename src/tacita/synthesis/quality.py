@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,20 @@ import torch
 from tacita import runs
 from tacita.audit import Membership
 from tacita.guarantee import round_up_text
-from tacita.label import Finding, Label
+from tacita.label import Label
 from tacita.report.numbers import delta_text, epsilon_text
 from tacita.synthesis.features import measuring_features
+from tacita.synthesis.gan import sample
+from tacita.synthesis.generators.kind import Maker, fresh_generator
 from tacita.synthesis.influence import AverageCase, average_case
+from tacita.synthesis.labels import label_of_run, typical_of_run
 from tacita.synthesis.leakage import HoldoutTest, generator_membership, holdout_test
 from tacita.synthesis.neighbours import feature_vectors, nearest
 from tacita.synthesis.outliers import OutlierControl, release_size
 from tacita.synthesis.pages import Picture, Section, grid_png, page, two_lines
 from tacita.synthesis.recipes import Task
 from tacita.synthesis.students import Labelled, drawn
-from tacita.synthesis.utility import NOTES, Annotator, Utility, measure_utility
+from tacita.synthesis.utility import NOTES, Utility, measure_utility
 
 _MOST = 10_000  # records of a set that students and distances look at
 _ATTACKED = 2_000  # members, and as many others
@@ -50,8 +53,8 @@ class Quality:
         """The main figures, for the owner's label."""
         found, (best, control) = self.utility, self.utility.best_control
         return {
-            "accuracy of a student": f"{found.accuracy:.2%} on real test records; trained on the real data, "
-            f"{np.mean(found.baseline):.2%}; on the best control ({best}), {control:.2%}",
+            "accuracy of a student": f"{found.student:.2%} on real test records; trained on the real data, "
+            f"{found.baseline:.2%}; on the best control ({best}), {control:.2%}",
             "Fréchet distance": f"{found.frechet:.3g} in public features; real data {found.frechet_real:.3g}",
             "average-case measure": f"mu {self.average.chebyshev:.3g} (Chebyshev), {self.average.student:.3g} (mean), "
             f"gamma {self.average.gamma:g}: a measure, not a guarantee",
@@ -59,38 +62,20 @@ class Quality:
             f"{round_up_text(self.holdout.p_value)}",
         }
 
-    @property
-    def finding(self) -> Finding:
-        """What the membership attack found, for the owner's label."""
-        return self.membership.finding()
 
-
-def measure(
-    task: Task,
-    synthetic: Labelled,
-    *,
-    epsilon: float,
-    annotator: Annotator | None = None,
-    untrained: Callable[[int], Labelled] | None = None,
-    seeds: int = 1,
-    progress: Callable[[str], None] | None = None,
-) -> Quality:
+def measure(maker: Maker, synthetic: Labelled, *, epsilon: float, report: Callable[[str], None]) -> Quality:
     """Measure utility and leakage of a released set, on at most 10,000 records of each kind.
 
     Args:
-        task: The recipe with its data.
+        maker: What made the set, with the data.
         synthetic: The released set.
         epsilon: The worst case that the label claims; infinite for none.
-        annotator: What labelled the set, if it was not the generator.
-        untrained: Draws so many labelled records from the generator as it was before training, for a control.
-        seeds: How many students are trained on each set.
-        progress: Called with what is measured next, in words.
+        report: Called with what is measured next, in words.
 
     Returns:
         What was found. For the data's owner.
     """
-    report = progress or (lambda _: None)
-    rng = np.random.default_rng(task.recipe.seed)
+    task, rng = maker.task, np.random.default_rng(maker.task.recipe.seed)
     features = measuring_features(task.shape)
     made, real, held = (_some(data, _MOST, rng) for data in (synthetic, task.train, task.held))
     utility = measure_utility(
@@ -99,11 +84,10 @@ def measure(
         held,
         len(task.classes),
         features=features,
-        annotator=annotator,
-        generator_control=untrained,
-        seeds=seeds,
+        annotator=maker.annotate,
+        generator_control=lambda count: sample(maker.untrained, count, rng=fresh_generator(task.recipe.seed)),
         rng=rng,
-        progress=report,
+        report=report,
     )
     report("The average-case measure")
     average = average_case(_some(real, _MEASURED, rng)[0], _some(made, _MEASURED, rng)[0], features=features, rng=rng)
@@ -112,9 +96,8 @@ def measure(
     report("A membership attack")
     count = min(_ATTACKED, len(task.train[1]), len(task.held[1]))
     members, others = (_some(data, count, rng)[0] for data in (task.train, task.held))
-    claim = None if math.isinf(epsilon) else epsilon
     membership = generator_membership(
-        made[0], members, others, features=features, epsilon=claim, delta=task.recipe.delta, rng=rng
+        made[0], members, others, features=features, epsilon=epsilon, delta=task.recipe.delta, rng=rng
     )
     return Quality(utility, average, holdout, membership)
 
@@ -133,25 +116,26 @@ def outlier_control(typical: Callable[[float], float]) -> OutlierControl:
     )
 
 
-def write_quality(
-    folder: Path, task: Task, synthetic: Labelled, found: Quality, label: Label, outliers: OutlierControl | None
-) -> None:
-    """Write quality.json and quality.html.
+def write_quality(folder: Path, maker: Maker, synthetic: Labelled, report: Callable[[str], None]) -> None:
+    """Measure a released set; write quality.json and quality.html, and the main figures to run.json.
 
     Args:
         folder: The run directory.
-        task: The recipe with its data.
+        maker: What made the set, with the data.
         synthetic: The released set.
-        found: What was measured.
-        label: The owner's label.
-        outliers: How many records may be released; None if there is no typical case.
+        report: Called with what is measured next, in words.
     """
+    label, run = label_of_run(folder), runs.Run(folder)
+    found = measure(maker, synthetic, epsilon=label.worst.epsilon, report=report)
+    run.write(facts=run.facts.with_metrics(found.metrics).to_dict())
+    typical = typical_of_run(folder)
+    outliers = None if typical is None else outlier_control(typical)
     document: dict[str, Any] = {
         "schema": runs.SCHEMA,
-        "utility": found.utility.to_dict(),
+        "utility": asdict(found.utility),
         "average_case": {k: v for k, v in vars(found.average).items() if k != "values"},
-        "holdout": vars(found.holdout) | {"null_interval": list(found.holdout.null_interval)},
-        "findings": [found.finding.to_dict()],
+        "holdout": asdict(found.holdout),
+        "findings": [found.membership.finding().to_dict()],
         "outliers": None if outliers is None else outliers.to_dict(),
     }
     runs.write_json(folder, "quality.json", document)
@@ -159,7 +143,7 @@ def write_quality(
         f"{label.purpose} {len(synthetic[1]):,} records were released. Here is what they are worth, and what was found "
         "to leak; every figure says what it does not show."
     )
-    sections = list(_sections(task, synthetic, found, label, outliers))
+    sections = list(_sections(maker.task, synthetic, found, label, outliers))
     runs.write_text(folder, "quality.html", page(label.title, lead, sections, owner=True))
 
 
@@ -168,7 +152,10 @@ def _sections(
 ) -> Iterator[Section]:
     if len(task.shape) == 3:
         yield _pictures(synthetic, task)
-    yield _promise(label)
+    worst = label.worst.epsilon
+    unbounded = "Nothing is promised: the generator was fitted to the data without noise."
+    text, note = unbounded if math.isinf(worst) else label.worst.claim, "The privacy label says what it rests on."
+    yield Section("What is promised", text, note=note, state="warning" if worst > 1e3 else "holds")
     yield _students(found.utility)
     if found.utility.learning.sizes:
         yield _learning(found.utility)
@@ -195,47 +182,31 @@ def _how_many(outliers: OutlierControl, label: Label) -> str:
 def _pictures(synthetic: Labelled, task: Task) -> Section:
     grid = grid_png(synthetic[0], columns=10, labels=synthetic[1])
     shown = Picture(png=grid, alt=f"Ten synthetic records of each class: {', '.join(task.classes)}.")
-    return Section("A look", "Ten released records of each class, one class in a row; not picked.", figure=shown)
-
-
-def _promise(label: Label) -> Section:
-    worst = label.worst
-    text = (
-        "Nothing is promised: the generator was fitted to the data without noise."
-        if math.isinf(worst.epsilon)
-        else worst.claim
-    )
-    note = "The privacy label says what it rests on."
-    return Section("What is promised", text, note=note, state="warning" if worst.epsilon > 1e3 else "holds")
+    return Section("A look", "Ten released records of each class, one class in a row; not picked.", [shown])
 
 
 def _students(utility: Utility) -> Section:
     rows = [
-        ("Trained on the released records", _accuracies(utility.student), NOTES["student"]),
-        ("Trained on the real records", _accuracies(utility.baseline), NOTES["baseline"]),
-        *((f"Control: {name}", _accuracies(found), "") for name, found in utility.controls.items()),
+        ("Trained on the released records", f"{utility.student:.1%}", NOTES["student"]),
+        ("Trained on the real records", f"{utility.baseline:.1%}", NOTES["baseline"]),
+        *((f"Control: {name}", f"{found:.1%}", "") for name, found in utility.controls.items()),
         ("Always the most frequent class", f"{utility.chance:.1%}", NOTES["chance"]),
         ("Logistic regression, released / real", " / ".join(f"{a:.1%}" for a in utility.logistic), NOTES["logistic"]),
     ]
     best, control = utility.best_control
     text = (
-        f"A classifier trained on released records only is right on {utility.accuracy:.1%} of {utility.test_records:,} "
-        f"real test records; trained on real records, on {np.mean(utility.baseline):.1%}. The best control, {best}, "
-        f"reaches {control:.1%}."
+        f"A classifier trained on released records only is right on {utility.student:.1%} of {utility.test_records:,} "
+        f"real test records; trained on real records, on {utility.baseline:.1%}. The best control, {best}, reaches "
+        f"{control:.1%}."
     )
     if utility.annotated:
         text += " The labels are an annotator's, and the controls show how much of this it teaches by itself."
     return Section("What can be learned from them", text, rows=rows, note=NOTES["controls"])
 
 
-def _accuracies(found: tuple[float, ...]) -> str:
-    mean = f"{np.mean(found):.1%}"
-    return mean if len(found) == 1 else f"{mean} ({', '.join(f'{a:.1%}' for a in found)})"
-
-
 def _learning(utility: Utility) -> Section:
     curve = utility.learning
-    figure = two_lines(
+    chart = two_lines(
         ("Released records", "Real records"),
         _points(np.log10(curve.sizes), curve.synthetic),
         _points(np.log10(curve.sizes), curve.real),
@@ -245,24 +216,20 @@ def _learning(utility: Utility) -> Section:
         y_title="accuracy",
     )
     rows = [
-        (f"{size:,} records", f"{_percent(a)} released, {'too few' if b is None else _percent(b)} real", "")
+        (f"{size:,} records", f"{a:.1%} released, {'too few' if b is None else f'{b:.1%}'} real", "")
         for size, a, b in zip(curve.sizes, curve.synthetic, curve.real, strict=True)
     ]
-    return Section("How many are needed", "Students of ever more records.", figure, rows, note=NOTES["learning"])
+    return Section("How many are needed", "Students of ever more records.", [chart], rows, note=NOTES["learning"])
 
 
 def _points(x: Any, y: Any) -> tuple[tuple[float, float], ...]:
     return tuple((float(a), float(b)) for a, b in zip(x, y, strict=True) if b is not None)
 
 
-def _percent(value: float | None) -> str:
-    return "none" if value is None else f"{value:.1%}"
-
-
 def _validation(utility: Utility) -> Section:
     curves = utility.validation
     shown = max(range(len(curves.learning_rates)), key=lambda i: curves.accuracies[i])
-    figure = two_lines(
+    chart = two_lines(
         ("Released", "Real"),
         _points(curves.steps, curves.synthetic[shown]),
         _points(curves.steps, curves.real[shown]),
@@ -282,7 +249,7 @@ def _validation(utility: Utility) -> Section:
     if curves.regret is not None:
         rows.append(("Accuracy lost by choosing on released records", f"{curves.regret:.1%}", "The same few students."))
     text = "Would a validation set of released records choose the model that a real one would?"
-    return Section("Choosing models with them", text, figure=figure, rows=rows)
+    return Section("Choosing models with them", text, [chart], rows)
 
 
 def _distances(utility: Utility) -> Section:
@@ -329,4 +296,4 @@ def _nearest(task: Task, synthetic: Labelled) -> Section:
     grid = grid_png(torch.cat([made, task.train[0][torch.from_numpy(places)]]), columns=_PAIRS)
     shown = Picture(png=grid, alt="Above, released records; below, the training record nearest to each.")
     text = "Above, the first released records; below each, the training record nearest to it in public features."
-    return Section("The nearest real records", text, figure=shown, note="This picture shows real records.")
+    return Section("The nearest real records", text, [shown], note="This picture shows real records.")

@@ -23,7 +23,7 @@ from tacita.data import Dataset, decode, write_csv
 from tacita.synthesis.gan import sample
 from tacita.synthesis.generators.kind import Maker, fresh_generator
 from tacita.synthesis.pages import grid_png
-from tacita.synthesis.students import Labelled
+from tacita.synthesis.students import Labelled, labelled
 from tacita.training.recipes import dataset_of
 
 _SHOWN = 12  # pictures of each class
@@ -36,7 +36,7 @@ def release(maker: Maker, folder: Path) -> Labelled:
     drawn = sample(maker.generator, task.samples, rng=rng, shares=maker.shares, annotate=maker.annotate)
     write_release(folder, drawn, task.dataset)
     runs.Run(folder).write(released=task.samples)
-    return released(folder, task.dataset)
+    return labelled(released_dataset(folder))
 
 
 def write_release(folder: Path, samples: Labelled, dataset: Dataset) -> None:
@@ -53,14 +53,6 @@ def write_release(folder: Path, samples: Labelled, dataset: Dataset) -> None:
         _write_table(where, dataset, *samples)
     else:
         _write_images(where, dataset, *samples)
-
-
-def released(folder: Path, dataset: Dataset | None = None) -> Labelled:
-    """Read a released set back."""
-    found = released_dataset(folder)
-    if dataset is not None and found.inputs.shape[1:] != dataset.inputs.shape[1:]:
-        raise runs.RunError("The released records are not of the shape of the data.")
-    return torch.from_numpy(found.inputs), torch.from_numpy(found.targets)
 
 
 def released_dataset(folder: Path) -> Dataset:

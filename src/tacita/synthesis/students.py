@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from tacita import _check
 from tacita.audit.models import minimise, outputs
+from tacita.data import Dataset
 
 Labelled = tuple[Tensor, Tensor]  # inputs and labels
 Kind = Literal["network", "logistic"]
@@ -45,11 +46,6 @@ class LearningCurve:
     sizes: tuple[int, ...]
     synthetic: Values
     real: Values
-
-    @property
-    def relative(self) -> tuple[Values, Values]:
-        """Both curves as shares of their largest accuracy, as the thesis draws them."""
-        return _shares(self.synthetic), _shares(self.real)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,6 +299,11 @@ def checked(name: str, data: Labelled, classes: int, *, least: int = 1, like: Te
     return inputs.detach().float(), labels
 
 
+def labelled(data: Dataset) -> Labelled:
+    """Return a dataset's inputs and labels as tensors."""
+    return torch.from_numpy(data.inputs), torch.from_numpy(data.targets)
+
+
 def drawn(data: Labelled, count: int, rng: np.random.Generator) -> Labelled:
     """Return so many records in random order.
 
@@ -316,9 +317,6 @@ def drawn(data: Labelled, count: int, rng: np.random.Generator) -> Labelled:
     """
     rows = torch.from_numpy(rng.permutation(len(data[1]))[:count])
     return data[0][rows], data[1][rows]
-
-
-# Parts of these.
 
 
 def _untrained(shape: tuple[int, ...], classes: int, kind: str, rng: np.random.Generator) -> nn.Module:
@@ -357,11 +355,6 @@ def _training(
 def _loss(model: nn.Module, data: Labelled) -> float:
     loss = functional.cross_entropy(outputs(model, data[0]), data[1]).nan_to_num(_LARGEST_LOSS, _LARGEST_LOSS)
     return min(float(loss), _LARGEST_LOSS)
-
-
-def _shares(values: Values) -> Values:
-    largest = max((value for value in values if value is not None), default=0.0)
-    return tuple(None if value is None or largest == 0.0 else value / largest for value in values)
 
 
 def _correlation(kind: Callable[..., Any], first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,9 +35,6 @@ from tacita.synthesis.students import (
     validation_curves,
 )
 
-if TYPE_CHECKING:
-    from tacita._check import Floats
-
 Annotator = Callable[[Tensor], Tensor]  # from inputs to labels
 
 SIZES = (100, 300, 1_000, 3_000, 10_000, 30_000)  # of a learning curve
@@ -48,7 +44,7 @@ _HELD_OUT = 0.2  # of the synthetic set, for validation
 
 NOTES: dict[str, str] = {
     "student": "It does not show where the accuracy comes from: compare the controls, above all with an annotator. "
-    "It is for one task and one kind of student; seeds are the student's, not the generator's.",
+    "It is for one task, one kind of student and one student of it.",
     "baseline": "It is no upper limit: there may be more synthetic records than real ones, and the student is small.",
     "controls": "With labels by chance, students of these guess. With an annotator, they show what the annotator alone "
     "teaches; a control made with more care would teach more.",
@@ -69,11 +65,10 @@ NOTES: dict[str, str] = {
 class Utility:
     """The utility of a synthetic set. It was computed from real records: it is for their owner.
 
-    What each figure does not show is in `NOTES`, by the attribute's name. Accuracies are on real test records, one for
-    each seed.
+    What each figure does not show is in `NOTES`, by the attribute's name. Accuracies are on real test records.
 
     Attributes:
-        student: Accuracies after training on the synthetic set.
+        student: Accuracy after training on the synthetic set.
         baseline: The same on the real training set.
         controls: The same on records that come from no real one, by the control's name.
         chance: Share of the test set's most frequent class.
@@ -88,9 +83,9 @@ class Utility:
         test_records: How many test records the accuracies are shares of.
     """
 
-    student: tuple[float, ...]
-    baseline: tuple[float, ...]
-    controls: Mapping[str, tuple[float, ...]]
+    student: float
+    baseline: float
+    controls: Mapping[str, float]
     chance: float
     logistic: tuple[float, float]
     frechet: float
@@ -103,35 +98,14 @@ class Utility:
     test_records: int
 
     @property
-    def accuracy(self) -> float:
-        """The students' mean accuracy."""
-        return float(np.mean(self.student))
-
-    @property
     def best_control(self) -> tuple[str, float]:
-        """The control that taught most, and its students' mean accuracy."""
-        means = {name: float(np.mean(found)) for name, found in self.controls.items()}
-        best = max(means, key=means.__getitem__)
-        return best, means[best]
+        """The control that taught most, and its student's accuracy."""
+        return max(self.controls.items(), key=lambda control: control[1])
 
     @property
     def margin(self) -> float:
-        """How much more accurate the synthetic set's students are than the best control's, and than chance."""
-        return self.accuracy - max(self.best_control[1], self.chance)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON; `from_dict` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Utility:
-        """Rebuild what `to_dict` wrote."""
-        read = {
-            "controls": {str(name): tuple(found) for name, found in data["controls"].items()},
-            "learning": LearningCurve(**_as_tuples(data["learning"])),
-            "validation": ValidationCurves(**_as_tuples(data["validation"])),
-        }
-        return cls(**{**_as_tuples(data), **read})
+        """How much more accurate the synthetic set's student is than the best control's, and than chance."""
+        return self.student - max(self.best_control[1], self.chance)
 
 
 def measure_utility(
@@ -143,13 +117,11 @@ def measure_utility(
     features: Features | None = None,
     annotator: Annotator | None = None,
     generator_control: Callable[[int], Labelled] | None = None,
-    class_means: Tensor | None = None,
-    seeds: int = 1,
     sizes: Sequence[int] = SIZES,
     learning_rates: Sequence[float] = LEARNING_RATES,
     steps: int | None = None,
     rng: int | np.random.Generator | None = None,
-    progress: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Utility:
     """Measure the utility of a synthetic set, beside its controls.
 
@@ -161,13 +133,11 @@ def measure_utility(
         features: A public feature map for the Fréchet distance. None takes the numbers of each record as they are.
         annotator: What labelled the synthetic set, if it was not the generator; it labels the controls too.
         generator_control: As `generator` in `controls`.
-        class_means: As in `controls`.
-        seeds: How many students are trained on each set.
         sizes: Of the learning curve, which ends with the whole synthetic set. Empty for no curve.
         learning_rates: Of the students whose validation losses are compared. Empty for none.
         steps: How long each student is trained; None for long enough.
         rng: A seed or a generator.
-        progress: Called with what is measured next.
+        report: Called with what is measured next.
 
     Returns:
         The figures, for the data's owner.
@@ -175,23 +145,24 @@ def measure_utility(
     Raises:
         ValueError: If records are too few or of different shapes, labels are not classes, or real ones of one class.
     """
-    sets, draws = _matching(synthetic, real_train, real_test, classes), np.random.default_rng(rng)
-    report, size, (_, answers) = progress or (lambda _: None), len(sets[0][1]), sets[2]
-
-    options = {"annotator": annotator, "generator": generator_control, "class_means": class_means}
-    named_controls = partial(controls, sets[0][0].shape[1:], classes, size, **options)  # type: ignore[arg-type]
-    streams = draws.spawn(_check.count("seeds", seeds, high=1000))
-    found = _accuracies(sets, classes, named_controls, streams, steps, report)
+    made, seen, unseen = sets = _matching(synthetic, real_train, real_test, classes)
+    draws, say = np.random.default_rng(rng), report or (lambda _: None)
+    own, shape, answers = draws.spawn(1)[0], made[0].shape[1:], unseen[1]
+    drawn_controls = controls(shape, classes, len(made[1]), rng=own, annotator=annotator, generator=generator_control)
+    found = {}
+    for name, data in chain([("synthetic data", made), ("real data", seen)], drawn_controls):
+        say(f"A student of {name}")
+        found[name] = student(data, unseen, classes, rng=own, steps=steps)
     return Utility(
         student=found.pop("synthetic data"),
         baseline=found.pop("real data"),
         controls=found,
         chance=float(torch.bincount(answers).max()) / len(answers),
         annotated=annotator is not None,
-        synthetic_records=size,
+        synthetic_records=len(made[1]),
         test_records=len(answers),
-        **_curves(sets, classes, sizes, learning_rates, steps, draws, report),
-        **_distances(sets, classes, features, steps, draws, report),
+        **_curves(sets, classes, sizes, learning_rates, steps, draws, say),
+        **_distances(sets, classes, features, steps, draws, say),
     )
 
 
@@ -203,13 +174,12 @@ def controls(
     rng: np.random.Generator,
     annotator: Annotator | None = None,
     generator: Callable[[int], Labelled] | None = None,
-    class_means: Tensor | None = None,
 ) -> Iterator[tuple[str, Labelled]]:
     """Draw labelled records that come from no real one, set after set, by name.
 
     Uniform noise; Gaussian noise; for images smooth noise, which is patches of any contrast on a dark ground; records
-    of the untrained generator; noise about released class means. Their labels are the annotator's. Without one they are
-    drawn evenly and at random, and only the last two may have anything to do with their records.
+    of the untrained generator. Their labels are the annotator's. Without one they are drawn evenly and at random, and
+    only the last may have anything to do with their records.
 
     What an annotator alone teaches was measured with 10,000 records: smooth noise gave students of 88% on MNIST and 63%
     on Fashion-MNIST, from annotators of 98% and 87%; uniform noise one of 85% on Adult, all that the annotator had.
@@ -221,7 +191,6 @@ def controls(
         rng: Where they come from.
         annotator: What labelled the synthetic set.
         generator: Draws so many labelled records from the generator as it was before training.
-        class_means: A mean record for each class, public or released with privacy; never the data's own.
 
     Returns:
         Names and labelled records, drawn when asked for.
@@ -229,26 +198,22 @@ def controls(
     size = _check.count("count", count)
     draws = torch.Generator().manual_seed(int(rng.integers(2**62)))
     labels = torch.randint(_check.count("classes", classes, low=2), (size,), generator=draws)
-    if class_means is not None and class_means.shape != (classes, *shape):
-        raise ValueError(f"class_means must have shape {(classes, *shape)}, got {tuple(class_means.shape)}.")
     low = 0.0 if len(shape) == 3 else -1.0
-    middle, spread = (low + 1.0) / 2.0, (1.0 - low) / 4.0
-
-    def noise() -> Tensor:
-        return torch.randn(size, *shape, generator=draws)
 
     def named() -> Iterator[tuple[str, Labelled]]:
         yield "uniform noise", (low + (1.0 - low) * torch.rand(size, *shape, generator=draws), labels)
-        yield "Gaussian noise", ((middle + spread * noise()).clamp(low, 1.0), labels)
+        noise = torch.randn(size, *shape, generator=draws)
+        yield "Gaussian noise", (((low + 1.0) / 2.0 + (1.0 - low) / 4.0 * noise).clamp(low, 1.0), labels)
         if len(shape) == 3:
             yield "smooth noise", (_smooth(size, shape, draws), labels)
         if generator is not None:
             yield "an untrained generator", generator(size)
-        if class_means is not None:
-            yield "noise about class means", ((class_means[labels] + spread * noise()).clamp(low, 1.0), labels)
 
     for name, (inputs, known) in named():
-        yield name, checked(name, (inputs, known if annotator is None else _annotated(inputs, annotator)), classes)
+        if annotator is not None:
+            with torch.no_grad():
+                known = torch.cat([annotator(part) for part in torch.split(inputs, _ANNOTATED)])
+        yield name, checked(name, (inputs, known), classes)
 
 
 def frechet(first: Tensor, second: Tensor, *, features: Features | None = None) -> float:
@@ -279,30 +244,11 @@ def frechet(first: Tensor, second: Tensor, *, features: Features | None = None) 
     """
     left = feature_vectors("first", first, features)
     right = feature_vectors("second", second, features, like=left)
-    factors = _factor(left), _factor(right)
+    centred = [(some - some.mean(axis=0)) / math.sqrt(len(some) - 1) for some in (left, right)]
+    factors = [np.asarray(np.linalg.qr(some, mode="r")) for some in centred]
     shared = svdvals(factors[0] @ factors[1].T).sum()
     moved = np.square(left.mean(axis=0) - right.mean(axis=0)).sum()
     return max(0.0, float(moved + sum(np.square(factor).sum() for factor in factors) - 2.0 * shared))
-
-
-# Parts of these.
-
-
-def _accuracies(
-    sets: Sequence[Labelled],
-    classes: int,
-    named_controls: Callable[..., Iterator[tuple[str, Labelled]]],
-    streams: Sequence[np.random.Generator],
-    steps: int | None,
-    report: Callable[[str], None],
-) -> dict[str, tuple[float, ...]]:
-    """Return the accuracies of students of every set, one for each stream of randomness."""
-    found: dict[str, tuple[float, ...]] = {}
-    for own in streams:
-        for name, data in chain([("synthetic data", sets[0]), ("real data", sets[1])], named_controls(rng=own)):
-            report(f"A student of {name}")
-            found[name] = (*found.get(name, ()), student(data, sets[2], classes, rng=own, steps=steps))
-    return found
 
 
 def _curves(
@@ -320,9 +266,10 @@ def _curves(
     fitting = [*(some for some in sizes if some < size), size] if sizes else []
     learning = learning_curve(synthetic, test, classes, fitting, rng=rng, real=train, steps=steps)
     report("Validation losses")
-    kept, held_out = _parted(drawn(synthetic, size, rng))
-    options: dict[str, Any] = {"learning_rates": learning_rates, "steps": steps}
-    return {"learning": learning, "validation": validation_curves(kept, test, held_out, classes, rng=rng, **options)}
+    (inputs, labels), held = drawn(synthetic, size, rng), math.ceil(_HELD_OUT * size)
+    parts = (inputs[held:], labels[held:]), test, (inputs[:held], labels[:held])
+    validation = validation_curves(*parts, classes, rng=rng, learning_rates=learning_rates, steps=steps)
+    return {"learning": learning, "validation": validation}
 
 
 def _distances(
@@ -346,16 +293,6 @@ def _distances(
     }
 
 
-def _factor(vectors: Floats) -> Floats:
-    """Return A with A'A the covariance of the rows."""
-    return np.asarray(np.linalg.qr((vectors - vectors.mean(axis=0)) / math.sqrt(len(vectors) - 1), mode="r"))
-
-
-def _parted(data: Labelled) -> tuple[Labelled, Labelled]:
-    held = math.ceil(_HELD_OUT * len(data[1]))
-    return (data[0][held:], data[1][held:]), (data[0][:held], data[1][:held])
-
-
 def _smooth(count: int, shape: Sequence[int], draws: torch.Generator) -> Tensor:
     """Return images of Gaussian noise drawn at a half, a quarter or an eighth of their size, and enlarged."""
     channels, high, wide = shape
@@ -366,18 +303,6 @@ def _smooth(count: int, shape: Sequence[int], draws: torch.Generator) -> Tensor:
             parts.append(functional.interpolate(coarse, (high, wide), mode="bicubic"))
     contrast = 3.0 * torch.rand(count, 1, 1, 1, generator=draws)
     return (contrast * torch.cat(parts)).clamp(0.0, 1.0)
-
-
-@torch.no_grad()
-def _annotated(inputs: Tensor, annotator: Annotator) -> Tensor:
-    return torch.cat([annotator(part) for part in torch.split(inputs, _ANNOTATED)])
-
-
-def _as_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    def read(value: Any) -> Any:
-        return tuple(map(read, value)) if isinstance(value, list | tuple) else value
-
-    return {name: read(value) for name, value in data.items()}
 
 
 def _matching(

@@ -182,7 +182,7 @@ class EmbeddingMaker:
                 self.features,
                 **self.settings,
                 rng=fresh_generator(self.task.recipe.seed),
-                progress=lambda step: progress(1 + step, "fitting the generator"),
+                progress=lambda step, doing: progress(1 + step, doing),
             )
             self._keep(2)
         self.fitted, self.facts = True, self.facts.with_status("done")

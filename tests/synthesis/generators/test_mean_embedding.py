@@ -1,0 +1,69 @@
+"""One release, charged once, kept, and never repeated."""
+
+import pytest
+import torch
+
+from tacita import runs
+from tacita.accounting import gaussian_release
+from tacita.ledger import Ledger
+from tacita.synthesis.jobs import restart, start
+from tacita.synthesis.labels import label_of_run
+from tests.synthesis.short_runs import edit, recipe, run
+
+
+def test_the_embedding_is_one_gaussian_release_within_its_target(embedding_run):
+    folder, label = embedding_run
+    noise = runs.read_json(folder, "run.json")["plan"]["noise_multiplier"]
+    assert label.worst.epsilon == gaussian_release(noise_multiplier=noise, delta=1e-5).epsilon <= 2.0
+    assert label.worst.publishable
+    assert label.readings.typical[0].epsilon <= label.worst.epsilon
+
+
+def test_the_release_is_charged_once(embedding_run):
+    folder, _ = embedding_run
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        (name,) = ledger.runs()
+        assert ledger.charged(name) == 1
+
+
+def test_a_charged_release_that_was_lost_is_not_repeated(tmp_path):
+    job = start(recipe(epsilon=2.0, seed=None), tmp_path / "run")
+    maker = job.maker
+    maker._keep = lambda step: (_ for _ in ()).throw(OSError("no space left"))
+    with pytest.raises(OSError, match="no space"):
+        maker.run(lambda step, doing: None)
+    with pytest.raises(ValueError, match="in use"):  # L13: one owner of a run folder
+        restart(tmp_path / "run")
+    del job  # the process has died
+    with pytest.raises(ValueError, match="charged, and lost"):
+        restart(tmp_path / "run").run(lambda step, doing: None, quality=False)
+
+
+def test_a_killed_fit_is_begun_again_from_the_kept_release(tmp_path):
+    job = start(recipe(epsilon=2.0, seed=None), tmp_path / "run")
+    job.maker._release(lambda step, doing: None)
+    sums = job.maker._released.sums.clone()
+    del job  # the process was killed
+    again = restart(tmp_path / "run")
+    assert torch.equal(again.maker._released.sums, sums)
+    assert again.run(lambda step, doing: None, quality=False).worst.epsilon <= 2.0
+
+
+def test_a_deleted_ledger_is_not_made_anew(tmp_path):
+    job = start(recipe(epsilon=2.0, seed=None), tmp_path / "run")
+    job.maker._keep = lambda step: (_ for _ in ()).throw(OSError("no space left"))
+    with pytest.raises(OSError, match="no space"):
+        job.maker.run(lambda step, doing: None)
+    (tmp_path / "run" / "ledger.sqlite").unlink()
+    with pytest.raises((OSError, ValueError), match=r"ledger"):
+        restart(tmp_path / "run").run(lambda step, doing: None, quality=False)
+
+
+def test_another_runs_id_and_plan_are_refused(tmp_path):
+    shared = str(tmp_path / "shared.sqlite")
+    run(tmp_path / "dear", epsilon=8.0, ledger=shared)
+    run(tmp_path / "cheap", epsilon=0.1, ledger=shared, seed=5)
+    other = runs.read_json(tmp_path / "cheap", "run.json")
+    edit(tmp_path / "dear", "run.json", id=other["id"], plan=other["plan"])
+    with pytest.raises(ValueError, match="another run"):
+        label_of_run(tmp_path / "dear")
