@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from tacita.estimators import share_at_least, share_at_most, share_interval
+from tacita.estimators import share_at_least, share_at_most, share_bounds, share_interval
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10), (1, 1), (250, 1000)])
@@ -46,3 +46,38 @@ def test_limits_hold_as_often_as_they_say(share):
 def test_counts_that_mean_nothing_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         share_interval(*arguments)
+
+
+LAWS = {
+    "uniform": lambda rng, size: rng.random(size),
+    "lognormal": lambda rng, size: rng.lognormal(-2.0, 1.0, size),
+    "two points": lambda rng, size: (rng.random(size) < 0.1).astype(float),  # mass 1 - p exactly at the step
+    "just over": lambda rng, size: (rng.random(size) < 0.1001).astype(float),
+    "ties": lambda rng, size: np.floor(4 * rng.random(size)),
+    "constant": lambda rng, size: np.ones(size),
+}
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("gamma", [0.05, 0.2])
+def test_b18_bounds_on_shares_fail_as_rarely_as_they_say(rng, law, gamma):
+    """2,000 panels of 300; a false alarm has a chance of 1e-6."""
+    truth = np.sort(LAWS[law](rng, 400_000))
+    failures = 0
+    for _ in range(2000):
+        bounds = share_bounds(LAWS[law](rng, 300), percents=(50, 90), gamma=gamma, worst=np.inf)
+        shares = {p: np.searchsorted(truth, bound, side="right") / len(truth) for p, bound in bounds.items()}
+        failures += any(share < p / 100 - 0.002 for p, share in shares.items())
+    assert failures <= binom.isf(1e-6, 2000, gamma)
+    if law in ("uniform", "lognormal"):
+        assert failures > 0.2 * gamma * 2000  # and not by being far too careful
+
+
+@pytest.mark.parametrize("m", [1, 7, 300, 1000])
+def test_the_rank_of_a_share_is_the_smallest_that_holds(m):
+    for percent in (10, 50, 90, 99):
+        bound = share_bounds(np.arange(m), percents=(percent,), gamma=1e-3, worst=np.inf)[percent]
+        chances = [binom.sf(rank - 1, m, percent / 100) for rank in range(1, m + 1)]
+        fits = [rank for rank, chance in enumerate(chances, 1) if chance <= 1e-3]
+        assert bound == (fits[0] - 1 if fits else np.inf)

@@ -28,7 +28,7 @@ from tacita.accounting.population import (
 from tacita.accounting.state import budget_from, budget_state, reading_state
 from tacita.accounting.worst import check_mechanism, worst_case
 from tacita.assumptions import Assumption, assume
-from tacita.estimators import ESTIMATORS, unseen_mass
+from tacita.estimators import ESTIMATORS, share_bounds, unseen_mass
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 
 if TYPE_CHECKING:
@@ -251,6 +251,37 @@ class BayesianAccountant:
         wanted = [_check.in_range("a percentage", p, 0.0, 100.0) for p in percents]
         ranks = [min(len(own) - 1, max(0, int(np.ceil(p / 100.0 * len(own))) - 1)) for p in wanted]
         return {p: float(min(own[r], worst)) for p, r in zip(percents, ranks, strict=True)}
+
+    def shares(
+        self, *, delta: float, percents: Sequence[float] = (50, 75, 90, 95, 99), gamma: float = 1e-6
+    ) -> dict[float, float]:
+        """Return the epsilon that each percentage of the *population* stays under, by PLD.
+
+        `percentiles` describes the followed records; this speaks of the people they were drawn from, for which it
+        pays with a higher rank. A mean of delta is ruled by the few whom nobody followed; a share is not.
+
+        Args:
+            delta: The δ of every epsilon.
+            percents: In (0, 100), chosen before the run.
+            gamma: The probability, over who was followed, with which any of the statements may fail. It is apart from
+                delta.
+
+        Returns:
+            From percentage to epsilon, at most the worst case; the worst case where too few records were followed.
+
+        Guarantee:
+            If the followed records were drawn independently from the population, were not trained on and steered
+            nothing: except with probability `gamma`, at least each percentage of the population has, for the levels
+            of this run, a privacy curve with δ_x(ε) ≤ delta. A reading, unless levels are static.
+
+        Examples:
+            >>> acc = BayesianAccountant(sample_rate=0.01, noise_multiplier=1.0)
+            >>> acc.step(np.linspace(0.0, 1.0, 1000) ** 4, steps=2000)
+            >>> [f"{percent}%: {epsilon:.2f}" for percent, epsilon in acc.shares(delta=1e-5, percents=(50, 90)).items()]
+            ['50%: 0.16', '90%: 1.74']
+        """
+        worst = self.worst_case(delta=delta).epsilon
+        return share_bounds(self.epsilons(delta=delta), percents=percents, gamma=gamma, worst=worst)
 
     def worst_case(self, *, delta: float) -> Guarantee:
         """Return the worst-case guarantee of the steps taken so far."""

@@ -16,6 +16,7 @@ from tacita.estimators.protocol import Estimator as Estimator
 from tacita.estimators.protocol import UpperMean as UpperMean
 from tacita.estimators.share import share_at_least as share_at_least
 from tacita.estimators.share import share_at_most as share_at_most
+from tacita.estimators.share import share_bounds as share_bounds
 from tacita.estimators.share import share_interval as share_interval
 
 ESTIMATORS: dict[str, Estimator] = {

@@ -1,8 +1,13 @@
-"""Exact confidence limits on a share, from counted successes."""
+"""Exact confidence limits on a share, from counted successes; and on what a share of a population stays under."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import betaincinv
+from scipy.stats import binom
 
 from tacita import _check
 
@@ -73,3 +78,40 @@ def share_interval(successes: int, trials: int, *, confidence: float = 0.95) -> 
     limits = share_at_least, share_at_most
     low, high = (limit(successes, trials, confidence=one_sided) for limit in limits)
     return low, high
+
+
+def share_bounds(values: ArrayLike, *, percents: Sequence[float], gamma: float, worst: float) -> dict[float, float]:
+    """Return what each percentage of a population stays under, from a sample of it.
+
+    For a share p, the r-th smallest of m values, with r the smallest rank at which Pr[Bin(m, p) ≥ r] is at most
+    gamma over the number of percentages. If it were below the p-quantile, at least r of m values would be too, each
+    with a chance of at most p; ties change nothing. It is the sample form of random differential privacy (Hall,
+    Rinaldo & Wasserman 2011).
+
+    Args:
+        values: One number for each record of the sample.
+        percents: In (0, 100), chosen before the values are seen.
+        gamma: The probability with which any of the statements may fail.
+        worst: What no record exceeds; used where the sample is too small for a percentage.
+
+    Returns:
+        From percentage to value, never above `worst`.
+
+    Guarantee:
+        For records drawn independently from any one law: except with probability `gamma` over the sample, at least
+        each percentage of the population is at or below its value, for all of them at once.
+
+    Examples:
+        >>> share_bounds(range(1000), percents=(50, 90, 99), gamma=1e-6, worst=5000.0)
+        {50: 578.0, 90: 944.0, 99: 5000.0}
+    """
+    own = np.sort(np.asarray(values, dtype=np.float64))
+    each = _check.probability("gamma", gamma) / max(1, len(percents))
+    found = {}
+    for percent in percents:
+        share = _check.probability("a percentage over 100", percent / 100.0)
+        rank = int(binom.isf(each, len(own), share)) + 1  # the smallest r with Pr[Bin ≥ r] ≤ gamma / J
+        while binom.sf(rank - 1, len(own), share) > each:
+            rank += 1
+        found[percent] = float(min(own[rank - 1], worst)) if rank <= len(own) else float(worst)
+    return found
