@@ -113,6 +113,17 @@ class Profile:
         at = np.union1d(self._epsilons, other._epsilons)
         return Profile.of_curve(lambda eps: np.minimum(self.delta(eps), other.delta(eps)), at)
 
+    def thinned(self, points: int = 400) -> Profile:
+        """Return the curve with at most so many of its points; chords across those left out still bound it."""
+        if len(self.epsilons) <= points:
+            return self
+        fall = -np.diff(np.log(np.maximum(self._deltas, 1e-30)))
+        way = np.concatenate(
+            [[0.0], np.cumsum(fall / max(fall.sum(), 1e-300) + np.diff(self._epsilons) / self.epsilons[-1])]
+        )
+        kept = np.unique(np.searchsorted(way, np.linspace(0.0, way[-1], points)).clip(0, len(way) - 1))
+        return Profile(tuple(self._epsilons[kept].tolist()), tuple(self._deltas[kept].tolist()))
+
     @cached_property
     def _epsilons(self) -> Floats:
         return np.array(self.epsilons)

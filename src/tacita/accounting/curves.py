@@ -70,13 +70,14 @@ class RecordCurves:
         return out
 
 
-def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float) -> RecordCurves:
+def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float, points: int = 192) -> RecordCurves:
     """Return the privacy curves of records with the given steps at each level.
 
     Args:
         counts: Shape (m, len(NORM_LEVELS)); row x says how many steps record x spent at each level.
         sample_rate: q.
         noise_multiplier: σ.
+        points: The fewest epsilons at which curves are evaluated; more are tighter between them.
 
     Returns:
         Curves that are upper bounds in both directions (record added, record removed).
@@ -97,6 +98,7 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
             NORM_LEVELS[used] / noise_multiplier,
             sample_rate,
             (float(width[rows].min()), float(width[rows].max())),
+            points,
         )
         place = np.full(len(distinct), -1)
         place[rows] = np.arange(len(rows))
@@ -106,20 +108,21 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
 
 
 @lru_cache(maxsize=8)
-def worst_curve(steps: int, *, sample_rate: float, noise_multiplier: float) -> RecordCurves:
+def worst_curve(steps: int, *, sample_rate: float, noise_multiplier: float, points: int = 192) -> RecordCurves:
     """Return the curve of one record that is at the clip bound in every step.
 
     Args:
         steps: How many steps.
         sample_rate: q, the chance in (0, 1] with which each record enters a step.
         noise_multiplier: σ; noise standard deviation over the clip norm.
+        points: As in `record_curves`.
 
     Returns:
         The curve of one record.
     """
     counts = np.zeros((1, len(NORM_LEVELS)), dtype=np.int64)
     counts[0, TOP] = steps
-    return record_curves(counts, sample_rate=sample_rate, noise_multiplier=noise_multiplier)
+    return record_curves(counts, sample_rate=sample_rate, noise_multiplier=noise_multiplier, points=points)
 
 
 def _distinct_rows(counts: Counts) -> tuple[Counts, Counts]:
@@ -138,7 +141,7 @@ def _alike(width: Floats) -> Iterator[Counts]:
 
 
 def _group_curves(
-    counts: Floats, ratios: Floats, sample_rate: float, width: tuple[float, float]
+    counts: Floats, ratios: Floats, sample_rate: float, width: tuple[float, float], least: int
 ) -> tuple[Floats, Floats]:
     one_step = width[0] / math.sqrt(counts.sum(axis=1).max())
     widest_loss = largest_loss(sample_rate, float(ratios.max()))
@@ -157,18 +160,19 @@ def _group_curves(
         if len(counts) <= _FEW_RECORDS or all(d.smooth for d in directions):
             break  # otherwise one inverse transform per record, on a grid that many records can afford
     most = 4096 if len(counts) <= _FEW_RECORDS else 1024
-    epsilons = _epsilon_grid(min(d.bottom for d in directions), max(d.top for d in directions), width[0], most)
+    bottom, top = min(d.bottom for d in directions), max(d.top for d in directions)
+    epsilons = _epsilon_grid(bottom, top, width[0], (least, most))
     deltas = np.maximum(directions[0].delta(epsilons), directions[1].delta(epsilons))
     return epsilons, np.minimum(np.minimum.accumulate(deltas, axis=1), 1.0)
 
 
-def _epsilon_grid(bottom: float, top: float, narrowest: float, most: int) -> Floats:
+def _epsilon_grid(bottom: float, top: float, narrowest: float, limits: tuple[int, int]) -> Floats:
     """Return where curves are evaluated: from 0 to top, close together where the losses lie.
 
     Close means a small part of the losses' spread, and of 1, as the chord is in e^ε.
     """
     low = max(0.0, bottom)
-    points = int(min(max((top - low) * max(10.0 / narrowest, 4.0), 192), most))
+    points = int(np.clip((top - low) * max(10.0 / narrowest, 4.0), *limits))
     grid = low + (top - low) * np.linspace(0.0, 1.0, points) ** 2
     return grid if low == 0.0 else np.concatenate([[0.0], grid])
 
