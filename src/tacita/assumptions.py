@@ -17,173 +17,182 @@ Answers = Literal["software", "owner", "clients", "server"]
 
 # Enforced or tested by the software.
 _HOLDS = {
-    "record-coins": "Each record enters a step by an independent coin",
-    "clipped": "Each record's contribution is clipped, in float32 or better; one that is not finite or fails is "
-    "dropped",
-    "fixed-beforehand": "Noise, sampling rate, divisor and the planned steps were fixed before the first step",
+    "record-coins": "Each record is included in each step by an independent coin flip",
+    "clipped": "Each record's contribution is clipped, in float32 or better; one that is not finite, or cannot be "
+    "computed, is dropped",
+    "fixed-beforehand": "Noise, sampling rate, divisor and the planned number of steps were fixed before the first "
+    "step",
     "charged": "Every step was charged to the ledger, on disk, before it was released",
-    "records-apart": "No layer mixes or remembers records",
+    "records-apart": "No layer mixes records or remembers them",
     "record-budget": "Every record is held to its declared budget",
-    "fresh-noise": "The noise is seeded by the operating system and used once",
-    "no-trend": "No trend of the {panel} records' norms with their order was found",
+    "fresh-noise": "The noise is seeded by the operating system and used only once",
+    "no-trend": "The norms of the {panel} records show no trend along their order in the data",
     # Federations.
-    "client-coins": "Each client enters a round by an independent coin, and a round may be empty",
-    "updates-checked": "Updates that are not finite, or not of the model's shape, are dropped in silence",
-    "rounds-fixed-beforehand": "Noise, rates, divisors and the planned rounds were fixed before the first round",
-    "round-charged": "Every round was charged to the ledger, on disk, before anybody was asked",
+    "client-coins": "Each client is included in each round by an independent coin flip, and a round may be empty",
+    "updates-checked": "Updates that are not finite, or not of the model's shape, are silently dropped",
+    "rounds-fixed-beforehand": "Noise, rates, divisors and the planned number of rounds were fixed before the first "
+    "round",
+    "round-charged": "Every round was charged to the ledger, on disk, before any client was asked",
     "updates-clipped": "Each client's update is clipped before noise is added to the sum",
-    "clipped-inside": "Inside a client each record enters a step by its own coin and is clipped before the sum",
-    "noise-complete": "The noise in a round's sum is the promised one, whoever answers",
-    "fresh-server-noise": "The server's coins and noise are seeded by the operating system and used once",
+    "clipped-inside": "Inside a client, each record is included in each step by an independent coin flip and is "
+    "clipped before summation",
+    "noise-complete": "The noise in a round's sum is as promised, whichever clients answer",
+    "fresh-server-noise": "The server's sampling and noise are seeded by the operating system and used only once",
     # Generators.
-    "after-release": "What is drawn from the generator, however much, costs nothing further: it saw the data "
-    "through this alone",
-    "unit-vectors": "Each record adds a vector of length at most one to the block of its class, or zero if it is "
-    "not finite",
-    "one-release": "Everybody is added up once: there is no sampling, and one release",
-    "embedding-fixed-beforehand": "Features, noise and sizes were fixed beforehand; the noisy sum is not divided "
-    "by a number of records",
-    "release-charged": "The release was charged to the ledger, on disk, before it was kept",
+    "after-release": "Drawing from the generator costs nothing further, however much is drawn: it depends on the data "
+    "only through what was charged",
+    "unit-vectors": "Each record adds a vector of length at most one to the block of its class, or zero if it is not "
+    "finite",
+    "one-release": "All records are summed once: there is no sampling and only one release",
+    "embedding-fixed-beforehand": "Features, noise and sizes were fixed beforehand; the noisy sum is not divided by a "
+    "number of records",
+    "release-charged": "The release was charged to the ledger, on disk, before it was stored",
     "parts-composed": "Critic and annotator are composed: their budgets add up to the one shown",
-    "batch-clipped": "The gradient of the whole batch is clipped to C: one record can turn it around, so it moves"
-    " it by 2C",
-    "critics-stay": "Critics and their optimisers stay with their clients: what leaves is the generator's update alone",
+    "batch-clipped": "The gradient of the whole batch is clipped to C: one record can reverse its direction, and so "
+    "move it by 2C",
+    "critics-stay": "Critics and their optimisers stay with their clients: only the generator's update leaves a client",
     # Programs.
     "program-charged": "The whole program was charged to the ledger, on disk, before any noise was drawn",
-    "exact-noise": "The noise is drawn by exact arithmetic on whole numbers, seeded by the operating system, and used "
-    "once",
+    "exact-noise": "The noise is drawn in exact integer arithmetic, seeded by the operating system, and used only once",
     # Inference.
     "one-record-models": "The model was fitted to one record of plate {plate!r} at a time",
     "box-enforced": "Every mean and scale of the posterior was moved into the declared box before anything was drawn",
-    "one-posterior": "All draws are of one posterior, and nothing else leaves",
-    "part-clipped": "Each record's part in a step is clipped, and one that is not finite or fails is dropped",
+    "one-posterior": "All draws are from one posterior, and nothing else is released",
+    "part-clipped": "Each record's contribution to a step is clipped; one that is not finite, or cannot be computed, "
+    "is dropped",
     "draws-charged": "The draws were charged to the ledger, on disk, before the fit began",
-    "intervals-cover": "In simulated worlds {level} intervals held the truth {held} of the time",
-    "independent-replays": "the pairs are independent: each record was drawn with replacement, and trained "
-    "without from the same randomness as the released fit, all other records keeping their coins; it was fixed before"
-    " the data were seen and need not be secret",
-    "unseen-charged": "{pairs} replayed pairs leave up to {unseen} of the records unseen, which are charged the "
-    "worst case",
-    "every-record-replayed": "every record of the data was left out once, and trained without from the same "
-    "randomness as the released fit, all other records keeping their coins; it was fixed before the data were seen "
-    "and need not be secret",
+    "intervals-cover": "In simulations, {level} intervals contained the truth {held} of the time",
+    "independent-replays": "the pairs are independent: each record was drawn with replacement, and the fit repeated "
+    "without it from the same randomness as the released fit, with the sampling of all other records unchanged; this "
+    "randomness was fixed before the data were seen and need not be secret",
+    "unseen-charged": "{pairs} replayed pairs leave up to {unseen} of the records unseen, which are charged the worst "
+    "case",
+    "every-record-replayed": "every record of the data was left out once, and the fit repeated without it from the "
+    "same randomness as the released fit, with the sampling of all other records unchanged; this randomness was fixed "
+    "before the data were seen and need not be secret",
 }
 
 # Nobody tested it: somebody answers for it, the data's owner unless `_ANSWERS` says otherwise.
 _OPEN = {
     # Accounting.
-    "sampling": "each record enters each step on its own with the stated probability",
+    "sampling": "each record enters each step independently with the stated probability",
     "clipping": "each record's contribution is clipped before noise is added to the sum",
     "public-constants": "the divisor, the sample rate and the number of steps do not depend on the data",
     "gaussian-noise": "the noise is Gaussian and unpredictable (floating point: not hardened)",
-    "sensitivity": "one record moves the released sum by at most the stated sensitivity",
+    "sensitivity": "one record changes the released sum by at most the stated sensitivity",
     "enforced-record-budget": "every record is held to its declared budget (enforced)",
-    "representative": "the followed records are independent draws from the population, and were not trained on",
-    "static-norms": "each record's norm is fixed for the run by the record and by public facts (declared static)",
-    "observed-norms": "the norms are those observed along this run",
-    "exchangeable": "the followed records and the record spoken of are exchangeable; budget and tolerance were "
-    "declared first",
-    "certificate": "{followed} records were followed, {tolerated} allowed to pass",
-    "joint-delta": "delta bounds the chance that a certificate is issued and the loss is larger, not the latter "
-    "given the former",
-    "independent-steps": "steps are treated as independent: NOT an upper bound if a record's norms stay alike; "
-    "for comparison only",
+    "representative": "the followed records are independent draws from the population and were not trained on",
+    "static-norms": "each record's norm is fixed for the whole run by the record and by public facts (declared static)",
+    "observed-norms": "the norms are those observed in this run",
+    "exchangeable": "the followed records and the record in question are exchangeable; budget and tolerance were "
+    "declared beforehand",
+    "certificate": "{followed} records were followed, and {tolerated} of them were allowed to exceed the budget",
+    "joint-delta": "delta bounds the probability that a certificate is issued and the loss exceeds it, not the "
+    "probability of the latter given the former",
+    "independent-steps": "steps are treated as independent: NOT an upper bound if a record's norms are alike from step "
+    "to step; for comparison only",
     # Ledgers.
-    "all-in-ledger": "every release about the dataset is in this ledger, at no less than its cost",
+    "all-in-ledger": "every release about the dataset is in this ledger, charged at no less than its cost",
     "runs-fresh-noise": "each run drew fresh noise, as declared by its mechanism",
-    "newest-copy": "the file is no older copy of itself (compare its head with the one kept elsewhere)",
-    "planned-charges": "the charges up to now were not chosen by what earlier releases showed",
-    "planned-or-promise": "the charges up to now were not chosen by what earlier releases showed; otherwise the "
-    "promise is epsilon {epsilon} at delta {delta}, the first charge's budget",
+    "newest-copy": "the file is not an older copy of itself (compare its head with one kept elsewhere)",
+    "planned-charges": "the charges so far were not chosen in the light of earlier releases",
+    "planned-or-promise": "the charges so far were not chosen in the light of earlier releases; otherwise the promise "
+    "is epsilon {epsilon} at delta {delta}, the budget at the first charge",
     # Training.
-    "charged-in-memory": "Every step was charged before it was released, but in memory only: no other run knows of it",
+    "charged-in-memory": "Every step was charged before it was released, but in memory only: no other run can see the "
+    "charge",
     "end-declared": "When the run ended depended on nothing private, as its owner declares: {reason}",
-    "end-from-outputs": "At which {step} the run ended was decided from released outputs and public data alone, "
-    "not from the exact loss or private validation records",
-    "bare-rate": "The sample rate was chosen without counting these data; it was given as a number, not by a "
-    "declared size",
-    "form-taken": "Records are of one form: what they look like was taken from them, not declared",
-    "record-is-person": "One record is one person; somebody with several records is covered by group privacy only",
+    "end-from-outputs": "The {step} at which the run ended was chosen from released outputs and public data alone, not "
+    "from the exact loss or private validation records",
+    "bare-rate": "The sample rate was chosen without counting these data; it was given as a number, not as a declared "
+    "size",
+    "form-taken": "All records have the same form (shapes and types), which was taken from the data, not declared",
+    "record-is-person": "One record is one person; a person with several records is covered by group privacy only",
     "chosen-blindly": "Architecture, preprocessing and settings were chosen without looking at these data",
-    "nothing-else": "Nothing else computed from these data is published, or it is charged to the same ledger",
-    "training-panel": "of the training panel: the followed records were trained on, so the figure describes them "
+    "nothing-else": "Nothing else computed from these data is published, unless it is charged to the same ledger",
+    "training-panel": "the figure is of the training panel: the followed records were trained on, so it describes them "
     "rather than the population",
-    "training-panel-only": "training panel only: the followed records were trained on, so the figure describes "
-    "them rather than the population",
-    "audit-outdated": "An audit of this run is not shown: it was of other steps, or at another delta",
+    "training-panel-only": "there is a training panel only: the followed records were trained on, so the figure "
+    "describes them rather than the population",
+    "audit-outdated": "An audit of this run is not shown, because it covers other steps or another delta",
     # Federations.
-    "shares-kept-secret": "Clients that answer add their share of the noise, and neither tell it nor take it out "
-    "again themselves",
-    "fresh-client-noise": "Clients seed their coins and their noise by the operating system, not by a chosen seed",
-    "round-charged-in-memory": "Every round was charged before anybody was asked, but {where}: no other run knows"
-    " of it",
+    "shares-kept-secret": "Clients that answer add their share of the noise, and neither disclose it nor subtract it "
+    "themselves",
+    "fresh-client-noise": "Clients seed their sampling and their noise from the operating system, not from a chosen "
+    "seed",
+    "round-charged-in-memory": "Every round was charged before any client was asked, but {where}: no other run can see "
+    "the charge",
     "server-trusted": "The server is trusted: it sees updates before the noise is added",
     "server-not-trusted": "The server is not trusted with records: noise is added before anything leaves a client",
-    "server-trusted-to-sum": "The server is trusted to add up, and to add the noise of clients that do not answer",
-    "server-trusted-for-clients": "The server is trusted for the clients' figure only: it sees single updates, "
-    "which carry their own noise",
-    "client-is-person": "One client is one person or one institution; somebody behind several clients is covered less",
-    "record-in-few-clients": "One record is one person, held by at most {copies} of the clients",
+    "server-trusted-to-sum": "The server is trusted to compute the sum, and to add the noise of clients that do not "
+    "answer",
+    "server-trusted-for-clients": "The server is trusted for the clients' figure only: it sees single updates, which "
+    "carry their own noise",
+    "client-is-person": "One client is one person or one institution; whoever stands behind several clients is less "
+    "protected",
+    "record-in-few-clients": "One record is one person, and is held by at most {copies} of the clients",
     "answers-blindly": "Whether a client answers does not depend on its data",
     "clients-representative": "the followed clients ({panel}) are independent draws from the population",
     "clients-took-part": "the followed clients took part, so the figure describes them rather than the population",
-    "measured-representative": "the {unit}s measured in a round are independent draws from the population; the "
-    "norms are those of this run",
-    "hoelder": "rounds are joined by Hölder's inequality; the estimators' failures add up over rounds and orders",
-    "true-norms": "clients told the truth about their norms",
-    "papers-product": "the federated paper's product over rounds; no bound",
-    "largest-of-clients": "the figure is the largest of all clients, each about records like its own that it followed",
-    "true-costs": "clients told the truth about their costs; those who did not answer are counted at the worst case",
+    "measured-representative": "the {unit}s measured in a round are independent draws from the population; the norms "
+    "are those of this run",
+    "hoelder": "rounds are combined by Hölder's inequality; the estimators' failure probabilities add up over rounds "
+    "and orders",
+    "true-norms": "clients reported their norms truthfully",
+    "papers-product": "the figure is the federated paper's product over rounds, which is not a bound",
+    "largest-of-clients": "the figure is the largest over all clients, each about records like those it followed",
+    "true-costs": "clients reported their costs truthfully; those that did not answer are counted at the worst case",
     # Generators and inference.
-    "generator-chosen-blindly": "Architecture, features, preprocessing and settings were chosen without looking "
-    "at these data",
-    "model-keeps-nothing": "The model holds no data of its own, and keeps nothing from call to call",
+    "generator-chosen-blindly": "Architecture, features, preprocessing and settings were chosen without looking at "
+    "these data",
+    "model-keeps-nothing": "The model holds no data of its own, and keeps nothing between calls",
     "model-chosen-blindly": "Model, box and settings were chosen without looking at these data",
-    "fit-stays": "The fitted posterior, its evidence bound and the replays stay with the owner",
-    "draws-charged-in-memory": "The draws were charged before the fit began, but in memory only: no other run "
-    "knows of it",
+    "fit-stays": "The fitted posterior, its evidence lower bound and the replays stay with the owner",
+    "draws-charged-in-memory": "The draws were charged before the fit began, but in memory only: no other run can see "
+    "the charge",
     "gaussian-draws": "the samples are Gaussian draws whose randomness is secret (floating point: not hardened)",
-    "samples-alone": "only the samples leave: not the variational parameters, the ELBO, or the step at which "
+    "samples-alone": "only the samples are released: not the variational parameters, the ELBO, or the step at which "
     "training stopped",
-    "box": "every mean and scale is held to a box that was declared without looking at the data",
-    "no-box": "no box was declared for the variational parameters, so nothing bounds how far one record moves them",
-    "of-these-records": "the record is one of this dataset, drawn uniformly: the figure describes these records, "
-    "not the population they came from, and not a record that would be added",
+    "box": "every mean and scale is confined to a box that was declared without looking at the data",
+    "no-box": "no box was declared for the variational parameters, so nothing bounds how far one record can move them",
+    "of-these-records": "the record is drawn uniformly from this dataset: the figure describes these records, not the "
+    "population they came from, and not a record that might be added",
     # Programs.
     "public-size": "the number of records is public",
     "drawn-once": "the noise is drawn once and not repeated",
     "program-chosen-blindly": "The program, its bounds and its budget were written without looking at these data",
-    "pure-functions": "functions given to map depend on their argument alone",
-    "released-results-only": "what is calculated afterwards sees released results only",
+    "pure-functions": "functions passed to map depend on their argument alone",
+    "released-results-only": "later computations use released results only",
     # Attacks.
-    "audit-confidence": "{confidence} confidence over the audit's own coins",
-    "sampled-gaussian-steps": "the steps are Poisson-sampled Gaussian ones, at the claimed sample rate and "
-    "bounds, of whatever noise",
-    "drawn-alike": "members and others were drawn alike, and nothing but membership sets them apart",
-    "independent-guesses": "the guesses are counted as if they were independent (then the limit on their success "
-    "holds with 97.5% confidence), though all of them are about one trained model: this describes the run that was "
-    "attacked and does not prove a bound for the training",
+    "audit-confidence": "{confidence} confidence over the audit's own randomness",
+    "sampled-gaussian-steps": "the steps are Poisson-sampled Gaussian mechanisms with the claimed sample rate and "
+    "bounds, whatever their noise",
+    "drawn-alike": "members and others were drawn in the same way and differ in nothing but membership",
+    "independent-guesses": "the guesses are counted as if they were independent (in that case the limit on their "
+    "success holds with 97.5% confidence), although all of them are about one trained model: this describes the run "
+    "that was attacked and does not prove a bound for the training",
 }
 
 # It does not hold, or nothing is promised.
 _WARNING = {
-    "chosen-seed": "The noise comes from a chosen seed: reproducible, not secure. Whoever knows the seed can "
-    "remove the noise",
-    "ordered-records": "The {panel} records' norms follow their order in the data: not exchangeable. Shuffle them once",
-    "client-metrics": "What clients measured themselves was passed on: no figure on this label covers it",
-    "generator-unlimited": "Nothing limits what one record can do to the generator",
-    "federated-generator-unlimited": "Nothing limits what a client, or a record, can do to the generator",
-    "posterior-unlimited": "Nothing limits what one record can do to the posterior",
-    "papers-noise-too-small": "The noise of the thesis is far too small for that: the figure promises nothing",
-    "no-box-declared": "No box was declared: nothing bounds how far one record moves the posterior, so nothing is"
-    " promised",
+    "chosen-seed": "The noise comes from a chosen seed: reproducible, not secure. Anyone who knows the seed can remove "
+    "the noise",
+    "ordered-records": "The norms of the {panel} records change along their order in the data: the records are not "
+    "exchangeable. Shuffle them once",
+    "client-metrics": "Metrics that clients measured themselves were passed on: no figure on this label covers them",
+    "generator-unlimited": "Nothing limits the influence of one record on the generator",
+    "federated-generator-unlimited": "Nothing limits the influence of a client, or of a record, on the generator",
+    "posterior-unlimited": "Nothing limits the influence of one record on the posterior",
+    "papers-noise-too-small": "The noise of the thesis is far too small for this: the figure promises nothing",
+    "no-box-declared": "No box was declared: nothing bounds how far one record can move the posterior, so nothing is "
+    "promised",
     "fit-unsettled": "{warning}",
-    "many-clipped": "At least {share} of the records were clipped in the last steps, to {clip_norm}, which pulls "
-    "the posterior away from the model's own, unseen by its intervals: take a larger clip_norm",
-    "intervals-narrow": "In simulated worlds {level} intervals held the truth {held} of the time: they are too "
-    "narrow by a factor of {widen}",
-    "one-step": "UNSOUND, as in the papers: each step is charged as if the parameters before it were the same "
-    "with and without the record, and steps as if they were independent; for comparison only",
+    "many-clipped": "At least {share} of the records were clipped to {clip_norm} in the last steps, which biases the "
+    "posterior in a way that its intervals do not show: use a larger clip_norm",
+    "intervals-narrow": "In simulations, {level} intervals contained the truth {held} of the time: they are too narrow "
+    "by a factor of {widen}",
+    "one-step": "UNSOUND, as in the papers: each step is charged as if the parameters before it were the same with and "
+    "without the record, and steps as if they were independent; for comparison only",
 }
 
 _ANSWERS: dict[str, Answers] = {
@@ -258,7 +267,7 @@ def assume(code: str, **values: object) -> Assumption:
 
     Examples:
         >>> assume("certificate", followed=100, tolerated=3).text
-        '100 records were followed, 3 allowed to pass'
+        '100 records were followed, and 3 of them were allowed to exceed the budget'
     """
     return Assumption(code, tuple((name, str(value)) for name, value in values.items()))
 

@@ -148,25 +148,25 @@ class Guarantee:
         who = _WHO[self.kind].format(unit=self.unit)
         if self.kind == "empirical_lower":
             return (
-                f"{who}: an attack showed epsilon of at least {round_up_text(self.epsilon, up=False)} "
-                f"at delta {round_up_text(self.delta)}. The truth may be larger."
+                f"{who}: an attack showed an epsilon of at least {round_up_text(self.epsilon, up=False)} "
+                f"at delta {round_up_text(self.delta)}. The true value may be larger."
             )
         if math.isinf(self.epsilon):
             return f"{who}: epsilon is infinite at delta {round_up_text(self.delta)}. Nothing is promised."
         if not self.is_bound:
             return (
-                f"NOT AN UPPER BOUND, for comparison only: adding up as the papers do gives epsilon "
-                f"{round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. The truth may be larger."
+                f"NOT AN UPPER BOUND, for comparison only: adding up as in the papers gives epsilon "
+                f"{round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. The true value may be larger."
             )
         parts = [
             f"{who}: epsilon {round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. "
-            f"{_CHANGE[self.kind].format(unit=self.unit)} {self.unit} {_RELATION[self.neighbours]} changes the "
-            f"probability of any set of outcomes by at most a factor of {_factor(self.epsilon)}{self._plus}; "
-            "an attacker with even prior odds tells whether it was there with success at most "
+            f"{_CHANGE[self.kind, self.neighbours].format(unit=self.unit)} changes the probability of any set of "
+            f"outcomes by a factor of at most {_factor(self.epsilon)}{self._plus}; an attacker with even prior odds "
+            "can tell whether it was there with a success rate of at most "
             f"{percent_text(attack_success(self.epsilon, self.delta))}."
         ]
         if self.kind == "bayesian":
-            parts.append(f"It promises nothing to a {self.unit} that is unlike that population.")
+            parts.append(f"It promises nothing to a {self.unit} unlike that population.")
         if self.scope == "reading":
             parts.append("This is a reading of one run, not a guarantee over all runs.")
         if self.model == "model-based":
@@ -330,11 +330,13 @@ def outlier_probability(share: float, *, size: int) -> float:
 
 
 _CHANGE = {
-    "worst_case": "For every {unit}, one",
-    "bayesian": "On average over such {unit}s, one",
-    "individual": "For this {unit}, one",
+    ("worst_case", "add_remove"): "Adding or removing any one {unit}",
+    ("worst_case", "replace_one"): "Replacing any one {unit} by another",
+    ("bayesian", "add_remove"): "On average over such {unit}s, adding or removing one",
+    ("bayesian", "replace_one"): "On average over such {unit}s, replacing one by another",
+    ("individual", "add_remove"): "Adding or removing this {unit}",
+    ("individual", "replace_one"): "Replacing this {unit} by another",
 }
-_RELATION = {"add_remove": "added or removed", "replace_one": "replaced by another"}
 
 
 def round_up_text(x: float, *, up: bool = True) -> str:

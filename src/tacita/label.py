@@ -340,17 +340,17 @@ def end_assumption(ended: str, word: str) -> Assumption:
 def declared_ends(planned: int, stops: tuple[tuple[int, float], ...], end: int, ended: str) -> str:
     """Return the planned steps and the declared end that a label speaks of, for the table of its mechanism."""
     if ended:
-        return f"{end} taken of {planned} planned; ended by its owner"
+        return f"{end} of {planned} planned; ended early by its owner"
     if not stops:
         return f"{planned} planned; the figures are for all of them"
-    return f"{planned} planned, declared ends {', '.join(str(stop) for stop, _ in stops)}; ended by {end}"
+    return f"{planned} planned, declared ends {', '.join(str(stop) for stop, _ in stops)}; ended at {end} or earlier"
 
 
 def run_rows(facts: RunFacts) -> Pairs:
     """Return how a run was seeded and where it was charged, for the table of its mechanism."""
     seed = "a chosen seed" if facts.seeded else "seeded by the operating system"
     ledger = "in memory only" if facts.in_memory else facts.ledger or "the run's own"
-    return ("Randomness", f"of the server: {seed}" if facts.client_noise else seed), ("Ledger", ledger)
+    return ("Randomness", f"server: {seed}" if facts.client_noise else seed), ("Ledger", ledger)
 
 
 def status_rows(facts: RunFacts) -> Pairs:
@@ -363,7 +363,7 @@ def not_hardened(
 ) -> tuple[str, ...]:
     """Return what an attacker could still use; `timing` says what the clock gives away."""
     return (
-        "Floating point: the noise is not hardened against attacks on the low bits of its numbers.",
+        "Floating point: the noise is not hardened against attacks on its low-order bits.",
         "Random numbers: a statistical generator (PCG64), not a cryptographic one.",
         f"Timing: {timing}.",
     )

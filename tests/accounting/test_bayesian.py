@@ -506,7 +506,7 @@ def test_questions_before_the_first_step_are_refused():
 
 def test_the_certificate_names_its_terms():
     g = followed(np.full(99, 0.5), 50, budget=token_budget({0.5: 50})).guarantee(delta=0.02, estimator="conformal")
-    assert "99 records were followed, 0 allowed to pass" in str(g)
+    assert "99 records were followed, and 0 of them were allowed" in str(g)
     assert "issued and" in str(g)
 
 

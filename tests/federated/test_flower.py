@@ -142,9 +142,9 @@ def test_whether_clients_chose_a_seed_is_an_open_check_where_they_add_the_noise(
     states = {"holds": [], "open": [], "warning": []}
     for check in found:
         states[check.state].append(check.text)
-    whole = "The noise is seeded by the operating system and used once"
+    whole = "The noise is seeded by the operating system and used only once"
     assert (whole in states["holds"]) == (level == "client" and seed is None)
-    assert any("Clients seed their coins" in text for text in states["open"]) == (level != "client")
+    assert any("Clients seed their sampling" in text for text in states["open"]) == (level != "client")
     assert any("chosen seed: reproducible" in text for text in states["warning"]) == (seed is not None)
 
 
@@ -365,7 +365,7 @@ def test_clients_metrics_are_dropped_unless_declared():
     told = plan_for("client", client_rate=1.0, client_metrics=True)
     strategy = strategy_for(told)
     assert strategy.start(DirectGrid(app_for(told)), initial()).train_metrics_clientapp
-    assert any("no figure on this label covers it" in c.text for c in strategy.label().public().checks)
+    assert any("no figure on this label covers them" in c.text for c in strategy.label().public().checks)
 
 
 def test_metrics_of_one_client_that_cannot_be_weighed_are_dropped(caplog):

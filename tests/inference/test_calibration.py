@@ -67,11 +67,11 @@ def test_what_was_found_is_on_the_owners_label_and_not_on_the_public_page(tmp_pa
     kept = runs.read_json(tmp_path / "run", OWNER)["coverage"]
     assert kept["share"] == found.share
     label = label_of_run(tmp_path / "run")
-    assert any("In simulated worlds 95% intervals held" in check.text for check in label.readings.checks)
+    assert any("In simulations, 95% intervals contained" in check.text for check in label.readings.checks)
     assert (tmp_path / "run" / "label.html").read_text() == before
-    assert "simulated worlds" in (tmp_path / "run" / "label-owner.html").read_text()
+    assert "In simulations" in (tmp_path / "run" / "label-owner.html").read_text()
     runs.write_json(tmp_path / "run", OWNER, {"coverage": {**kept, "share": 0.6, "error": 0.01, "widen": 2.5}})
-    (check,) = (c for c in label_of_run(tmp_path / "run").readings.checks if "simulated worlds" in c.text)
+    (check,) = (c for c in label_of_run(tmp_path / "run").readings.checks if "In simulations" in c.text)
     assert check.state == "warning"
     assert "too narrow by a factor of 2.50" in check.text
 

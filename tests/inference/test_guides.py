@@ -269,7 +269,7 @@ def test_little_noise_is_no_cause_for_a_warning_and_a_fit_that_stopped_halfway_i
     assert found.warning(guide) == ""
     errors, guide, found = noisy_fit(60.0, 15.0, size=20, steps=30, learning_rate=0.01)
     assert np.abs(errors).max() > 0.5  # half of the way to 1 is missing
-    assert "had not settled" in found.warning(guide)
+    assert "had not converged" in found.warning(guide)
 
 
 @pytest.mark.stat

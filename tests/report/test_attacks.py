@@ -99,7 +99,7 @@ def test_b1_the_public_page_holds_nothing_of_an_audit(make_label, make_findings,
 def test_the_owner_page_shows_everything_an_attack_found(make_label, make_findings):
     found = make_findings()
     page = label_html(with_audit(make_label("x"), *found))
-    assert page.index("What attacks found") < page.index("The picture") < page.index("How the result was made")
+    assert page.index("What attacks found") < page.index("Charts") < page.index("How the result was made")
     assert page.index('class="cards"') < page.index("What attacks found")
     for finding in found:
         for text in (finding.heading, finding.sentence, *finding.columns, *sum(finding.rows, ()), *finding.notes):
@@ -114,7 +114,7 @@ def test_the_owner_page_shows_everything_an_attack_found(make_label, make_findin
 def test_without_an_audit_the_owner_is_told_how_to_run_one(make_label):
     label = with_audit(make_label("x"))
     for shown in (label_html(label), label_text(label)):
-        assert "No attack was run on this result yet." in shown
+        assert "No attack has been run on this result yet." in shown
         assert "tacita audit RUN" in shown
         assert "broke a claim" not in shown
 

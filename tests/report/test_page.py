@@ -37,8 +37,8 @@ def test_b1_the_public_page_and_text_are_the_same_whatever_was_read(make_label, 
 def test_the_sentence_gives_attack_success_in_a_hundred(make_label):
     page = label_html(plain(make_label("x"), epsilon=2.6).public())
     sentence = (
-        "An attacker who has to tell whether a person's record was used, starting from even odds, is right at most "
-        "<strong>94 times in 100</strong> (guessing: 50)."
+        "An attacker who starts from even odds and tries to tell whether a person's record was used is right at most "
+        "<strong>94 times in 100</strong> (guessing alone: 50)."
     )
     assert sentence.replace("'", "&#39;") in page
 
@@ -156,7 +156,7 @@ def test_odd_percentiles_are_named_by_their_share(make_label):
     label = plain(make_label("x"))
     label = replace(label, readings=replace(label.readings, percentiles=((33.0, 0.2), (66.0, 0.4))))
     assert [e.who for e in wording.exposures(label.readings, 1e-5)] == ["33%", "66%"]
-    assert "Against 66% of the records followed" in label_text(label)
+    assert "Against 66% of the followed records" in label_text(label)
 
 
 def test_untested_assumptions_rest_on_the_user_and_warnings_come_first(make_label):

@@ -93,19 +93,19 @@ def test_a_client_label_speaks_of_clients_and_rounds(show, public):
     for text in (
         "whether one client was in the data",
         "Holds for every client, whatever records it holds and whatever the attacker already knows.",
-        "one client with all the records it holds makes it at most 2.719 times as likely",
-        "as likely as not that the client was in the data",
+        "Adding or removing one client with all the records it holds changes the probability of anything",
+        "equally likely that the client was in the data or not",
         "before the first round",
     ):
         assert text.lower() in said.lower()
     for text in (
         "a typical client",
-        "Against clients like those followed, on average, an attacker who has to tell whether one of them was in the",
-        "Against half of the clients followed",
-        "each client's own epsilon",
-        "promise nothing to any one client.",
-        "It promises nothing to a client that is unlike those followed.",
-        "9 in 10 of the clients followed",
+        "On average over clients like those followed, an attacker who starts from even odds and tries to tell whether",
+        "Against half of the followed clients",
+        "each client's individual epsilon",
+        "promise nothing to any single client.",
+        "It promises nothing to a client unlike those followed.",
+        "9 in 10 of the followed clients",
         "a group's followed clients",
     ):
         assert (text.lower() in said.lower()) != public
@@ -118,7 +118,7 @@ def test_a_client_labels_pictures_speak_of_clients_and_rounds():
     assert over_rounds.caption == "Every round adds to what an outsider could learn."
     assert "After 30 rounds, any one client: epsilon 1; a typical client: epsilon 0.8." in over_rounds.description
     assert spread.y_title == "share of the followed clients"
-    assert spread.x_title == "a client's own epsilon; below it, attack success"
+    assert spread.x_title == "individual epsilon; below it, attack success"
     assert spread.heading == "How exposed the followed clients are"
     assert [line.name for line in spread.lines] == [
         "Share of the clients under each epsilon",
@@ -130,44 +130,44 @@ def test_a_client_labels_pictures_speak_of_clients_and_rounds():
 def test_a_model_based_figure_names_its_unit():
     label = client_label()
     label = replace(label, readings=replace(label.readings, typical=label.readings.typical[1:]))
-    assert "where a few clients contribute far more" in wording.cards(label)[1].notes[-1]
+    assert "if a few clients contribute far more" in wording.cards(label)[1].notes[-1]
 
 
 def test_nothing_is_promised_to_a_client_either():
     endless = replace(client_label(), worst=worst("client", math.inf))
-    assert wording.meaning(endless) == ("The noise does not limit what the result may give away about one client.",)
+    assert wording.meaning(endless) == ("Nothing limits what the result may reveal about one client.",)
 
 
 RECORD_SENTENCES = {
     "What can an outsider learn about a person from the result?": "page",
-    "An attacker who has to tell whether a person's record was used, starting from even odds, is right at most": "",
-    "Holds for every person, whatever their record and whatever the attacker already knows.": "",
-    "Against people like those followed, on average, an attacker who has to tell whether their record was used, "
-    "starting from even odds, is right at most": "",
-    "It promises nothing to a person who is unlike those followed.": "",
-    "Against half of the records followed, an attacker is right at most": "",
-    "each record's own epsilon, at delta 0.00001": "",
-    "These shares are counted among the records followed; they promise nothing to any one person.": "",
-    "one person's record makes it at most 2.719 times as likely, or as unlikely, apart from a chance of 1 in": "",
-    "It limits what can be learnt about a person because their data were used. It does not limit what the result says "
-    "about people in general, which may apply to a person whose data were not used.": "",
+    "An attacker who starts from even odds and tries to tell whether a person's record was used is right at most": "",
+    "Holds for every person, whatever their record says and whatever the attacker already knows.": "",
+    "On average over people like those followed, an attacker who starts from even odds and tries to tell whether their "
+    "record was used is right at most": "",
+    "It promises nothing to a person unlike those followed.": "",
+    "Against half of the followed records, an attacker is right at most": "",
+    "each record's individual epsilon, at delta 0.00001": "",
+    "These shares describe the followed records; they promise nothing to any single person.": "",
+    "by a factor of at most 2.719, plus a probability of at most 1 in 100,000.": "",
+    "This limits what can be learnt about a person because their data were used. It does not limit what the result "
+    "says about people in general, which may also apply to a person whose data were not used.": "",
     "Anyone (worst case), for comparison": "",
     "A typical person, for comparison": "",
-    "9 in 10 of the records followed": "",
+    "9 in 10 of the followed records": "",
     "half, 90% and all of a group's followed records stay under": "",
     "Declared before the first step": "page",
     "DECLARED BEFORE THE FIRST STEP": "text",
     "Every step adds to what an outsider could learn.": "page",
-    "How to read it: half of the followed records have an own epsilon of at most 0.3.": "page",
-    "the attacker thinks it as likely as not that the record was used.": "",
-    "One row of the data. The sentences above speak of a person because they take one record for one person; somebody "
-    "with several records is protected less.": "",
-    "How much one record can change what comes out; 0 is not at all.": "",
-    "A limit that holds for every record imaginable, including the one that sticks out most.": "",
+    "How to read it: half of the followed records have an individual epsilon of at most 0.3.": "page",
+    "the attacker finds it equally likely that the record was used or not.": "",
+    "One row of the data. The sentences above speak of a person because they assume one record per person; a person "
+    "with several records is less protected.": "",
+    "How much one record can change the result; 0 means not at all.": "",
+    "A limit that holds for every conceivable record, even the most unusual one.": "",
     "as a multiple of the most that one record can contribute.": "",
-    "The chance with which a record takes part in a step.": "",
-    "Somebody drawn from the population that the followed records stand for, on average.": "",
-    "The panel: records whose contribution was measured at every step.": "",
+    "The probability that a record takes part in a step.": "",
+    "A person drawn at random from the population that the followed records represent, on average.": "",
+    "The panel: records whose contributions were measured at every step.": "",
 }
 
 
@@ -178,7 +178,7 @@ def test_a_record_label_speaks_of_people_as_it_always_did():
         found = {place for place in said if sentence in said[place]}
         assert found == ({only} if only else {"page", "text"}), sentence
     for place in said.values():
-        assert not re.search(r"client|\brounds?\b|side by side:|\bunit\b", place, re.IGNORECASE)
+        assert not re.search(r"client|\brounds?\b|separate statements|\bunit\b", place, re.IGNORECASE)
     assert label.to_dict()["steps_word"] == "step"
 
 
@@ -196,7 +196,7 @@ def test_a_joint_label_answers_for_both_units():
     assert [(card.heading, card.figures) for card in wording.cards(label)] == [
         ("Any one client", "epsilon 1, delta 0.00001"),
         ("A typical client", "epsilon 0.8, delta 0.00001"),
-        ("The most exposed and the least", "each client's own epsilon, at delta 0.00001"),
+        ("From the least to the most exposed", "each client's individual epsilon, at delta 0.00001"),
         ("Any one record", "epsilon 0.07, delta 0.00001"),
         ("A typical record", "epsilon 0.05, delta 0.00001"),
     ]
@@ -204,16 +204,16 @@ def test_a_joint_label_answers_for_both_units():
         (card.heading, card.success) for card in wording.cards(label) if card.heading.startswith("Any one")
     ]
     note = (
-        "The figures about a client (with all the records it holds) and about a record stand side by side: "
+        "The figures about a client (with all the records it holds) and about a record are separate statements: "
         "neither follows from the other."
     )
     for shown in (label, label.public()):
         for said in (page_words(shown), " ".join(label_text(shown).split())):
             assert note in said
             assert not re.search(r"\b(persons?|people|somebody|anyone)\b", said, re.IGNORECASE)
-            assert "Holds for every record, whatever is in it" in said
-            assert "one record makes it at most 1.073 times as likely" in said
-            assert "One row of the data; whoever has several records is protected less." in said
+            assert "Holds for every record, whatever it contains" in said
+            assert "by a factor of at most 1.073" in said
+            assert "One row of the data; whoever has several records is less protected." in said
     assert note not in page_words(client_label())
 
 
@@ -256,7 +256,7 @@ def test_another_unit_is_called_by_its_name():
     said = page_words(one_unit("household"))
     assert "Any one household" in said
     assert "whether one household was in the data" in said
-    assert "Household What is in the data or not, as a whole; whoever is behind several households" in said
+    assert "Household What is in the data, or not, as a whole; whoever stands behind several households" in said
     assert not re.search(r"record|\bpeople\b|\bperson\b", said, re.IGNORECASE)
 
 

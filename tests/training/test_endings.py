@@ -49,7 +49,7 @@ def test_f21_a_run_stopped_early_is_labelled_with_its_plan(blobs, tmp_path):
     assert label.worst.epsilon == worst(40)
     assert label_of_run(tmp_path / "run").worst == label.worst
     assert label.curve[-1] == (40, label.worst.epsilon)
-    assert any("decided from released outputs" in c.text and c.state == "open" for c in label.checks)
+    assert any("chosen from released outputs" in c.text and c.state == "open" for c in label.checks)
     assert dict(label.readings.facts)["Steps taken"].startswith("7 of 40")
 
 
@@ -117,7 +117,7 @@ def test_f21_the_owner_may_declare_an_end(blobs, tmp_path):
     assert label_of_run(tmp_path / "run").worst == label.worst
     assert [c.state for c in label.checks if "the machine was needed elsewhere" in c.text] == ["open"]
     assert label.end_shown
-    assert ("Steps", "7 taken of 40 planned; ended by its owner") in label.mechanism
+    assert ("Steps", "7 of 40 planned; ended early by its owner") in label.mechanism
     with pytest.raises(PrivacyError, match="ended by its owner"):
         private.run()
     with pytest.raises(PrivacyError, match="ended already"):
@@ -250,7 +250,7 @@ def test_f23_a_bare_rate_is_an_open_assumption_and_ends_the_claim_of_the_page(bl
     page = label.public().html()
     assert "Nothing on this page was computed from the data" not in page
     assert not label.end_shown
-    assert "tells how many records there are" in page
+    assert "reveals how many records there are" in page
     everybody = train(blobs, sample_rate=1.0, batch_size=300, panel=0, steps=2).run().label()
     assert "Nothing on this page was computed from the data" in everybody.public().html()
 

@@ -123,8 +123,8 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
     plan = server.plan
     rows = [
         ("Level", plan.level),
-        ("Clients enrolled at most", f"{plan.clients:,}"),
-        ("Chance to take part in a round", f"{plan.client_rate:.6g} (independent coins)"),
+        ("Clients enrolled (at most)", f"{plan.clients:,}"),
+        ("Probability of taking part in a round", f"{plan.client_rate:.6g} (Poisson sampling)"),
         ("Rounds", declared_ends(plan.rounds, plan.stops, server.covered_end[0], server.ended)),
         ("Clip norm of an update", f"{plan.clip_norm:g}"),
     ]
@@ -134,13 +134,13 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
         rows += [
             ("Clip norm of a record's gradient", f"{plan.record_clip_norm:g}"),
             ("Noise multiplier, records", f"{plan.record_noise_multiplier:.6g}"),
-            ("Chance of a record to enter a step", f"{plan.record_rate:.6g} (independent coins)"),
+            ("Probability that a record enters a step", f"{plan.record_rate:.6g} (Poisson sampling)"),
             ("Local steps in a round", f"{plan.local_steps}"),
             ("Clients that may hold the same record", f"{plan.copies}"),
             ("Divisor inside a client", f"{plan.local_batch:g}"),
         ]
     if plan.shares:
-        rows.append(("Shares of the noise", f"{plan.shares}; the server adds those that are missing"))
+        rows.append(("Shares of the noise", f"{plan.shares}; the server adds any that are missing"))
     rows.append(("Divisor (expected clients)", f"{plan.divisor:g}"))
     return (*rows, *run_rows(facts))
 
@@ -187,7 +187,7 @@ def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -
     own = own_epsilons(panel, delta, worst) if panel is not None else np.zeros(0)
     return Readings(
         typical=tuple(typical),
-        panels=_who_was_followed(server) if typical else "Nobody was followed, so there is no typical case.",
+        panels=_who_was_followed(server) if typical else "Nothing was followed, so there is no typical figure.",
         percentiles=percentiles(own),
         metrics=facts.metrics,
         facts=(

@@ -191,7 +191,7 @@ def books_for(recipe: Recipe, run_dir: str | Path) -> Books:
         run_dir=run_dir,
         seed=recipe.seed,
         name=f"{recipe.data.capitalize()} over {recipe.clients} clients, {how}",
-        purpose="A linear classifier, trained where the data are by a federation.",
+        purpose="A linear classifier trained by a federation; the data stayed with the clients.",
     )
 
 

@@ -60,8 +60,8 @@ class Coverage:
         verdict = f"stretch them by a factor of {self.widen:.2f}" if self.short else "as they should, up to chance"
         rows = "".join(f"\n  {site}: {share:.0%}" for site, share in self.sites)
         return (
-            f"In {self.worlds} simulated worlds {self.level:.0%} intervals held the truth {self.share:.1%} of the time "
-            f"(± {self.error:.1%}): {verdict}.{rows}"
+            f"In {self.worlds} simulated worlds {self.level:.0%} intervals contained the truth {self.share:.1%} of the "
+            f"time (± {self.error:.1%}): {verdict}.{rows}"
         )
 
 

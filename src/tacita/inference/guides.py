@@ -38,7 +38,7 @@ class GuideKind:
 GUIDES: dict[str, GuideKind] = {
     "diagonal": GuideKind(
         lambda size: 0,
-        "The guide takes unknowns to be independent: where they are not, its intervals are too narrow. Check them with "
+        "The guide treats unknowns as independent: where they are not, its intervals are too narrow. Check them with "
         "tacita.inference.coverage.",
         diagonal=True,
     ),

@@ -68,7 +68,11 @@ def owner_facts(folder: Path | None) -> dict[str, Any]:
 
 def purpose(method: Method, separated: Separated) -> str:
     """Return what a fit is for, in a sentence."""
-    return f"The posterior of {separated.size} unknown numbers of a Pyro model, by {method.text}."
+    return f"The posterior of a Pyro model, {_count(separated.size)}, by {method.text}."
+
+
+def _count(numbers: int) -> str:
+    return "1 unknown number" if numbers == 1 else f"{numbers} unknown numbers"
 
 
 def interval_notes(method: Method, guide: str) -> tuple[str, ...]:
@@ -96,7 +100,7 @@ def add_fit(label: Label, method: Method, document: Mapping[str, Any], owner: Ma
     settings = document["settings"]
     unknowns = {name: math.prod(shape) for name, shape in document["unknowns"].items()}
     sites = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in unknowns.items())
-    rows = [("Method", method.text), ("Unknowns", f"{sum(unknowns.values())} numbers: {sites}")]
+    rows = [("Method", method.text), ("Unknowns", f"{_count(sum(unknowns.values()))}: {sites}")]
     if method.fits_guide:
         rows.append(("Guide", f"{settings['guide']} Gaussian over the unconstrained unknowns"))
     if document["notes"]:
@@ -116,7 +120,7 @@ def _add_readings(readings: Readings, settings: Mapping[str, Any], owner: Mappin
         checks.append(assume("many-clipped", share=f"{share:.0%}", clip_norm=f"{settings['clip_norm']:g}"))
     if coverage:
         level, covered = float(coverage["level"]), float(coverage["share"])
-        metrics.append((f"{level:.0%} intervals that held the truth, by simulation", f"{covered:.1%}"))
+        metrics.append((f"{level:.0%} intervals that contained the truth, by simulation", f"{covered:.1%}"))
         texts = {"level": f"{level:.0%}", "held": f"{covered:.1%}"}
         if covered + 2.0 * float(coverage["error"]) < level:
             checks.append(assume("intervals-narrow", **texts, widen=f"{float(coverage['widen']):.2f}"))
@@ -159,7 +163,7 @@ def label_of_samples(
         worst,
         rests_on=rests_on,
         mechanism=_sample_rows(document, facts, box),
-        declared=() if box is None else (f"Whatever the data, the posterior is held to a box: {box}.",),
+        declared=() if box is None else (f"Whatever the data, the posterior is confined to a box: {box}.",),
         not_hardened=not_hardened("how long a fit takes depends on how many records were drawn for its steps"),
         bare_rate=bare,
         readings=readings,
@@ -177,11 +181,11 @@ def _sample_assumptions(box: Box | None, facts: RunFacts) -> tuple[Assumption, .
 def _sample_rows(document: Mapping[str, Any], facts: RunFacts, box: Box | None) -> tuple[tuple[str, str], ...]:
     settings = document["settings"]
     return (
-        ("Released draws", f"{settings['samples']}, all of one posterior; more cannot be had"),
+        ("Released draws", f"{settings['samples']}, all from one posterior; no more can be drawn"),
         ("Box", "none" if box is None else str(box)),
-        ("Noise in training", "none: the draws' own randomness is the privacy"),
+        ("Noise in training", "none; the randomness of the draws provides the privacy"),
         ("Clip norm", f"{settings['clip_norm']:g}"),
-        ("Sample rate", f"{settings['sample_rate']:.6g} (independent coins)"),
+        ("Sample rate", f"{settings['sample_rate']:.6g} (Poisson sampling)"),
         ("Steps", str(settings["steps"])),
         *run_rows(facts),
     )
@@ -198,8 +202,8 @@ def _facts(facts: RunFacts, box: Box | None, fitted: Gaussians) -> tuple[tuple[s
 
 def _unreplayed(replays: Replays) -> str:
     if replays.pairs == 0:
-        return "No fit was replayed without a record, so there is no typical case."
-    return "The replays without single records are not finished: go on with tacita.inference.resume."
+        return "The fit was not replayed without single records, so there is no typical figure."
+    return "The replays without single records are not finished: continue with tacita.inference.resume."
 
 
 def _replayed(
@@ -221,10 +225,10 @@ def _replayed(
         typical.append(replace(one_step, assumptions=one_step.assumptions[:1]))
         checks.append(one_step.assumptions[0])
     seen = (
-        f"epsilon {round_up_text(cost.observed)} would be the average over the replayed records alone. It is NOT A "
+        f"the average over the replayed records alone would be epsilon {round_up_text(cost.observed)}. It is NOT A "
         "BOUND: records that were not replayed may cost any amount more"
     )
-    drawn = f"{count} records of these data were drawn with replacement, and the fit replayed without each"
+    drawn = f"{count} records of these data were drawn with replacement, and the fit was replayed without each"
     return replace(
         readings,
         typical=tuple(typical),

@@ -20,24 +20,25 @@ from tacita.inference.guides import Guide, Variational
 REPEATS = 64
 SEED = 6_021_023  # of the simulated gradients: they protect nobody, and the same fit must always get the same warning
 UNSETTLED = (
-    "The fit had not settled when it ended: fits like it, on made-up gradients, stop short of where they should. Take "
+    "The fit had not converged when it ended: fits like it, on simulated gradients, stop short of the optimum. Take "
     "more steps or a larger learning_rate"
 )
 MIN_SIGNAL_TO_NOISE = (
     4.0  # times its standard error: in trials intervals held from there on, and below they were often far off
 )
 LOST = (
-    "The noise hides how wide this posterior is: its standard deviations are in part, or wholly, what the noise made. "
-    "In trials 95% intervals of such fits held the truth between 10% and 87% of the time, so do not rely on them. Ask "
-    "for a larger epsilon, or for fewer unknowns"
+    "The noise hides how wide this posterior is: its standard deviations come partly, or wholly, from the noise. In "
+    "trials, 95% intervals of such fits contained the truth between 10% and 87% of the time, so do not rely on them. "
+    "Use a larger epsilon, or fewer unknowns"
 )
 SAMPLED = (
-    "The fit's own randomness is large beside this posterior, so that its scales are themselves uncertain: take more "
+    "The fit's own randomness is large compared with this posterior, so its scales are themselves uncertain: take more "
     "steps or a larger sample_rate"
 )
 ROUGH = (
-    "The noise is large beside this posterior, so that its scales are themselves uncertain: 95% intervals of such fits "
-    "held the truth 87% of the time, which is about 1.3 times too narrow. Check them with tacita.inference.coverage"
+    "The noise is large compared with this posterior, so its scales are themselves uncertain: 95% intervals of such "
+    "fits contained the truth 87% of the time, which is about 1.3 times too narrow. Check them with "
+    "tacita.inference.coverage"
 )
 
 

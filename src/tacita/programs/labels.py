@@ -74,7 +74,7 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
         mechanism=(*rows, ("Records", size), *run_rows(facts)),
         not_hardened=_HARDENED,
         readings=Readings(
-            panels="Nobody was followed: a program speaks of any record.",
+            panels="No records were followed: a program's guarantee covers any record.",
             facts=status_rows(facts),
         ),
     )

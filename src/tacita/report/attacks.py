@@ -13,7 +13,7 @@ from tacita.report.figures import Figure
 from tacita.report.numbers import bound_texts, epsilon_text
 from tacita.report.units import inline
 
-NOT_RUN = "No attack was run on this result yet."
+NOT_RUN = "No attack has been run on this result yet."
 STATES = {"not-refuted": "Not refuted", "open": "No verdict", "warning": "Warning"}
 NOTHING_FOUND = "Nothing found"  # of an attack that tests no claim
 

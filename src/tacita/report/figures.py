@@ -124,7 +124,7 @@ def records_figure(label: Label) -> Figure | None:
             Line(key="spread", path=svg_path(stairs), name=f"Share of the {unit.many} under each epsilon"),
             *(Line(key=k, path=_upright(epsilon, high), name=_named(name, epsilon)) for k, name, epsilon in limits),
         ),
-        x_title=axis_title(f"a {unit.name}'s own epsilon; below it, attack success"),
+        x_title="individual epsilon; below it, attack success",
         y_title=axis_title(f"share of the followed {unit.many}"),
         x_ticks=tuple(_success_tick(t, high, delta) for t in ticks(high, 5)),
         y_ticks=tuple((_place((0.0, t), 1.0, 100.0)[1], f"{t}%") for t in (0, 25, 50, 75, 100)),
@@ -212,7 +212,7 @@ def _records_caption(points: list[Point], unit: Unit) -> str:
     epsilon, percent = next((p for p in points if p[1] == 50), points[0])
     share = "half" if percent == 50 else f"{percent:g}%"
     most = epsilon_text(epsilon)
-    return f"How to read it: {share} of the followed {unit.many} have an own epsilon of at most {most}."
+    return f"How to read it: {share} of the followed {unit.many} have an individual epsilon of at most {most}."
 
 
 def _records_words(points: list[Point], limits: list[tuple[str, str, float]], unit: Unit) -> str:

@@ -82,7 +82,7 @@ def _own(own: Readings, unit: units.Unit) -> Iterable[str]:
 def attacks_text(findings: tuple[Finding, ...], hint: str = "tacita audit RUN") -> str:
     """Return what attacks found as plain text: a verdict, and an entry for each."""
     if not findings:
-        return _wrap(f"ATTACKS: {attacks.NOT_RUN}" + (f" To try some: {hint}" if hint else ""))
+        return _wrap(f"ATTACKS: {attacks.NOT_RUN}" + (f" To run some: {hint}" if hint else ""))
     lines = [_wrap(f"ATTACKS: {attacks.verdict(findings).text}")]
     for attack in attacks.attacks(findings):
         heading, sentence = attack.finding.heading, attack.finding.sentence
@@ -102,7 +102,7 @@ def findings_text(findings: tuple[Finding, ...]) -> str:
 
 
 def _table(columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Iterable[str]:
-    """Yield aligned lines; the last column is as wide as it likes."""
+    """Yield aligned lines; the last column is not padded."""
     every = [columns, *rows] if columns else []
     widths = [max(len(row[i]) for row in every) for i in range(len(columns))]
     for row in every:
@@ -127,7 +127,7 @@ def _cut(text: str, width: int) -> str:
 
 def _checks(label: Label) -> Iterable[str]:
     said = wording.state_words(label.readings is not None)
-    return (f"[{said[check.state]}] {check.text}" for check in wording.checks(label))
+    return (f"[{said[check.state]}] {units.capital(check.text)}" for check in wording.checks(label))
 
 
 def _pair(pair: tuple[str, str]) -> str:

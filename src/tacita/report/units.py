@@ -69,13 +69,13 @@ PERSON = Unit(
     whole="person's record",
     asked="whether a person's record was used",
     told="whether their record was used",
-    holds="every person, whatever their record",
-    limits="It limits what can be learnt about a person because their data were used. It does not limit what the "
-    "result says about people in general, which may apply to a person whose data were not used.",
-    unlike="a person who is unlike those followed",
-    drawn="Somebody",
-    meant="One row of the data. The sentences above speak of a person because they take one record for one person; "
-    "somebody with several records is protected less.",
+    holds="every person, whatever their record says",
+    limits="This limits what can be learnt about a person because their data were used. It does not limit what the "
+    "result says about people in general, which may also apply to a person whose data were not used.",
+    unlike="a person unlike those followed",
+    drawn="A person",
+    meant="One row of the data. The sentences above speak of a person because they assume one record per person; a "
+    "person with several records is less protected.",
 )
 
 
@@ -118,15 +118,15 @@ def spoken(unit: str, headline: str = "record") -> Unit:
         whole=name,
         asked=f"whether one {name} was in the data",
         told="whether one of them was in the data",
-        holds=f"every {name}, whatever is in it",
-        limits=f"It limits what can be learnt about a {name} because it was in the data. It does not limit what the "
-        f"result says about {name}s in general, which may apply to a {name} that was not.",
-        unlike=f"a {name} that is unlike those followed",
+        holds=f"every {name}, whatever it contains",
+        limits=f"This limits what can be learnt about a {name} because it was in the data. It does not limit what the "
+        f"result says about {name}s in general, which may also apply to a {name} that was not in the data.",
+        unlike=f"a {name} unlike those followed",
         drawn="One",
-        meant=f"What is in the data or not, as a whole; whoever is behind several {name}s is protected less.",
+        meant=f"What is in the data, or not, as a whole; whoever stands behind several {name}s is less protected.",
     )
     if unit == "record":
-        return replace(plain, meant="One row of the data; whoever has several records is protected less.")
+        return replace(plain, meant="One row of the data; whoever has several records is less protected.")
     if unit != "client":
         return plain
     return replace(
@@ -134,7 +134,7 @@ def spoken(unit: str, headline: str = "record") -> Unit:
         about="a client (with all the records it holds)",
         whole="client with all the records it holds",
         holds="every client, whatever records it holds",
-        meant="One participant with all the records it holds; whoever is behind several clients is protected less.",
+        meant="One participant with all the records it holds; whoever stands behind several clients is less protected.",
     )
 
 
@@ -144,7 +144,7 @@ def headline_unit(label: Label) -> Unit:
 
 
 def target(guarantee: Guarantee, headline: str = "record") -> str:
-    """Say what the attacker of this guarantee has to find out."""
+    """Say what an attacker on this guarantee tries to tell."""
     unit = spoken(guarantee.unit, headline)
     return f"which of two {unit.many} was used" if guarantee.neighbours == "replace_one" else unit.asked
 

@@ -15,7 +15,7 @@ from tacita.report.units import PERSON, Unit, capital, inline, spoken, target
 OWNER_BAND = ("For the data's owner.", "Contains figures computed from private data: do not publish.")
 INCLUDED_NOTE = (
     "The owner chose to publish these figures although they depend on the data. The limits on this label do not "
-    "cover what these figures themselves may give away."
+    "cover what these figures themselves may reveal."
 )
 
 _SHARES = {10.0: "One in ten", 50.0: "Half", 90.0: "9 in 10", 99.0: "99 in 100", 100.0: "The most exposed"}
@@ -137,13 +137,13 @@ def units_note(label: Label) -> str:
     if len(units) < 2:
         return ""
     listed = " and about ".join(unit.about for unit in units)
-    return f"The figures about {listed} stand side by side: neither follows from the other."
+    return f"The figures about {listed} are separate statements: neither follows from the other."
 
 
 def _anyone(worst: Guarantee, headline: str) -> Card:
     unit = spoken(worst.unit, headline)
     success = attack_success(worst.epsilon, worst.delta)
-    start = f"An attacker who has to tell {target(worst, headline)}, starting from even odds,"
+    start = f"An attacker who starts from even odds and tries to tell {target(worst, headline)}"
     return Card(
         key="anyone",
         heading=unit.anyone,
@@ -163,8 +163,8 @@ def _typical(typical: Guarantee, headline: str, panels: str) -> Card:
     success = attack_success(typical.epsilon, typical.delta) if bound else None
     told = target(typical, headline).replace(unit.asked, unit.told)
     start = (
-        f"Against {unit.people} like those followed, on average, an attacker who has to tell {told}, starting from "
-        "even odds,"
+        f"On average over {unit.people} like those followed, an attacker who starts from even odds and tries to tell "
+        f"{told}"
     )
     return Card(
         key="typical",
@@ -190,22 +190,22 @@ def _sentence(text: str) -> str:
 def _typical_notes(typical: Guarantee, unit: Unit, panels: str) -> list[str]:
     notes = [_sentence(panels)] if panels else []
     if typical.scope == "reading":
-        notes.append("It describes this run and is no promise about other runs.")
+        notes.append("It describes this run only, and promises nothing about other runs.")
     notes.append(f"It promises nothing to {unit.unlike}.")
     if typical.model == "model-based":
-        notes.append(f"It is model-based: where a few {unit.many} contribute far more than the rest it can be too low.")
+        notes.append(f"It is model-based: if a few {unit.many} contribute far more than the rest, it can be too low.")
     return notes
 
 
 def _attack(start: str, guarantee: Guarantee, success: float | None) -> Sentence:
     if success is None:
-        after = " This figure is kept for comparison only; the truth may be larger."
+        after = " This figure is shown for comparison only; the true value may be larger."
         return Sentence(before="", figure="Not an upper bound.", after=after)
     if math.isinf(guarantee.epsilon):
         after = f" {start} may be right every time."
         return Sentence(before="", figure="Nothing is promised.", after=after)
     right, tries = times(success)
-    after = f" (guessing: {tries // 2:,})."
+    after = f" (guessing alone: {tries // 2:,})."
     return Sentence(before=f"{start} is right at most ", figure=f"{right:,} times in {tries:,}", after=after)
 
 
@@ -219,26 +219,24 @@ def _spread(own: Readings, worst: Guarantee) -> Card:
     half = next((row for row in rows if row.who == _SHARES[50.0]), rows[-1])
     right, tries = times(half.success)
     last = rows[-1]
-    after = f" (guessing: {tries // 2:,})"
+    after = f" (guessing alone: {tries // 2:,})"
     if last is not half:
         most, among = times(last.success)
-        who = "the most exposed" if last.who == _SHARES[100.0] else f"{last.who} of them"
+        who = "the most exposed one" if last.who == _SHARES[100.0] else f"{last.who} of them"
         after += f"; against {who}, at most {most:,} in {among:,}"
     who = "half" if half.who == _SHARES[50.0] else half.who.lower()
     return Card(
         key="spread",
-        heading="The most exposed and the least",
+        heading="From the least to the most exposed",
         tag="reading of this run",
         sentence=Sentence(
-            before=f"Against {who} of the {unit.many} followed, an attacker is right at most ",
+            before=f"Against {who} of the followed {unit.many}, an attacker is right at most ",
             figure=f"{right:,} times in {tries:,}",
             after=after + ".",
         ),
         success=None,
-        figures=f"each {unit.name}'s own epsilon, at delta {delta_text(worst.delta)}",
-        notes=(
-            f"These shares are counted among the {unit.many} followed; they promise nothing to any one {unit.who}.",
-        ),
+        figures=f"each {unit.name}'s individual epsilon, at delta {delta_text(worst.delta)}",
+        notes=(f"These shares describe the followed {unit.many}; they promise nothing to any single {unit.who}.",),
         exposures=rows,
     )
 
@@ -301,12 +299,12 @@ def _who(g: Guarantee, unit: Unit, *, also: bool) -> str:
 def _exposure_row(e: Exposure, worst: Guarantee) -> Row:
     unit = spoken(worst.unit, worst.unit)
     return Row(
-        who=e.who if e.who == _SHARES[100.0] else f"{e.who} of the {unit.many} followed",
+        who=e.who if e.who == _SHARES[100.0] else f"{e.who} of the followed {unit.many}",
         unit=unit.name,
         epsilon=e.epsilon,
         delta=delta_text(worst.delta),
         attack=f"at most {e.percent}",
-        how=f"each {unit.name}'s own figure",
+        how=f"each {unit.name}'s individual figure",
         split="",
         scope="reading of this run",
         publishable=False,
@@ -340,11 +338,13 @@ def meaning(label: Label) -> tuple[str, ...]:
 
 def _meaning(worst: Guarantee, unit: Unit) -> tuple[str, ...]:
     if math.isinf(worst.epsilon):
-        return (f"The noise does not limit what the result may give away about one {unit.who}.",)
+        return (f"Nothing limits what the result may reveal about one {unit.who}.",)
     factor = round_up_text(math.exp(worst.epsilon)) if worst.epsilon < 20 else f"e^{round_up_text(worst.epsilon)}"
+    change = "Replacing" if worst.neighbours == "replace_one" else "Adding or removing"
+    plus = f", plus a probability of at most {chance_text(worst.delta)}" if worst.delta else ""
     return (
-        f"Whatever an outsider sees of the result, one {unit.whole} makes it at most {factor} times as likely, or as "
-        f"unlikely, apart from a chance of {chance_text(worst.delta)}.",
+        f"{change} one {unit.whole} changes the probability of anything an outsider may see of the result by a factor "
+        f"of at most {factor}{plus}.",
         unit.limits,
     )
 
@@ -360,13 +360,13 @@ def delta_sentence(delta: float) -> str:
 def source_note(label: Label) -> str:
     """Say what on this label was computed from the data."""
     if label.readings is not None:
-        return "Only the rows marked publishable, the mechanism and the declared terms do not depend on the data."
+        return "Only the figures marked publishable, the mechanism and the declared terms are independent of the data."
     end = "which declared end was reached"
     if label.bare_rate:
         chosen = f"{end} and figures published by choice" if label.end_shown else "figures published by choice"
         return (
-            "The sampling rate was given as a number: if it was computed from the data, this page tells how many "
-            f"records there are. Nothing else on it was, apart from {chosen}."
+            "The sampling rate was given as a number: if it was computed from the data, this page reveals how "
+            f"many records there are. Nothing else on it was computed from the data, apart from {chosen}."
         )
     if label.included:
         chosen = f"the figures published by choice and {end}" if label.end_shown else "the figures published by choice"
@@ -390,18 +390,18 @@ def glossary(label: Label) -> tuple[tuple[str, str], ...]:
     one = " or ".join(unit.name for unit in units)
     was = "was used" if units == [PERSON] else "was in the data"
     common = (
-        ("Even odds", f"Before looking, the attacker thinks it as likely as not that the {one} {was}."),
+        ("Even odds", f"Before seeing the result, the attacker finds it equally likely that the {one} {was} or not."),
         *((capital(unit.name), unit.meant) for unit in units),
         (
             "Epsilon",
-            f"How much one {one} can change what comes out; 0 is not at all. An epsilon of 1 lets the attacker be "
-            "right 74 times in 100, an epsilon of 3, 96 times in 100.",
+            f"How much one {one} can change the result; 0 means not at all. With an epsilon of 1 the attacker is "
+            "right at most 74 times in 100, with an epsilon of 3 at most 96 times in 100.",
         ),
-        ("Worst case", f"A limit that holds for every {one} imaginable, including the one that sticks out most."),
-        ("Noise multiplier", f"How much noise is added, as a multiple of the most that one {one} can contribute."),
+        ("Worst case", f"A limit that holds for every conceivable {one}, even the most unusual one."),
+        ("Noise multiplier", f"The amount of noise, as a multiple of the most that one {one} can contribute."),
         _ROUND
         if label.steps_word == "round"
-        else ("Sample rate", f"The chance with which a {one} takes part in a step."),
+        else ("Sample rate", f"The probability that a {one} takes part in a step."),
     )
     return common if own is None else (*common, *_owner_glossary(label, units))
 
@@ -415,13 +415,13 @@ _ROUND = (
 
 def _owner_glossary(label: Label, units: list[Unit]) -> tuple[tuple[str, str], ...]:
     many = " or ".join(unit.many for unit in units)
-    measured = f"The panel: {many} whose contribution was measured at every step."
+    measured = f"The panel: {many} whose contributions were measured at every step."
     if label.steps_word == "round":
-        measured = "Those whose contribution was measured along the way."
+        measured = "Those whose contributions were measured during the run."
     return (
         (
             f"Typical {' or '.join(unit.who for unit in units)}",
-            f"{units[0].drawn} drawn from the population that the followed {many} stand for, on average.",
+            f"{units[0].drawn} drawn at random from the population that the followed {many} represent, on average.",
         ),
         (f"Followed {many}", measured),
         ("Reading", "A figure that describes one run, as opposed to a guarantee, which holds for every run."),

@@ -282,17 +282,17 @@ def plain_label(recipe: FedGP, facts: RunFacts, taken: int) -> Label:
         mechanism=(
             ("Generator", _GENERATOR),
             ("Clients", f"{recipe.clients:,}"),
-            ("Share that takes part in a round", f"{recipe.client_rate:g}"),
+            ("Share of clients taking part in a round", f"{recipe.client_rate:g}"),
             ("Rounds taken / planned", f"{taken} / {recipe.rounds}"),
         ),
         declared=(
-            "No guarantee: updates were averaged without clipping and without noise. That critics stay with their "
-            "clients protects nobody: the generator's updates are computed from the records. There may be a measure "
-            "of the released set, for its owner; a measure bounds nothing.",
+            "No guarantee: updates were averaged without clipping or noise. Keeping the critics with their clients "
+            "protects nobody: the generator's updates are computed from the records. The owner may have measured the "
+            "released set; a measurement bounds nothing.",
         ),
         steps_word="round",
         readings=Readings(
-            panels="Nobody was followed: there is no noise to account for.",
+            panels="No clients were followed: there is no noise to account for.",
             metrics=facts.metrics,
             facts=(("Clients", f"{facts.trained:,}"), *status_rows(facts)),
         ),

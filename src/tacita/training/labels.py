@@ -124,12 +124,12 @@ class Standing:
         rows = [
             ("Clip norm", f"{plan.clip_norm:g}"),
             ("Noise multiplier", f"{plan.noise_multiplier:.6g}"),
-            ("Sample rate", f"{plan.sample_rate:.6g} (independent coins)"),
+            ("Sample rate", f"{plan.sample_rate:.6g} (Poisson sampling)"),
             ("Steps", declared_ends(plan.steps, plan.stops, self.end, self.ended)),
             ("Divisor (declared batch size)", f"{plan.batch_size:g}"),
         ]
         if plan.individual_every is not None:
-            rows.append(("Individual bounds", f"every record measured once in {plan.individual_every} steps"))
+            rows.append(("Individual bounds", f"every record is measured once in {plan.individual_every} steps"))
         return tuple(rows)
 
     @property
@@ -222,20 +222,20 @@ def _declared(plan: Plan, delta: float) -> tuple[str, ...]:
         epsilon = filter_epsilon(plan.record_budget, plan.sample_rate, plan.noise_multiplier, delta)
         lines.append(
             f"Every record is held to a budget of epsilon {round_up_text(epsilon)} at delta {delta:g} "
-            f"({_budget_text(plan.record_budget)}); who was held back is not disclosed."
+            f"({_budget_text(plan.record_budget)}); which records were held back is not disclosed."
         )
     if plan.certificate is not None:
         lines.append(
             f"A conformal certificate was declared before the first step: {_budget_text(plan.certificate)}, with "
             f"{plan.tolerated} followed records tolerated above it. Whether it was issued depends on the data and is "
-            "on the owner's label."
+            "stated on the owner's label."
         )
     return tuple(lines)
 
 
 def _budget_text(budget: Budget) -> str:
     if isinstance(budget, MomentsBudget):
-        return f"a cap on the moments of {len(budget.orders)} orders"
+        return f"a cap on the moments at {len(budget.orders)} orders"
     levels = [((k / 256) ** 2, n) for k, n in enumerate(budget.tokens) if n]
     return "at most " + ", ".join(f"{n} steps at {share:.3g} of the clip norm" for share, n in reversed(levels))
 
@@ -251,7 +251,7 @@ def _readings(run: Standing, delta: float, worst: Guarantee) -> Readings:
     for panel in panels.values():
         panel.settle()
     if not panels:
-        return Readings(metrics=metrics, facts=own, panels="Nobody was followed, so there is no typical case.")
+        return Readings(metrics=metrics, facts=own, panels="No records were followed, so there is no typical figure.")
     statements = {name: panel.accountant.guarantee(delta=delta) for name, panel in panels.items()}
     statements = {name: _own_assumptions(name, g, alone=len(panels) == 1) for name, g in statements.items()}
     larger = max(statements, key=lambda name: statements[name].epsilon)
@@ -298,7 +298,7 @@ def _other_figures(
 def _panel_text(panels: Mapping[str, Panel], larger: str) -> str:
     sizes = {name: len(panel.indices) for name, panel in panels.items()}
     if "held-out" not in sizes:
-        return f"training panel only ({sizes['training']} records followed)"
+        return f"training panel only: {sizes['training']} records were followed"
     return (
         f"{sizes['training']} training and {sizes['held-out']} held-out records were followed; the {larger} ones gave "
         "the larger figure, which is shown"
@@ -334,5 +334,5 @@ def _certificate(plan: Plan, panels: Mapping[str, Panel], delta: float) -> str:
     except PrivacyError as error:
         return f"Not issued: {error}"
     larger = max(issued, key=lambda g: g.epsilon)
-    who = "" if "held-out" in panels else " It speaks of records that were trained on only."
+    who = "" if "held-out" in panels else " It applies only to records that were trained on."
     return f"Issued. {larger.claim}{who}"

@@ -99,7 +99,7 @@ def test_parts_are_not_shown_as_the_worst_case(tmp_path):
     label = run(tmp_path / "run", **GAN | {"panel": 0}, annotator=True)
     assert all(g.epsilon >= label.worst.epsilon for g in label.comparisons)
     assert any(name == "Annotator alone" for name, _ in label.mechanism)
-    assert "Nobody was followed" in label.readings.panels
+    assert "No records were followed" in label.readings.panels
 
 
 def test_neighbouring_seeds_share_no_noise():

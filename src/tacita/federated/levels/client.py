@@ -40,5 +40,5 @@ CLIENT = Level(
     total_noise=noise_of_clients,
     server_measures=True,
     trust="server-trusted",
-    followed="the norms of the clients that took part were counted anew every round, in aggregate",
+    followed="the norms of the participating clients were measured afresh in every round, in aggregate",
 )

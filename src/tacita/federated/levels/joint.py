@@ -54,7 +54,7 @@ def remarks(server: Server) -> tuple[str, ...]:
     plan = server.plan
     if plan.shares == plan.clients:
         return copies_remark(plan)
-    return *copies_remark(plan), f"A round in which more than {plan.shares} clients are drawn asks nobody."
+    return *copies_remark(plan), f"If more than {plan.shares} clients are drawn for a round, none is asked."
 
 
 JOINT = Level(
@@ -71,5 +71,5 @@ JOINT = Level(
     beside=hidden_participation,
     remarks=remarks,
     trust="server-trusted-for-clients",
-    followed="the norms of the clients that took part were counted anew every round, in aggregate",
+    followed="the norms of the participating clients were measured afresh in every round, in aggregate",
 )

@@ -60,13 +60,14 @@ def remarks(server: Server) -> tuple[str, ...]:
     """Return whose record the headline is for."""
     if server.unnamed_took_part:
         whose = (
-            "The headline is for a record of a client that took part in every round, since not every client declared "
-            "who it is."
+            "The headline is for a record of a client that took part in every round, because not every client declared "
+            "its identity."
         )
     else:
         whose = (
-            "Who takes part is decided by coins and does not depend on the data. Once all rounds were taken, the "
-            "headline is for a record of the client that took part most often; before, for one in every round."
+            "Coin flips decide who takes part, independently of the data. Once all rounds have been taken, the "
+            "headline is for a record of the client that took part most often; until then, for a record of a client "
+            "that takes part in every round."
         )
     return whose, *copies_remark(server.plan)
 
@@ -83,5 +84,5 @@ PARALLEL = Level(
     compared=hidden_participation,
     remarks=remarks,
     trust="server-not-trusted",
-    followed="each client followed records of its own; the largest figure of all clients is shown",
+    followed="each client followed records of its own; the largest figure over all clients is shown",
 )

@@ -44,7 +44,7 @@ def share_of_noise(plan: FederationPlan) -> float:
 
 def remarks(server: Server) -> tuple[str, ...]:
     """Return how records are sampled."""
-    return ("Every record of the federation has its own coin in every round, and all clients answer every round.",)
+    return ("In every round each record of the federation is drawn by its own coin flip, and all clients answer.",)
 
 
 SEQUENTIAL = Level(
@@ -60,5 +60,5 @@ SEQUENTIAL = Level(
     papers_norms=lambda plan, norms: sequential_accountant(norms, clients=plan.clients),
     remarks=remarks,
     trust="server-trusted-to-sum",
-    followed="the norms of the records followed by each client were counted anew every round, in aggregate",
+    followed="the norms of the records followed by each client were measured afresh in every round, in aggregate",
 )

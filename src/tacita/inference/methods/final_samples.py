@@ -38,7 +38,7 @@ class FinalSamples(Method):
 
     name = "final-samples"
     text = "variational inference without noise; only final draws are released"
-    note = "Only these draws are released, so means and intervals are as rough as so few draws make them."
+    note = "Only these draws are released, so means and intervals are only as precise as this number of draws allows."
     repeatable = False
     options = tuple(field.name for field in fields(Replays))
     defaults = MappingProxyType({"samples": 10})

@@ -39,5 +39,5 @@ class Noisy(PrivateSteps):
         covariance = errors.widened(fitted)
         widest = float((covariance.diagonal() / fitted.covariance().diagonal()).sqrt().max())
         posterior = gaussian_posterior(separated, fitted, covariance, settings.samples, rng)
-        wider = f"They are wider for it, by {math.ceil(100 * widest - 100)}% at most."
+        wider = f"It widens them by at most {math.ceil(100 * widest - 100)}%."
         return posterior, (f"{self.note} {wider}", GUIDES[settings.guide].note), errors.warning(fitted)

@@ -42,7 +42,7 @@ class Plain(Method):
             rests_on=(assume("posterior-unlimited"),),
             declared=("No guarantee: the data were used without noise.",),
             audit_command="tacita audit RUN",
-            readings=Readings(panels="Nobody was followed: there is no noise to account for."),
+            readings=Readings(panels="No records were followed: there is no noise to account for."),
         )
         label = add_fit(label, self, document_of(separated, asdict(settings), notes), {"warning": warning})
         return Result(posterior, self.name, label, tuple(elbo), with_warning(notes, warning), asdict(settings))

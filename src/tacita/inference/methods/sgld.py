@@ -17,8 +17,8 @@ class Sgld(PrivateSteps):
     """Keep points of one chain of private steps as draws."""
 
     name = "sgld"
-    text = "Langevin dynamics whose noise is the privacy's"
-    note = "Draws of one chain, not yet at its stationary law: intervals are not calibrated."
+    text = "Langevin dynamics, whose own noise provides the privacy"
+    note = "Draws from one chain that has not reached its stationary distribution: intervals are not calibrated."
     fits_guide = False
     objective = "log joint density"
 

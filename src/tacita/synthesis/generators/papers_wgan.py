@@ -22,7 +22,7 @@ CLIP_NORM, NOISE_MULTIPLIER = 0.5, 0.01  # of the thesis
 class PapersWgan:
     """For comparison with the thesis: its noise is too small for a useful worst case, and nothing is calibrated."""
 
-    purpose = "Synthetic records from a Wasserstein GAN clipped and noised as the thesis words it."
+    purpose = "Synthetic records from a Wasserstein GAN clipped and noised as the thesis describes it."
     private = False
     entries = ENTRIES | {"clip_norm", "noise_multiplier"}
 
@@ -64,11 +64,11 @@ class PapersWgan:
             worst,
             rests_on=[*map(assume, codes), noise_assumption(facts)],
             mechanism=(
-                ("Generator", "papers-wgan: the whole update is clipped, as the thesis words it"),
+                ("Generator", "papers-wgan: the whole update is clipped, as the thesis describes it"),
                 ("Clip norm C", f"{float(plan['clip_norm']):g}"),
                 ("Noise over C", f"{noise:g}"),
                 ("Sensitivity", "2C, for one record added or removed"),
-                ("Sample rate", f"{rate:.6g} (independent coins)"),
+                ("Sample rate", f"{rate:.6g} (Poisson sampling)"),
                 ("Steps", str(steps)),
             ),
             declared=(
@@ -76,6 +76,6 @@ class PapersWgan:
             ),
             not_hardened=not_hardened(),
             readings=readings(
-                facts, "Nobody was followed: without per-record clipping there is no record's own figure."
+                facts, "No records were followed: without per-record clipping there are no individual figures."
             ),
         )

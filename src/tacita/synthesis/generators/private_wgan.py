@@ -137,7 +137,7 @@ def _composed_label(critic: Standing, annotator: Standing, rows: Pairs, facts: R
 def _summed(typical: Sequence[tuple[Guarantee, ...]], worst: Guarantee, facts: RunFacts) -> Readings:
     """Return the owner's readings: the typical figures of both parts, added and capped by the worst case."""
     if not all(typical):
-        return readings(facts, "Nobody was followed, so there is no typical case.")
+        return readings(facts, "No records were followed, so there is no typical figure.")
     total = typical[0][0] + typical[1][0]
     if total.epsilon > worst.epsilon:
         total = replace(total, epsilon=worst.epsilon, method="worst-case cap")

@@ -58,8 +58,8 @@ class WganGp:
         """Return a label with an infinite worst case."""
         facts, layer = run.facts, bool(run.recipe.get("dp_critic"))
         declared = (
-            "No guarantee: the data were used without noise. What stands below is what was measured, for the owner; a "
-            "measure bounds nothing.",
+            "No guarantee: the data were used without noise. Anything below was measured, for the owner; a measurement "
+            "bounds nothing.",
             "The critic clips its features to length one and adds noise of 1.5 to them (the thesis's DP critic). That "
             "hides neither the critic's weights nor the gradients that shape the generator: it is a regulariser.",
         )
@@ -69,7 +69,7 @@ class WganGp:
             rests_on=(assume("generator-unlimited"),),
             mechanism=(("Generator", f"wgan-gp{', with the DP critic layer' if layer else ''}"),),
             declared=declared if layer else declared[:1],
-            readings=readings(facts, "Nobody was followed: there is no noise to account for."),
+            readings=readings(facts, "No records were followed: there is no noise to account for."),
         )
 
 
