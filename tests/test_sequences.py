@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 
 from tacita.accounting.filters import token_budget  # noqa: E402
 from tacita.federated import Federation, federation_plan, server  # noqa: E402
-from tacita.federated.storage import restore_federation  # noqa: E402
+from tacita.federated.storage import Kept  # noqa: E402
 from tacita.ledger import Ledger  # noqa: E402
 from tacita.runs import Run  # noqa: E402
 from tacita.training import PrivateTraining, mechanism  # noqa: E402
@@ -246,7 +246,7 @@ class Rounds(World):
 
     def claimed(self):
         try:
-            return restore_federation(Run(self.run), {})[0].taken
+            return Kept.restore(Run(self.run), {})[0].server.taken
         except ValueError as error:
             if "not in the ledger" in str(error):
                 return 0

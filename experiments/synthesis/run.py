@@ -102,7 +102,7 @@ def released_row(name: str, seed: int) -> dict[str, Any]:
 def federated_row(name: str, seed: int) -> dict[str, Any]:
     """Train one federated generator without noise, as in the thesis, and judge it."""
     from tacita.synthesis import federate_generator
-    from tacita.synthesis.fedgp_recipe import ready
+    from tacita.synthesis.fedgp import held_records, ready
 
     recipe = replace(federations()[name], seed=seed)
     dataset = load(recipe.data)
@@ -113,7 +113,7 @@ def federated_row(name: str, seed: int) -> dict[str, Any]:
     synthetic = sample(generator, 20_000, rng=np.random.default_rng(seed))
     test = torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_targets)
     row = {"row": name, "seed": seed, "epsilon": label.worst.epsilon, "delta": label.worst.delta}
-    return {**row, **judged(synthetic, ready(recipe).train, test, 10, seed, gamma=1e-15), "seconds": round(seconds)}
+    return {**row, **judged(synthetic, held_records(ready(recipe)), test, 10, seed, gamma=1e-15), "seconds": round(seconds)}
 
 
 def judged(synthetic: Any, train: Any, test: Any, classes: int, seed: int, *, gamma: float = 1e-5) -> dict[str, Any]:

@@ -181,7 +181,7 @@ _WARNING = {
     "exchangeable. Shuffle them once",
     "client-metrics": "Metrics that clients measured themselves were passed on: no figure on this label covers them",
     "generator-unlimited": "Nothing limits the influence of one record on the generator",
-    "federated-generator-unlimited": "Nothing limits the influence of a client, or of a record, on the generator",
+    "client-unlimited": "Nothing limits the influence of a client, or of a record, on the model",
     "posterior-unlimited": "Nothing limits the influence of one record on the posterior",
     "papers-noise-too-small": "The noise of the thesis is far too small for this: the figure promises nothing",
     "no-box-declared": "No box was declared: nothing bounds how far one record can move the posterior, so nothing is "

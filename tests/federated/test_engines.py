@@ -1,12 +1,13 @@
 """Every engine of the table, and one that is registered here."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from tacita.federated.engines import ENGINES, recipe_of
+from tacita.federated.engines import ENGINES
 from tacita.federated.engines.local import LOCAL
-from tacita.federated.recipes import Recipe
+from tacita.federated.recipes import Recipe, ready, recipe_of
 from tests.test_cli import tacita
 
 SMALL = ("--level", "client", "--clients", "3", "--rounds", "2")
@@ -18,18 +19,19 @@ def test_an_engine_is_entered_under_its_name_and_prepares_a_run_without_charging
         pytest.importorskip("flwr")
     engine = ENGINES[name]
     assert engine.name == name
-    assert callable(engine.prepare(Recipe(level="client", clients=3, rounds=1), tmp_path / "run", resume=False))
+    make = partial(ready, Recipe(level="client", clients=3, rounds=1))
+    assert callable(engine.prepare(make, tmp_path / "run", resume=False).run)
 
 
 def test_an_engine_of_the_table_is_one_of_the_command(tmp_path, monkeypatch):
     begun = []
 
-    def prepare(recipe, run_dir, *, resume):
+    def prepare(make, run_dir, *, resume):
         begun.append(resume)
-        return LOCAL.prepare(recipe, run_dir, resume=resume)
+        return LOCAL.prepare(make, run_dir, resume=resume)
 
     monkeypatch.setitem(ENGINES, "toy", replace(LOCAL, name="toy", prepare=prepare))
     done = tacita("federate", "--demo", "--engine", "toy", *SMALL, "--run-dir", tmp_path / "run")
     assert done.returncode == 0
     assert begun == [False]
-    assert recipe_of(tmp_path / "run")[0] == Recipe(level="client", clients=3, rounds=2)
+    assert recipe_of(tmp_path / "run", Recipe)[0] == Recipe(level="client", clients=3, rounds=2)

@@ -42,16 +42,16 @@ def test_json_is_one_document(level, tmp_path):
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
-    plain = recipes.Ready.accuracy
+    plain = recipes.accuracy
     seen = []
 
-    def interrupt(self, model):
+    def interrupt(*model_and_data):
         seen.append(1)
         if len(seen) == 1:
             raise KeyboardInterrupt
-        return plain(self, model)
+        return plain(*model_and_data)
 
-    monkeypatch.setattr(recipes.Ready, "accuracy", interrupt)
+    monkeypatch.setattr(recipes, "accuracy", interrupt)
     run = tmp_path / "run"
     done = federate("federate", "--demo", "--clients", "5", "--rounds", "3", "--level", "client", "--run-dir", run)
     assert done.returncode == 130

@@ -27,7 +27,6 @@ from tacita.federated import Federation, Local, PrivateStrategy, federation_plan
 from tacita.federated.flower import client_metrics  # noqa: E402
 from tacita.federated.flower_client import ANSWER, ASK, fingerprint, local_training  # noqa: E402
 from tacita.federated.labels import rests_on  # noqa: E402
-from tacita.federated.server import Server  # noqa: E402
 from tacita.ledger import Ledger  # noqa: E402
 
 CLIENTS = 6
@@ -138,7 +137,8 @@ def same(one: ArrayRecord, other: ArrayRecord) -> bool:
 @pytest.mark.parametrize("seed", [None, 3])
 def test_whether_clients_chose_a_seed_is_an_open_check_where_they_add_the_noise(level, seed):
     strategy = strategy_for(plan_for(level), seed=seed)
-    found = rests_on(Server(strategy.plan, {}), strategy._facts)
+    strategy.open(initial())
+    found = rests_on(strategy.server, strategy._kept.facts)
     states = {"holds": [], "open": [], "warning": []}
     for check in found:
         states[check.state].append(check.text)

@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp.strategy import FedAvg  # noqa: E402
 
 from tacita import PrivacyError  # noqa: E402
-from tacita.federated import instance_privacy, named_client  # noqa: E402
+from tacita.federated import FederationPlan, instance_privacy, named_client  # noqa: E402
 from tacita.federated.client_ledger import ClientLedger, Standing, enforced_plan  # noqa: E402
 from tacita.federated.flower_client import ANSWER, ASK, fingerprint, identity_of, local_training  # noqa: E402
 from tacita.federated.masking import masker  # noqa: E402
@@ -157,6 +157,13 @@ def test_l16_at_level_client_the_apps_function_runs_for_the_same_plan_only():
     assert ran == ["train"]
     key = {"ask": "key", "plan": fingerprint(plan), "exchange": "a attempt 1"}
     assert "update only" in ask(app, key).error.reason
+
+
+def test_l16_a_plan_that_protects_nobody_is_refused():
+    ran, plan = [], FederationPlan.without_guarantee(clients=CLIENTS, client_rate=1.0, rounds=2)
+    app = whole_app(mod_for(plan), ran)
+    assert ask(app, update(plan)).has_error()
+    assert not ran
 
 
 def test_l16_evaluation_is_opened_by_the_client_alone():

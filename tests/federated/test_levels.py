@@ -1,6 +1,7 @@
 """Every privacy level of the table, and one that is registered here: declarations, rounds and label."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,10 +9,10 @@ import torch
 
 from tacita._check import PrivacyError
 from tacita.assumptions import assume
-from tacita.federated import LEVELS, Federation, FederationPlan, RecordSettings
+from tacita.federated import LEVELS, Client, Federation, FederationPlan, RecordSettings, Server
 from tacita.federated.engines import ENGINES
 from tacita.federated.levels.client import CLIENT
-from tacita.federated.recipes import Recipe
+from tacita.federated.recipes import Recipe, ready
 from tacita.ledger import Ledger
 
 NAMES = (*LEVELS, "toy")
@@ -114,7 +115,7 @@ def test_looking_at_an_open_round_changes_nothing(name, monkeypatch):
 
 def test_a_level_of_the_table_is_a_level_of_recipes(tmp_path):
     recipe = Recipe(level="toy", clients=3, rounds=2, seed=1)
-    label = ENGINES["local"].prepare(recipe, tmp_path / "run", resume=False)()
+    label = ENGINES["local"].prepare(partial(ready, recipe), tmp_path / "run", resume=False).run()
     assert dict(label.mechanism)["Level"] == "toy"
 
 
@@ -131,5 +132,10 @@ def test_records_come_as_a_group_or_one_by_one_and_not_both():
         FederationPlan.declare(**given, records=inside, copies=2)
     with pytest.raises(TypeError, match="no setting noise"):
         declare("parallel", noise=2.0)
-    with pytest.raises(TypeError, match="called seed"):
-        federation("client", rng=3)
+
+
+def test_a_seed_under_its_old_name_is_refused_with_the_new_one():
+    flower = pytest.importorskip("tacita.federated.flower_client")
+    for made in (Federation, Server, Client, flower.instance_privacy):
+        with pytest.raises(TypeError, match="rng is called seed now"):
+            made(rng=3)

@@ -275,7 +275,7 @@ def test_shared_ledgers_add_up_over_federations(tmp_path):
 
 def checks_of(federation):
     """Return what the label rests on, without its figures, which take seconds."""
-    return rests_on(federation.server, federation._facts)
+    return rests_on(federation.server, federation._kept.facts)
 
 
 def test_a_label_says_which_charges_are_in_memory_only(tmp_path):

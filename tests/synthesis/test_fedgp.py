@@ -1,11 +1,13 @@
 """FedGP: critics stay with their clients, updates are clipped, noised and charged, or nothing is promised."""
 
+import copy
 import json
 import math
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,15 +18,16 @@ from typer.main import get_command
 
 import tacita
 from tacita import runs
+from tacita._check import PrivacyError
 from tacita.cli import app
-from tacita.federated import Federation
-from tacita.federated.storage import kept_memory
+from tacita.federated import Federation, FederationPlan, Server, federation_plan
+from tacita.federated.recipes import Recipe
+from tacita.federated.storage import declare_end, kept_memory
 from tacita.federated.updates import norm_of
 from tacita.ledger import Ledger
 from tacita.synthesis import fedgp
-from tacita.synthesis.fedgp import federate_generator, resume_generator
+from tacita.synthesis.fedgp import FedGP, federate_generator, held_records, ready, resume_generator
 from tacita.synthesis.fedgp_client import GanTraining, OwnClasses
-from tacita.synthesis.fedgp_recipe import FedGP, ready
 from tacita.synthesis.gan import sample
 from tacita.synthesis.influence import average_case
 from tacita.synthesis.students import student
@@ -60,9 +63,9 @@ def charged(folder):
 
 def a_round(memory=None, recipe=SMALL, client="000000", seed=0):
     this = ready(recipe)
-    parameters = {n: p.detach() for n, p in this.generator().named_parameters()}
+    parameters = {n: p.detach() for n, p in this.model().named_parameters()}
     random = np.random.default_rng(seed)
-    return this.training(parameters, this.holdings[client], memory or {}, random)
+    return this.local(parameters, this.holdings[client], memory or {}, random)
 
 
 def test_a_critic_goes_on_where_it_was_left():
@@ -88,7 +91,7 @@ def test_moments_of_the_critics_optimiser_are_taken_up():
 
 def test_updates_are_by_how_much_the_generator_moved_and_not_the_critic():
     update, memory = a_round()
-    parameters = dict(ready(SMALL).generator().named_parameters())
+    parameters = dict(ready(SMALL).model().named_parameters())
     assert {n: u.shape for n, u in update.items()} == {n: p.shape for n, p in parameters.items()}
     assert 0.0 < norm_of(update) < 10.0
     assert not set(update) & set(memory)
@@ -120,9 +123,9 @@ def test_a_client_whose_classes_changed_begins_a_new_critic():
 
 
 def test_a_training_that_falls_apart_moves_nothing_and_is_forgotten():
-    training, memory = ready(SMALL).training, a_round()[1]
+    training, memory = ready(SMALL).local, a_round()[1]
     inputs, labels = torch.full((20, 1, 8, 8), math.nan), torch.arange(20) % 10
-    parameters = {n: p.detach() for n, p in ready(SMALL).generator().named_parameters()}
+    parameters = {n: p.detach() for n, p in ready(SMALL).model().named_parameters()}
     update, kept = training(parameters, Records((inputs, labels)), memory, np.random.default_rng(0))
     assert norm_of(update) == 0.0
     assert kept is memory
@@ -170,7 +173,7 @@ def test_the_label_is_that_of_the_client_level_mechanism(private_run):
     assert any("server is trusted" in text for text in texts)
 
 
-def test_the_label_of_the_folder_is_the_one_that_was_written(private_run, tmp_path):
+def test_the_label_of_the_folder_is_the_one_that_was_written(private_run):
     folder, _, label, _, _ = private_run
     pages = {name: (folder / name).read_bytes() for name in ("guarantee.json", "label.html", "label-owner.html")}
     done = CliRunner().invoke(get_command(app), ["label", str(folder), "--json"])
@@ -178,8 +181,6 @@ def test_the_label_of_the_folder_is_the_one_that_was_written(private_run, tmp_pa
     assert dict(label.mechanism)["Generator"].startswith("fedgp")
     assert {name: (folder / name).read_bytes() for name in pages} == pages
     assert fedgp.label_of_run(folder, delta=1e-7).worst.epsilon > label.worst.epsilon
-    _, plain = federate_generator(replace(SMALL, rounds=1), tmp_path / "plain")
-    assert fedgp.label_of_run(tmp_path / "plain") == plain
 
 
 def test_rounds_are_charged_before_anybody_is_asked(private_run):
@@ -210,11 +211,11 @@ def test_critics_are_on_their_clients_and_nowhere_else(private_run):
 def test_f20_one_client_moves_the_sum_by_at_most_the_clip_norm():
     """The same coins and noise with and without a client, in the first round and in one that remembers it."""
     this = ready(replace(PRIVATE, client_rate=1.0))
-    start = this.generator().state_dict()
+    start = this.model().state_dict()
 
     def sums(holdings):
-        generator = this.generator()
-        made = Federation(generator, None, holdings, this.plan, local=this.training, panel=0, seed=3)
+        generator = this.model()
+        made = Federation(generator, None, holdings, this.plan, local=this.local, panel=0, seed=3)
         found = []
         for _ in range(2):
             made.advance()
@@ -237,22 +238,29 @@ def test_an_epsilon_is_kept_and_nearly_used():
     assert 3.9 < oracle.epsilon <= 4.0
 
 
-def test_an_interrupted_private_run_goes_on_with_its_critics(tmp_path):
-    recipe = replace(PRIVATE, rounds=3, client_rate=1.0, seed=None)
+@pytest.mark.parametrize("noise", [None, 1.5])
+def test_an_interrupted_run_goes_on_with_its_critics(noise, tmp_path):
+    recipe = replace(PRIVATE, rounds=3, client_rate=1.0, noise_multiplier=noise, seed=None)
 
-    def stop(number, _):
-        if number == 1:
+    def stop(done, _):
+        if done == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         federate_generator(recipe, tmp_path / "run", progress=stop)
+    assert dict(fedgp.label_of_run(tmp_path / "run").readings.facts)["Rounds taken"].startswith("1 of 3")
     before = critics_of(tmp_path / "run", recipe)
     rounds = []
-    _, label = resume_generator(tmp_path / "run", progress=lambda n, _: rounds.append(n))
+    _, label = resume_generator(tmp_path / "run", progress=lambda *done: rounds.append(done))
     after = critics_of(tmp_path / "run", recipe)
-    assert rounds == [2, 3]
-    assert charged(tmp_path / "run") == 3
-    assert label.worst.epsilon == ready(recipe).plan.client_worst(3, recipe.delta).epsilon
+    assert rounds == [(2, 3), (3, 3)]
+    if noise is None:
+        found = fedgp.label_of_run(tmp_path / "run", delta=1e-7)
+        assert (found.worst.epsilon, found.worst.delta, found.worst.unit) == (math.inf, 1e-7, "client")
+        assert fedgp.label_of_run(tmp_path / "run") == label
+    else:
+        assert charged(tmp_path / "run") == 3
+        assert label.worst.epsilon == ready(recipe).plan.client_worst(3, recipe.delta).epsilon
     for name in before:
         assert float(before[name]["step.score.bias"]) == STEPS
         assert float(after[name]["step.score.bias"]) == 3 * STEPS
@@ -275,18 +283,24 @@ def test_without_noise_nothing_is_promised(tmp_path):
     assert "Nothing is promised" in (tmp_path / "run" / "label.html").read_text()
 
 
-def test_the_mean_of_updates_is_weighted_by_records(tmp_path):
-    recipe = replace(SMALL, split="dirichlet", rounds=1)
-    this = ready(recipe)
-    start = {n: p.detach().clone() for n, p in this.generator().named_parameters()}
-    generator, _ = federate_generator(recipe, tmp_path / "run")
-    mean, weight = torch.zeros(flat(start.values()).shape, dtype=torch.float64), 0
-    for name, records in this.holdings.items():
-        update, _ = this.training(start, records, {}, fedgp.coins(3, 1, name))
-        mean += len(records) * flat(update.values())
-        weight += len(records)
-    moved = flat(generator.parameters()) - flat(start.values())
-    assert torch.allclose(moved, 2.0 * mean / weight, atol=1e-5)  # the server's rate for uneven mixes
+def test_without_noise_the_mean_of_updates_is_weighted_by_records(tmp_path):
+    recipe = replace(SMALL, split="dirichlet", least=6, rounds=1)
+    this, updates = ready(recipe), []
+
+    def spy(self, parameters, records, memory, random):
+        found = replace(self, counts_as_one=None), (parameters, records, memory, copy.deepcopy(random))
+        updates.append((len(records), flat(call(found[0], *found[1])[0].values())))
+        return call(self, parameters, records, memory, random)
+
+    call = GanTraining.__call__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GanTraining, "__call__", spy)
+        generator, _ = federate_generator(recipe, tmp_path / "run")
+    sizes = np.array([size for size, _ in updates])
+    mean = sum(size * update for size, update in updates) / sizes.sum()
+    assert len(set(sizes.tolist())) > 1
+    moved = flat(generator.parameters()) - flat(this.model().parameters())
+    assert torch.allclose(moved, 2.0 * mean, atol=1e-5)  # the server's rate for uneven mixes
 
 
 @pytest.mark.parametrize("split", ["even", "class", "dirichlet"])
@@ -299,37 +313,44 @@ def test_clients_may_hold_different_numbers_of_records(split, noise, tmp_path):
     federate_generator(recipe, tmp_path / "run")
     steps = [float(memory["step.score.bias"]) for memory in critics_of(tmp_path / "run", recipe).values()]
     assert steps == [math.ceil(size / 8) for size in sizes]  # one pass over what each has, in batches of 8
-    held = ready(recipe).train
+    held = held_records(ready(recipe))
     ready.cache_clear()  # another process deals out the same records, with or without a seed
-    assert all(torch.equal(a, b) for a, b in zip(held, ready(recipe).train, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(held, held_records(ready(recipe)), strict=True))
 
 
-def test_a_plain_run_that_was_stopped_ends_where_it_would_have(tmp_path):
-    recipe = replace(SMALL, rounds=3, client_rate=0.5)
-    whole, _ = federate_generator(recipe, tmp_path / "whole")
-
-    def stop(number, _):
-        if number == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        federate_generator(recipe, tmp_path / "run", progress=stop)
-    assert ("Rounds taken / planned", "1 / 3") in fedgp.label_of_run(tmp_path / "run").mechanism
-    again, label = resume_generator(tmp_path / "run")
-    found = fedgp.label_of_run(tmp_path / "run", delta=1e-7)
-    assert (found.worst.epsilon, found.worst.delta, found.worst.unit) == (math.inf, 1e-7, "client")
-    assert torch.equal(flat(whole.parameters()), flat(again.parameters()))
-    assert math.isinf(label.worst.epsilon)
+def test_no_other_plan_is_without_noise(tmp_path):
+    plan = ready(SMALL).plan
+    assert (plan.level, plan.privacy_level.units, plan.total_noise) == ("none", (), 0.0)
+    given = {"clients": 4, "client_rate": 1.0, "rounds": 2}
+    for settings in ({"level": "none"}, {"level": "client", "noise_multiplier": 0.0}, {"level": "client"}):
+        with pytest.raises(ValueError, match=r"level must be|noise_multiplier"):
+            federation_plan(**given, **settings)
+    with pytest.raises(ValueError, match="level must be"):
+        Recipe(level="none")
+    for hand_made in ({"level": "client"}, {"level": "joint", "noise_multiplier": 1.0}):
+        with pytest.raises(PrivacyError, match=r"lacks noise|protects nobody"):
+            Server(FederationPlan(**given, clip_norm=1.0, **hand_made), {})
+    with pytest.raises(ValueError, match="noise_multiplier must be"):
+        FederationPlan(**given, clip_norm=1.0, level="client", noise_multiplier=0.0)
+    with pytest.raises(ValueError, match="share out no more"):
+        FederationPlan(**given, clip_norm=1.0, level="client", noise_multiplier=1.0, stops=((1, 1.0), (2, 1.0)))
+    federate_generator(replace(SMALL, rounds=1), tmp_path / "run")
+    with pytest.raises(PrivacyError, match="no end to declare"):
+        declare_end(tmp_path / "run", "the machine was needed")
+    document = {**plan.to_dict(), "level": "client", "noise_multiplier": 1.0}
+    runs.Run(tmp_path / "run").write(plan=document)  # a plan with noise has a ledger
+    with pytest.raises(PrivacyError, match="cannot be known"):
+        fedgp.label_of_run(tmp_path / "run")
 
 
 def test_a_few_clients_make_a_generator_that_teaches(tmp_path):
     recipe = FedGP(clients=4, rounds=4, critic_steps=1, seed=1)
-    untrained = accuracy(ready(recipe).generator(), recipe)
+    untrained = accuracy(ready(recipe).model(), recipe)
     generator, _ = federate_generator(recipe, tmp_path / "run")
     assert untrained < 0.3
     assert accuracy(generator, recipe) > 0.7
     made = sample(generator, 500, rng=np.random.default_rng(3))[0]
-    found = average_case(ready(recipe).train[0], made, records=100, gamma=1e-15, rng=0)
+    found = average_case(held_records(ready(recipe))[0], made, records=100, gamma=1e-15, rng=0)
     assert 0.0 < found.mean < found.student < found.chebyshev < math.inf
     assert "a measure, not a guarantee" in found.sentence
 
@@ -337,7 +358,7 @@ def test_a_few_clients_make_a_generator_that_teaches(tmp_path):
 @pytest.mark.slow
 def test_clients_of_two_classes_make_a_generator_of_all(tmp_path):
     recipe = FedGP(clients=10, rounds=12, split="class", seed=1)
-    assert set(ready(recipe).train[1].tolist()) == set(range(10))
+    assert set(held_records(ready(recipe))[1].tolist()) == set(range(10))
     generator, _ = federate_generator(recipe, tmp_path / "run")
     assert accuracy(generator, recipe) > 0.65
 
@@ -382,6 +403,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
     runs.Run(folder).write(kind="training", family="training")
     with pytest.raises(runs.RunError, match="not an empty folder"):
         federate_generator(SMALL, folder)
+    with pytest.raises(runs.RunError, match="is not one of federation"):
+        resume_generator(folder)
+    runs.Run(folder).write(family="federation")
     with pytest.raises(runs.RunError, match="not the run of a federated generator"):
         resume_generator(folder)
     runs.Run(folder).write(kind="federated-generator", engine="local", recipe={"colour": 1})
@@ -395,8 +419,8 @@ flwr = pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, Message, RecordDict  # noqa: E402
 
+from tacita.federated.engines.flower import FlowerRun, client_app  # noqa: E402
 from tacita.federated.flower_client import kept_memory as kept_in  # noqa: E402
-from tacita.synthesis.fedgp_flower import flower_client, serve  # noqa: E402
 from tests.federated.test_flower import DirectGrid  # noqa: E402
 
 
@@ -409,7 +433,7 @@ def grid_of(monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
     def make(recipe):
-        grid = DirectGrid(flower_client(recipe), recipe.clients)
+        grid = DirectGrid(client_app(partial(ready, recipe)), recipe.clients)
         grid.seen, grid.critics = [], []
 
         def record(message, reply):
@@ -421,6 +445,10 @@ def grid_of(monkeypatch):
         return grid
 
     return make
+
+
+def run_in(folder, recipe):
+    return FlowerRun(partial(ready, recipe), folder, resume=False)
 
 
 def leaks(message, critics, generator):
@@ -444,8 +472,9 @@ def leaks(message, critics, generator):
 
 @pytest.mark.parametrize("recipe", [SMALL, PRIVATE], ids=["plain", "private"])
 def test_no_message_holds_anything_of_a_critic(recipe, grid_of, tmp_path):
-    grid, generator = grid_of(recipe), ready(recipe).generator()
-    serve(ready(recipe), tmp_path / "run", grid, generator)
+    grid, running = grid_of(recipe), run_in(tmp_path / "run", recipe)
+    running.serve(grid)
+    generator = running.model
     trained = [m for m in grid.seen if m.content.array_records]
     assert len(trained) >= 2 * recipe.rounds
     assert not any(m.has_error() for m in grid.seen)
@@ -462,10 +491,10 @@ def test_no_message_holds_anything_of_a_critic(recipe, grid_of, tmp_path):
 
 @pytest.mark.parametrize("recipe", [replace(SMALL, split="class", least=9), PRIVATE], ids=["plain", "private"])
 def test_flower_gives_the_generator_and_the_label_of_the_local_engine(recipe, grid_of, tmp_path):
-    generator = ready(recipe).generator()
-    label = serve(ready(recipe), tmp_path / "flower", grid_of(recipe), generator)
+    running = run_in(tmp_path / "flower", recipe)
+    label, generator = fedgp.of_generator(running.serve(grid_of(recipe))), running.model
     local, other = federate_generator(recipe, tmp_path / "local")
-    moved = flat(local.parameters()) - flat(ready(recipe).generator().parameters())
+    moved = flat(local.parameters()) - flat(ready(recipe).model().parameters())
     far = flat(local.parameters()) - flat(generator.parameters())
     assert float(far.norm()) < 1e-2 * float(moved.norm())  # sums in another order, and Adam magnifies
     assert label.worst.epsilon == other.worst.epsilon
@@ -476,7 +505,7 @@ def test_flower_gives_the_generator_and_the_label_of_the_local_engine(recipe, gr
 
 def test_critics_of_flowers_clients_go_on_and_differ(grid_of, tmp_path):
     grid = grid_of(SMALL)
-    serve(ready(SMALL), tmp_path / "run", grid, ready(SMALL).generator())
+    run_in(tmp_path / "run", SMALL).serve(grid)
     memories = [kept_in(context) for context in grid.contexts.values()]
     assert {float(m["step.score.bias"]) for m in memories} == {SMALL.rounds * STEPS}
     weights = [m["critic.score.weight"] for m in memories]
@@ -485,16 +514,16 @@ def test_critics_of_flowers_clients_go_on_and_differ(grid_of, tmp_path):
 
 def test_a_flower_server_that_was_stopped_goes_on(grid_of, tmp_path):
     for name, recipe in (("plain", replace(SMALL, rounds=3)), ("private", replace(PRIVATE, rounds=3, seed=None))):
-        grid, generator = grid_of(recipe), ready(recipe).generator()
+        grid = grid_of(recipe)
 
         def stop(number, _):
             if number == 2:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            serve(ready(recipe), tmp_path / name, grid, generator, stop)
+            run_in(tmp_path / name, recipe).serve(grid, stop)
         rounds = []
-        label = serve(ready(recipe), tmp_path / name, grid, generator, lambda n, _, rounds=rounds: rounds.append(n))
+        label = run_in(tmp_path / name, recipe).serve(grid, lambda n, _, rounds=rounds: rounds.append(n))
         assert rounds == [3]
         assert dict(label.readings.facts)["Status"] == "done"
 

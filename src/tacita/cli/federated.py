@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +13,7 @@ from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, new_run, refuse_ignor
 from tacita.cli.training import Progress, show_label
 
 if TYPE_CHECKING:
-    from tacita.federated.engines.engine import Rounds
-    from tacita.federated.recipes import Recipe
-    from tacita.federated.server import Server
-
+    from tacita.federated.engines.engine import Running
 
 _SETTINGS = ("engine", "level", "split", "data", "clients", "rounds", "client_rate", "epsilon", "dropout", "seed")
 
@@ -49,14 +46,18 @@ def federate(
     """
     from tacita import _check
     from tacita.federated.engines import ENGINES
-    from tacita.federated.recipes import Recipe
+    from tacita.federated.recipes import Recipe, ready, recipe_of
 
     if demo == (resume is not None):
         raise ValueError("Pass either --demo to start a run, or --resume RUN to go on with one.")
     chosen = ENGINES[_check.one_of("--engine", engine, tuple(ENGINES))]
     if resume is not None:
         refuse_ignored(context, _SETTINGS, "--resume goes on with the run's own settings")
-        _go_on(resume, as_json)
+        tell_finished(resume, "federation")
+        asked, started_with = recipe_of(resume, Recipe)
+        with busy("Reading the run", quiet=as_json):
+            running = started_with.prepare(partial(ready, asked), resume, resume=True)
+        _finish(running, resume, as_json)
         return
     recipe = Recipe(
         data=data,
@@ -73,41 +74,26 @@ def federate(
         raise ValueError("--dropout is for --engine local; in Flower a client drops out by not answering.")
     run = new_run(run_dir, f"federate-{data}-{recipe.level}")
     with busy("Preparing", quiet=as_json):
-        rounds_left = chosen.prepare(recipe, run, resume=False)
-    _finish(rounds_left, recipe, run, as_json)
+        running = chosen.prepare(partial(ready, recipe), run, resume=False)
+    _finish(running, run, as_json)
 
 
-def _go_on(run: Path, as_json: bool) -> None:
-    from tacita.federated.engines import recipe_of
-
-    tell_finished(run, "federation")
-    recipe, engine = recipe_of(run)
-    with busy("Reading the run", quiet=as_json):
-        rounds_left = engine.prepare(recipe, run, resume=True)
-    _finish(rounds_left, recipe, run, as_json)
-
-
-def _finish(rounds_left: Rounds, recipe: Recipe, run: Path, as_json: bool) -> None:
+def _finish(running: Running, run: Path, as_json: bool) -> None:
+    from tacita.federated.labels import figures
     from tacita.federated.storage import rounds_kept
+    from tacita.guarantee import round_up_text
 
+    def words(_: int) -> str:
+        parts = [f"{name} {value}" for name, value in running.job.score(running.model).items()]
+        spent = figures(running.server).items()
+        return ", ".join([*parts, *(f"epsilon of the plan: any {who} {round_up_text(e)}" for who, e in spent)])
+
+    rounds = running.job.plan.rounds
     try:
-        with Progress(recipe.rounds, quiet=as_json, word="round") as bar:
-            made = rounds_left(lambda server, score: bar.show(server.taken, _words(server, score)))
+        with Progress(rounds, quiet=as_json, word="round") as bar:
+            made = running.run(lambda done, of: bar.show(done, words))
     except KeyboardInterrupt:
-        kept = f"round {rounds_kept(run)} of {recipe.rounds} is kept"
+        kept = f"round {rounds_kept(run)} of {rounds} is kept"
         print(f"tacita: interrupted; {kept}. Go on with: tacita federate --resume {run}", file=sys.stderr)
         raise typer.Exit(130) from None
     show_label(made, run, as_json)
-
-
-def _words(server: Server, score: float) -> Callable[[int], str]:
-    """Return the text for a round, computed only where it is shown."""
-    from tacita.federated.labels import figures
-    from tacita.guarantee import round_up_text
-
-    def text(_: int) -> str:
-        parts = [f"accuracy {score:.1%}"]
-        parts += [f"epsilon of the plan: any {who} {round_up_text(e)}" for who, e in figures(server).items()]
-        return ", ".join(parts)
-
-    return text

@@ -84,12 +84,6 @@ KINDS = {
         label="tacita.programs.labels:label_of_run",
         unattacked="its guarantee is proved for every table, before any data are read",
     ),
-    "plain-federated-generator": Kind(
-        words="a federated generator without privacy",
-        label="tacita.synthesis.fedgp:label_of_run",
-        resume="tacita synthesise --resume {run}",
-        unattacked="it gives no guarantee to break",
-    ),
 }
 
 

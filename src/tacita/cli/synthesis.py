@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tacita.synthesis.jobs import Job
 
 _CENTRAL = ("config", "generator", "delta", "steps", "annotator", "dp_critic", "ledger", "quality")
-_FEDGP = ("federated-generator", "plain-federated-generator")  # kinds of runs
 _FEDERATED = ("split", "least", "rounds", "engine")
 _EXAMPLE = "Example: tacita synthesise --data digits --epsilon 2"
 
@@ -86,14 +85,14 @@ def synthesise(
 def _is_federated(run: Path) -> bool:
     from tacita.runs import Run
 
-    return Run.open(run).kind in _FEDGP
+    return Run.open(run).kind == "federated-generator"
 
 
 def _refuse_ignored(context: typer.Context, resume: Path | None, *, federated: bool) -> None:
     if resume is not None:
         own = ("clients", *_FEDERATED, *_CENTRAL[:-1], "epsilon", "seed", "quality" if federated else "samples")
         refuse_ignored(context, own, "--resume goes on with the run's own settings")
-        tell_finished(resume, "synthesis", *_FEDGP)
+        tell_finished(resume, "synthesis", "federated-generator")
     elif federated:
         refuse_ignored(context, _CENTRAL, "--clients trains a federated generator, which has other settings")
     else:
@@ -162,8 +161,7 @@ def _federate(
     run_dir: Path | None,
     as_json: bool,
 ) -> None:
-    from tacita.synthesis.fedgp import federate_generator, recipe_of, resume_generator
-    from tacita.synthesis.fedgp_recipe import FedGP
+    from tacita.synthesis.fedgp import FedGP, federate_generator, recipe_of, resume_generator
     from tacita.synthesis.jobs import release_federated
 
     if resume is None:
@@ -174,7 +172,7 @@ def _federate(
     try:
         with Progress(recipe.rounds, quiet=as_json, word="round") as bar:
 
-            def show(number: int, _: Any) -> None:
+            def show(number: int, of: int) -> None:
                 bar.show(number, lambda _: "training critics and the generator")
 
             if resume is None:

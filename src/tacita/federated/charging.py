@@ -41,6 +41,8 @@ class RoundCharges:
         if plan.of_records is not None:
             place = ledger_at(record_ledger if charges else ledger)
             charges.append(Charges(place, identity, plan.of_records, plan.steps_a_round, also=also, owner=token))
+        if tuple(one.plan.unit for one in charges) != plan.privacy_level.units:
+            raise PrivacyError(f"The plan lacks noise that level {plan.level!r} needs: declare it anew.")
         for one in charges:
             if one.ledger.unit != one.plan.unit:
                 raise PrivacyError(
@@ -57,7 +59,7 @@ class RoundCharges:
     @property
     def ended(self) -> str:
         """The owner's reason for ending the federation early; empty if it was not ended."""
-        return self.ledgers[0].ended(self.identity)
+        return self.ledgers[0].ended(self.identity) if self.ledgers else ""
 
     def promise(self, unit: str) -> Pair | None:
         """Return the (epsilon, delta) that the ledger of a unit keeps, if it had a budget from its first charge on."""
@@ -66,6 +68,8 @@ class RoundCharges:
 
     def end(self, reason: str) -> None:
         """Declare the federation ended in every ledger."""
+        if not self._charges:
+            raise PrivacyError("This federation promises nothing, so there is no end to declare.")
         for charges in reversed(self._charges):  # the first one speaks for all
             if charges is self._charges[0] or not charges.ledger.ended(self.identity):
                 charges.ledger.end(self.identity, reason, owner=charges.owner if self._opened else "")
@@ -115,6 +119,8 @@ class RoundCharges:
                 charges.open(random)
             standing = charges.standing(taken * steps, str(head), clean=False, resume=resume)
             reached.append(-(-standing // steps))
+        if not reached:  # nothing is charged where nobody is protected
+            return taken
         if reached[0] - reached[-1] not in (0, 1):
             raise PrivacyError("The run's two ledgers know different numbers of rounds: one of them was rolled back.")
         return reached[-1]  # nobody is asked before the last ledger was charged

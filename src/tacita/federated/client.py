@@ -165,6 +165,7 @@ class Client:
         seed: For its coins and its noise. None, the default, is seeded by the operating system.
     """
 
+    @_check.renamed(rng="seed")
     def __init__(
         self, name: str, task: Task, dataset: Any, plan: FederationPlan, *, panel: int = 0, seed: int | None = None
     ) -> None:
@@ -287,27 +288,28 @@ class Client:
         return self.masker.sum_message(self.histogram.astype(np.float64), keys)
 
 
+@dataclass(frozen=True, eq=False)
 class Part:
     """Some records of a larger dataset, by their positions, without a copy: what one of many clients holds."""
 
-    def __init__(self, records: Records, positions: Counts) -> None:
-        self._records, self._positions = records, np.asarray(positions)
+    records: Records
+    positions: Counts
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self.positions)
 
     @property
     def form_taken(self) -> bool:
         """Whether what a record looks like was taken from the larger dataset, as `Records.form_taken`."""
-        return self._records.form_taken
+        return self.records.form_taken
 
     def take(self, indices: Any) -> Any:
         """Return the records at `indices` that are not broken, batched; None if there are none."""
-        return self._records.take(self._positions[np.asarray(indices, dtype=np.int64)])
+        return self.records.take(self.positions[np.asarray(indices, dtype=np.int64)])
 
     def marked(self, indices: Any) -> Any:
         """Return the records at `indices`, batched, and marked where one may be broken; None for no indices."""
-        return self._records.marked(self._positions[np.asarray(indices, dtype=np.int64)])
+        return self.records.marked(self.positions[np.asarray(indices, dtype=np.int64)])
 
 
 def _no_loss(_: Any, __: Any) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.facts import RunFacts, Status
+from tacita.facts import Status
 from tacita.federated.exchange import Exchange, first_attempt
 from tacita.federated.flower_messages import (
     ASK,
@@ -35,10 +35,10 @@ from tacita.federated.flower_strategies import (
     plain_numbers,
     restore_inner,
 )
-from tacita.federated.labels import federation_label, figures
+from tacita.federated.labels import figures
 from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Server
-from tacita.federated.storage import KIND, ledger_place, plan_of, restore_federation, save_federation
+from tacita.federated.storage import KIND, Kept, plan_of
 from tacita.guarantee import round_up_text
 from tacita.label import Label
 from tacita.owner import Owner
@@ -89,6 +89,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         That of `Server`, for whatever clients send. At levels with noise on the clients it needs their mod.
     """
 
+    @_check.renamed(rng="seed")
     def __init__(
         self,
         strategy: Strategy,
@@ -116,18 +117,12 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         check_strategy(strategy, plan, one_reply=one_reply)
         self.plan = plan
         self.run_dir = None if self._books.run_dir is None else Path(self._books.run_dir)
+        self._kept: Kept | None = None
         self._panel, self._record_panel, self._record_ledger = panel, record_panel, record_ledger
         self._named = plan.privacy_level.protects_records or bool(plan.client_rates) if named is None else named
         if plan.client_rates and not self._named:
             raise PrivacyError("client_rates go by the names that clients declare: leave out named=False.")
-        self._facts = RunFacts(
-            title=self._books.name or (self.run_dir.name if self.run_dir else "Private federation"),
-            purpose=self._books.purpose or f"A model trained by a Flower federation with {type(strategy).__name__}.",
-            seeded=self._books.seed is not None,
-            client_noise=plan.privacy_level.protects_records,
-        )
         self._roster = Roster(plan, named=self._named, patience=patience)
-        self.server: Server | None = None
         self._arrays: ArrayRecord | None = None
         self._sent: list[Message] = []
         self._grid: Grid | None = None
@@ -207,20 +202,20 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             grid: Flower's grid.
         """
         self._grid = grid
-        if self.server is None:
+        if self._kept is None:
             arrays = self.open(arrays)
-        self._arrays = arrays
+        self._arrays, kept = arrays, self._run
         check_digits(parameters_of(arrays), self.plan)
         wanted = getattr(self.inner, "min_available_nodes", 1)
         names = self._roster.enrol(grid, self._core, wanted=wanted, timeout=self.timeout)
-        self._facts = replace(self._facts, trained=max(self._facts.trained, len(names)))
+        kept.facts = replace(kept.facts, trained=max(kept.facts.trained, len(names)))
         content = content_for(self.inner, self.plan, self._core.next_round, arrays, config)  # before the charge
         now = self._core.begin(names, unnamed=self._roster.unnamed)
         if now is None:
             if self._reported is None:
                 self._reported = self._core.status
                 _LOG.warning("Tacita: no further round is trained (%s)", self._reported)
-                self._facts = self._facts.with_status(self._reported)
+                kept.note(self._reported)
                 self._save(arrays)
             return []
         asked = {"ask": "update", "round": now.number, "plan": fingerprint(self.plan)}
@@ -244,9 +239,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             exchange = self._exchange(self._roster.keys(answers))
             self._core.collect_norms(now, exchange, per_client=self._norms_per_client)
         arrays = moved_by(self.inner, now.number, mean, current)
-        self._facts = self._facts.with_status(self._core.status)
+        self._run.note(self._core.status)
         self._save(arrays or current)
-        worst = ", ".join(f"{unit} {round_up_text(e)}" for unit, e in figures(self._core).items())
+        worst = ", ".join(f"{unit} {round_up_text(e)}" for unit, e in figures(self._core).items()) or "infinite"
         _LOG.info("Tacita: round %s of %s, worst-case epsilon of the plan: %s", now.number, self.plan.rounds, worst)
         return arrays, client_metrics(self.inner, answers) if self.plan.client_metrics else None
 
@@ -275,19 +270,9 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         An open round counts as charged and stays open. Between rounds clients are asked for figures of the owner's
         that they have not reported yet; nothing else changes, but for `metrics`, which are kept.
         """
-        core = self._core
-        if core.taken == 0:
-            raise PrivacyError("No round was taken yet: there is nothing to label.")
-        core.check()
-        if self._may_ask_records:
-            core.collect_costs(self._exchange())
-        self._facts = self._facts.with_metrics(metrics or {})
-        facts = self._facts.with_status(core.status)
-        label = federation_label(core, facts, self.plan.delta if delta is None else delta)
+        label = self._run.label(delta, metrics, self._collect_unreported)
         if self._arrays is not None:
             self._save(self._arrays)
-        if self.run_dir is not None:
-            Run(self.run_dir).write_label(label)
         return label
 
     def end(self, reason: str) -> None:
@@ -295,11 +280,15 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         self._core.end(reason)
 
     @property
-    def _may_ask_records(self) -> bool:
-        """Whether clients can be asked for their records' costs; in a round that would end its exchange of norms."""
-        if self._grid is None or not self._record_panel or self.plan.privacy_level.record_bound is None:
-            return False
-        return bool(self._core.measured.unreported) and self._core.open_round is None
+    def server(self) -> Server | None:
+        """The federation's server; None before `open`."""
+        return None if self._kept is None else self._kept.server
+
+    def _collect_unreported(self) -> None:
+        """Ask clients for their records' costs, where they can be: in a round that would end its exchange of norms."""
+        core, follows = self._core, self._record_panel and self.plan.privacy_level.record_bound is not None
+        if self._grid is not None and follows and core.measured.unreported and core.open_round is None:
+            core.collect_costs(self._exchange())
 
     @property
     def _norms_per_client(self) -> int:
@@ -313,14 +302,18 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
     # Opening, and keeping.
 
     @property
-    def _core(self) -> Server:
-        if self.server is None:
+    def _run(self) -> Kept:
+        if self._kept is None:
             raise PrivacyError("The federation has not begun: call start, or configure_train first.")
-        return self.server
+        return self._kept
+
+    @property
+    def _core(self) -> Server:
+        return self._run.server
 
     def open(self, arrays: ArrayRecord) -> ArrayRecord:
         """Create the server for these arrays, or resume the run in the run directory; `start` calls it."""
-        if self.server is not None and self._arrays is not None:
+        if self._kept is not None and self._arrays is not None:
             return self._arrays
         check_arrays(arrays, self.plan)
         like = parameters_of(arrays)
@@ -329,36 +322,29 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             if plan_of(run) != self.plan:
                 raise PrivacyError(f"{str(self.run_dir)!r} holds a run of another plan: choose another run_dir.")
             with Owner(self.run_dir).opening() as owner:
-                self.server, facts, state, _ = restore_federation(run, like, owner=owner)
-                self._facts = facts.with_status("resumed")
+                self._kept, state, _ = Kept.restore(run, like, owner=owner)
+                self._kept.note("resumed")
                 restore_inner(self.inner, state["inner"])
-                _LOG.info("Tacita: resumed after round %s of %s", self.server.taken, self.plan.rounds)
+                _LOG.info("Tacita: resumed after round %s of %s", self._core.taken, self.plan.rounds)
                 kept = {name: value.numpy() for name, value in state["model"].items()}
                 self._arrays = record_like(kept, arrays)
             return self._arrays
-        if self.run_dir is not None:
-            Run.create(self.run_dir)
-        self.server = Server(
+        self._kept = Kept.begin(
             self.plan,
             like,
+            self._books,
+            record_ledger=self._record_ledger,
             panel=self._panel,
-            ledger=ledger_place(self._books.ledger, self.run_dir, "ledger.sqlite"),
-            record_ledger=ledger_place(self._record_ledger, self.run_dir, "record-ledger.sqlite"),
-            seed=self._books.seed,
-            owner=Owner(self.run_dir).hold(),
+            purpose=f"A model trained by a Flower federation with {type(self.inner).__name__}.",
+            client_noise=self.plan.privacy_level.protects_records,
         )
-        self._facts = self._facts.with_ledger(self.server.ledgers[0].path.name, shared=self._books.ledger is not None)
         self._save(arrays)
         return arrays
 
     def _save(self, arrays: ArrayRecord) -> None:
         self._arrays = arrays
-        if self.run_dir is None:
-            return
-        panels, document = self._core.state()
         model = {k: torch.from_numpy(np.array(a.numpy())) for k, a in arrays.items()}
-        state = {"model": model, "inner": inner_state(self.inner, self._first), "panels": panels}
-        save_federation(Run(self.run_dir), self._core, self._facts, state, document)
+        self._run.save({"model": model, "inner": inner_state(self.inner, self._first)})
 
 
 def client_metrics(inner: Strategy, replies: Iterable[Message]) -> MetricRecord | None:

@@ -45,11 +45,12 @@ Name = str | Callable[[Context], str]
 LedgerPath = str | Path | Callable[[Context], str | Path]
 
 
+@_check.renamed(rng="seed")
 def instance_privacy(
     plan: FederationPlan | Callable[[Context], FederationPlan],
     *,
     model: Callable[[], torch.nn.Module],
-    loss_fn: Callable[[Any, Any], torch.Tensor],
+    loss_fn: Callable[[Any, Any], torch.Tensor] | None,
     data: Callable[[Context], Any],
     learning_rate: float = 1.0,
     panel: int = 0,
@@ -72,7 +73,7 @@ def instance_privacy(
     Args:
         plan: From `FederationPlan.declare`, the same on both sides; or a function of Flower's context that returns it.
         model: Returns the model; its parameters' names are those of the server's arrays.
-        loss_fn: As in PyTorch, the mean over a batch.
+        loss_fn: As in PyTorch, the mean over a batch; None at level client, where the app trains.
         data: Returns this client's records, from Flower's context; called for every message, so keep what is slow.
         learning_rate: Of the steps inside the client, at level parallel.
         panel: How many of its records a client follows, for the server's typical figures. 0, the default, follows none
@@ -110,7 +111,7 @@ class _Maker:
     """Creates this node's client for every message; what the client remembers is in Flower's state."""
 
     model: Callable[[], torch.nn.Module]
-    loss_fn: Callable[[Any, Any], torch.Tensor]
+    loss_fn: Callable[[Any, Any], torch.Tensor] | None
     data: Callable[[Context], Any]
     local: Local
     panel: int
@@ -145,6 +146,8 @@ class _Guard:
                     return call_next(message, context)
             asked = request_of(message)
             plan = self.plan(context) if callable(self.plan) else self.plan
+            if not plan.privacy_level.units:
+                raise PrivacyError("This plan protects nobody: nothing is sent.")
             if asked["ask"] == "name":
                 if "arrays" in asked:  # what cannot work is refused before it is charged
                     _check_parameters(self.make.model(), asked["arrays"], plan)

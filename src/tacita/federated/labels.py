@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tacita._check import PrivacyError
 from tacita.assumptions import Assumption, assume
 from tacita.facts import MEMORY, RunFacts
 from tacita.federated.plan import FederationPlan
@@ -18,6 +19,7 @@ from tacita.label import (
     build,
     declared_ends,
     end_assumption,
+    no_guarantee,
     noise_assumption,
     not_hardened,
     percentiles,
@@ -34,19 +36,27 @@ if TYPE_CHECKING:
 _POINTS = 10  # of the curve over rounds
 
 
-def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
+def federation_label(server: Server, facts: RunFacts, delta: float | None = None) -> Label:
     """Return the label of a federation after the rounds it has taken, at one delta for every figure.
 
     Args:
         server: The federation's server; it is left as it is. An open round counts as charged and lost.
         facts: What the run knows about itself.
-        delta: Total failure probability.
+        delta: Total failure probability; the plan's if not given.
+
+    Raises:
+        PrivacyError: If no round was taken, the run goes on elsewhere, or a ledger was taken away.
 
     Guarantee:
         The headline holds for every client where clients are protected, else for every record, whenever the federation
         ends, under the assumptions of `rests_on`.
     """
+    if server.taken == 0:
+        raise PrivacyError("No round was taken yet: there is nothing to label.")
     plan, server = server.plan, server.settled()
+    delta = plan.delta if delta is None else delta
+    if not plan.privacy_level.units:
+        return _without_guarantee(server, facts, delta)
     worst, (end, share) = _headline(server, delta), server.covered_end
     return build(
         facts,
@@ -67,6 +77,20 @@ def federation_label(server: Server, facts: RunFacts, delta: float) -> Label:
     )
 
 
+def _without_guarantee(server: Server, facts: RunFacts, delta: float) -> Label:
+    """Return the label of a federation that neither clips nor adds noise: an infinite worst case."""
+    level = server.plan.privacy_level
+    return build(
+        facts,
+        no_guarantee(delta=delta, unit="client"),
+        rests_on=(assume(level.trust),),
+        mechanism=_enrolment(server),
+        declared=level.remarks(server),
+        steps_word="round",
+        readings=Readings(panels=level.followed, metrics=facts.metrics, facts=_standing(server, facts)),
+    )
+
+
 def _headline(server: Server, delta: float) -> Guarantee:
     """Return the headline: for clients where they are protected, else for records of the busiest client."""
     found = _worst(server, delta, "pld")
@@ -74,8 +98,10 @@ def _headline(server: Server, delta: float) -> Guarantee:
 
 
 def figures(server: Server) -> dict[str, float]:
-    """Return what the label says of each unit if the federation ends now, at the plan's delta."""
+    """Return the epsilon on the label of each protected unit if the federation ends now, at the plan's delta."""
     plan, (rounds, share) = server.plan, server.covered_end
+    if not plan.privacy_level.units:
+        return {}
     found = _headline(server, plan.delta)
     beside = plan.privacy_level.beside
     smaller = {} if beside is None else {"record": beside(plan, rounds, plan.delta * share).epsilon}
@@ -119,15 +145,19 @@ def _times(taken: int) -> list[int]:
     return sorted({max(1, round(taken * k / _POINTS)) for k in range(1, _POINTS)} - {taken})
 
 
-def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
+def _enrolment(server: Server) -> tuple[tuple[str, str], ...]:
     plan = server.plan
-    rows = [
+    return (
         ("Level", plan.level),
         ("Clients enrolled (at most)", f"{plan.clients:,}"),
         ("Probability of taking part in a round", f"{plan.client_rate:.6g} (Poisson sampling)"),
         ("Rounds", declared_ends(plan.rounds, plan.stops, server.covered_end[0], server.ended)),
-        ("Clip norm of an update", f"{plan.clip_norm:g}"),
-    ]
+    )
+
+
+def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
+    plan = server.plan
+    rows = [*_enrolment(server), ("Clip norm of an update", f"{plan.clip_norm:g}")]
     if plan.noise_multiplier is not None:
         rows.append(("Noise multiplier, clients", f"{plan.noise_multiplier:.6g}"))
     if plan.record_noise_multiplier is not None:
@@ -190,12 +220,16 @@ def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -
         panels=_who_was_followed(server) if typical else "Nothing was followed, so there is no typical figure.",
         percentiles=percentiles(own),
         metrics=facts.metrics,
-        facts=(
-            ("Clients", f"{facts.trained:,}"),
-            ("Rounds taken", f"{server.taken} of {server.plan.rounds}; the typical figures are for these"),
-            ("Rounds lost to interruptions", str(server.lost)),
-            *status_rows(facts),
-        ),
+        facts=_standing(server, facts),
+    )
+
+
+def _standing(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
+    return (
+        ("Clients", f"{facts.trained:,}"),
+        ("Rounds taken", f"{server.taken} of {server.plan.rounds}; the typical figures are for these"),
+        ("Rounds lost to interruptions", str(server.lost)),
+        *status_rows(facts),
     )
 
 

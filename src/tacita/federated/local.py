@@ -12,23 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check
-from tacita._check import PrivacyError
 from tacita._guard import Interrupts, Stopped, held
-from tacita.facts import RunFacts, Status
+from tacita.facts import Status
 from tacita.federated.client import Client, Local, Part, Task, Training
 from tacita.federated.exchange import Exchange
-from tacita.federated.labels import federation_label
 from tacita.federated.plan import FederationPlan, refuse_unknown
 from tacita.federated.server import Round, Server
-from tacita.federated.storage import (
-    KIND,
-    keep_memory,
-    kept_memory,
-    ledger_place,
-    plan_of,
-    restore_federation,
-    save_federation,
-)
+from tacita.federated.storage import KIND, Kept, keep_memory, kept_memory, plan_of
 from tacita.label import Label
 from tacita.ledger import Ledger
 from tacita.owner import Owner
@@ -76,6 +66,7 @@ class Federation:
         (3, 'client')
     """
 
+    @_check.renamed(rng="seed")
     def __init__(
         self,
         model: nn.Module,
@@ -94,30 +85,22 @@ class Federation:
         books: Books | None = None,
         **settings: Any,
     ) -> None:
-        kept: Books = grouped("books", Books, books, settings)
+        held: Books = grouped("books", Books, books, settings)
         refuse_unknown(settings)
-        if kept.run_dir is not None:
+        if held.run_dir is not None:
             page_template()  # fail early if an extra is missing
-        self._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, kept.seed)
-        self.run_dir = None if kept.run_dir is None else Run.create(kept.run_dir).folder
-        self.server = Server(
+        self._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, held.seed)
+        self._kept = Kept.begin(
             plan,
             self._parameters(),
+            held,
+            record_ledger=record_ledger,
             panel=panel,
             held_out=held_out,
-            ledger=ledger_place(kept.ledger, self.run_dir, "ledger.sqlite"),
-            record_ledger=ledger_place(record_ledger, self.run_dir, "record-ledger.sqlite"),
-            seed=kept.seed,
-            owner=Owner(self.run_dir).hold(),
-        )
-        self._facts = RunFacts(
-            title=kept.name or (Path(kept.run_dir).name if kept.run_dir else "Private federation"),
-            purpose=kept.purpose or f"A {type(model).__name__} model trained by a federation.",
-            seeded=kept.seed is not None,
+            purpose=f"A {type(model).__name__} model trained by a federation.",
             trained=len(self.clients) - len(held_out),
-            held_out=len(held_out),
             form_taken=any(client.records.form_taken for client in self.clients.values()),
-        ).with_ledger(self.server.ledgers[0].path.name, shared=kept.ledger is not None)
+        )
         self._save()
 
     def _attach(
@@ -174,7 +157,9 @@ class Federation:
         parameters = self._parameters()
         answered = [n for n in now.asked if not self._drops_out()]
         replies = _replies([self.clients[n] for n in answered], parameters, now.number)
-        self._remember(now, answered)
+        if self.run_dir is not None:
+            for name in answered:
+                keep_memory(self.run_dir, name, now.number, self.clients[name].memory)
         mean = self.server.finish(replies)
         self._collect(now, set(answered))
         apply(mean, self._moved, self.optimizer)
@@ -202,18 +187,8 @@ class Federation:
         open, since a client raised in it, counts as charged and stays open. Clients report figures of the owner's that
         they have not reported yet; nothing else changes, but for `metrics`, which are kept.
         """
-        if self.server.taken == 0:
-            raise PrivacyError("No round was taken yet: there is nothing to label.")
-        self.server.check()
-        self._facts = self._facts.with_metrics(metrics or {})
-        unreported = set(self.server.measured.unreported)
-        if unreported and self._follows_records and self.server.open_round is None:
-            self.server.collect_costs(_exchange(self.clients, self.server, unreported))
-        facts = self._facts.with_status(self.server.status)
-        label = federation_label(self.server, facts, self.plan.delta if delta is None else delta)
+        label = self._kept.label(delta, metrics, self._collect_unreported)
         self._save()
-        if self.run_dir is not None:
-            Run(self.run_dir).write_label(label)
         return label
 
     def end(self, reason: str) -> None:
@@ -227,9 +202,20 @@ class Federation:
         self.server.end(reason)
 
     @property
+    def server(self) -> Server:
+        """The federation's server."""
+        return self._kept.server
+
+    @property
+    def run_dir(self) -> Path | None:
+        """Where the run is kept; None if it is not."""
+        return None if self._kept.run is None else self._kept.run.folder
+
+    @property
     def status(self) -> Status:
         """How the run stands, such as `running`, `done`, `interrupted` or `resumed`."""
-        return self._facts.status if self._facts.status in ("interrupted", "resumed") else self.server.status
+        found = self._kept.facts.status
+        return found if found in ("interrupted", "resumed") else self.server.status
 
     # A round's parts.
 
@@ -250,29 +236,21 @@ class Federation:
         if self._follows_records and now.number % self._costs_every == 0:
             self.server.collect_costs(_exchange(self.clients, self.server, here))
 
+    def _collect_unreported(self) -> None:
+        unreported = set(self.server.measured.unreported)
+        if unreported and self._follows_records and self.server.open_round is None:
+            self.server.collect_costs(_exchange(self.clients, self.server, unreported))
+
     # Keeping.
 
-    def _remember(self, now: Round, names: Sequence[str]) -> None:
-        if self.run_dir is not None:
-            for name in names:
-                keep_memory(self.run_dir, name, now.number, self.clients[name].memory)
-
     def _note(self, status: Status) -> None:
-        self._facts = self._facts.with_status(status)
+        self._kept.note(status)
         self._save()
 
     def _save(self) -> None:
-        if self.run_dir is None:
-            return
-        panels, document = self.server.state()
         accounts = {n: c.account.state() for n, c in self.clients.items() if c.account and c.account.accountant.taken}
-        save_federation(
-            Run(self.run_dir),
-            self.server,
-            self._facts,
-            {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "panels": panels},
-            {**document, "accounts": accounts},
-        )
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        self._kept.save(state, {"accounts": accounts})
 
     @classmethod
     def resume(
@@ -309,13 +287,11 @@ class Federation:
         Raises:
             RunError: If the checkpoint does not fit.
         """
-        run = Run.open(run_dir, KIND)
-        folder, plan = run.folder, plan_of(run)
-        made = cls.__new__(cls)
-        made.run_dir = folder
+        run, made = Run.open(run_dir, KIND), cls.__new__(cls)
+        plan = plan_of(run)
         made._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, None)
-        with Owner(folder).opening() as owner:
-            made.server, made._facts, state, saved = restore_federation(run, made._parameters(), held_out, owner=owner)
+        with Owner(run.folder).opening() as owner:
+            made._kept, state, saved = Kept.restore(run, made._parameters(), held_out, owner=owner)
             try:
                 model.load_state_dict(state["model"])
                 made.optimizer.load_state_dict(state["optimizer"])
@@ -324,7 +300,7 @@ class Federation:
             except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
                 raise RunError(f"The checkpoint does not fit this model, optimizer or clients: {error}") from error
             for name, client in made.clients.items():
-                client.answered, client.memory = made.server.taken, kept_memory(folder, name)
+                client.answered, client.memory = made.server.taken, kept_memory(run.folder, name)
             made._note("resumed")
         return made
 
@@ -334,13 +310,18 @@ def named(clients: Any) -> dict[str, Any]:
     if isinstance(clients, Mapping):
         held = {str(name): data for name, data in clients.items()}
     elif isinstance(clients, tuple) and len(clients) == 2 and isinstance(clients[1], list):
-        pool = Records(clients[0])
-        held = {client_name(i): Part(pool, positions) for i, positions in enumerate(clients[1])}
+        held = holdings(*clients)
     else:
         held = {client_name(i): data for i, data in enumerate(clients)}
     if not held:
         raise ValueError("A federation needs at least one client.")
     return held
+
+
+def holdings(dataset: Any, parts: Sequence[Any]) -> dict[str, Part]:
+    """Return what each of many clients holds of one dataset, by name, from their records' positions."""
+    pool = Records(dataset)
+    return {client_name(i): Part(pool, np.asarray(positions)) for i, positions in enumerate(parts)}
 
 
 def client_name(number: int) -> str:

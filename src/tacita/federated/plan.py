@@ -21,7 +21,7 @@ from typing import Any
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.federated import shares as noise_shares
-from tacita.federated.levels import LEVELS, Level
+from tacita.federated.levels import LEVELS, UNPROTECTED, Level
 from tacita.federated.levels.level import given
 from tacita.guarantee import Guarantee
 from tacita.training.plan import Plan, declared_rate, declared_stops, next_end
@@ -30,6 +30,7 @@ from tacita.training.step import check_clip_norm, positive
 
 _NOISE_RANGE = (0.01, 1e4)
 _TAKES_PART = "the chance with which each client takes part in a round"
+_UNCLIPPED = 1e18  # updates of that norm are dropped in any case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,13 @@ class FederationPlan:
     stops: tuple[tuple[int, float], ...] = ()
     bare_rate: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "record_noise_multiplier"):
+            if getattr(self, name) is not None:
+                _check.in_range(name, getattr(self, name), *_NOISE_RANGE)
+        if self.stops and (self.stops[-1][0] != self.rounds or not sum(share for _, share in self.stops) <= 1.0 + 1e-9):
+            raise ValueError("stops must end at the last round, and share out no more than delta.")
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
         return {**asdict(self), "client_rates": dict(self.client_rates)}
@@ -118,7 +126,7 @@ class FederationPlan:
     def from_dict(cls, data: Mapping[str, Any]) -> FederationPlan:
         """Rebuild what `to_dict` wrote."""
         try:
-            _check.one_of("level", data["level"], tuple(LEVELS))
+            _check.one_of("level", data["level"], (*LEVELS, UNPROTECTED.name))
             return cls(**{**data, "stops": tuple((int(r), float(share)) for r, share in data["stops"])})
         except (KeyError, TypeError, ValueError) as error:
             raise PrivacyError(f"The federation's plan is damaged: {error}") from error
@@ -126,7 +134,7 @@ class FederationPlan:
     @property
     def privacy_level(self) -> Level:
         """Everything that depends on the level."""
-        return LEVELS[self.level]
+        return UNPROTECTED if self.level == UNPROTECTED.name else LEVELS[self.level]
 
     @cached_property
     def of_clients(self) -> Plan | None:
@@ -317,14 +325,36 @@ class FederationPlan:
         )
         return protects.complete(plan)
 
+    @classmethod
+    def without_guarantee(cls, *, clients: int, client_rate: float, rounds: int, delta: float = 1e-5) -> FederationPlan:
+        """Declare a federation that protects nobody: no clipping, no noise, no ledger.
+
+        Args:
+            clients: How many clients may be enrolled.
+            client_rate: The chance with which each takes part in a round.
+            rounds: How many rounds there may be at most.
+            delta: The delta of its label, whose epsilon is infinite.
+
+        Guarantee:
+            None. There is no other way to a plan without noise: `declare` refuses one.
+        """
+        rate = _check.rate("client_rate", client_rate, hint=_TAKES_PART)
+        return cls(
+            level=UNPROTECTED.name,
+            clients=_check.count("clients", clients),
+            client_rate=rate,
+            rounds=_check.count("rounds", rounds),
+            clip_norm=_UNCLIPPED,
+            divisor=_expected(clients, rate, {}),
+            delta=_check.probability("delta", delta),
+        )
+
 
 federation_plan = FederationPlan.declare
 
 
 def refuse_unknown(settings: Mapping[str, Any]) -> None:
     """Refuse settings that no group has taken."""
-    if "rng" in settings:
-        raise TypeError(f"rng is called {_check.RENAMED['rng']} now; pass {_check.RENAMED['rng']}=….")
     if settings:
         raise TypeError(f"A federation has no setting {', '.join(settings)}.")
 
@@ -387,7 +417,7 @@ def _noise(level: Level, clients: float | None, records: float | None) -> dict[s
             raise ValueError(f"Level {level.name!r} takes no {name}.")
     if declared is None:
         raise ValueError(f"Level {level.name!r} needs {level.declared_noise}.")
-    return {level.declared_noise: _check.in_range(level.declared_noise, declared, *_NOISE_RANGE)}
+    return {level.declared_noise: declared}
 
 
 def _rates(rate: float, rates: Mapping[str, float] | None) -> tuple[float, dict[str, float]]:

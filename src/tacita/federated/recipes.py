@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,14 +16,18 @@ from tacita import _check
 from tacita.accounting import calibrate
 from tacita.data import Dataset, load
 from tacita.federated import splits
-from tacita.federated.client import Local, Part
+from tacita.federated.client import Local
+from tacita.federated.engines import ENGINES, Engine
+from tacita.federated.engines.engine import Job
 from tacita.federated.levels import LEVELS
+from tacita.federated.local import holdings
 from tacita.federated.plan import FederationPlan
-from tacita.runs import Run
-from tacita.training.records import Records
-from tacita.training.settings import Books
+from tacita.federated.storage import KIND
+from tacita.runs import Run, RunError
 
-SPLITS = ("even", "class", "dirichlet")
+R = TypeVar("R")
+
+SPLITS = {"even": "all alike", "class": "two classes each", "dirichlet": "in uneven mixes"}
 IMAGES = ("digits", "mnist", "fashion-mnist")
 
 
@@ -72,53 +76,71 @@ class Recipe:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check.one_of("split", self.split, SPLITS)
+        _check.one_of("split", self.split, tuple(SPLITS))
         _check.one_of("level", self.level, tuple(LEVELS))
         _check.count("clients", self.clients, low=2, high=100_000)
         _check.count("rounds", self.rounds, high=1_000_000)
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A prepared recipe: the data, who holds what, and what was declared."""
-
-    dataset: Dataset
-    pool: Records
-    parts: list[Any]
-    plan: FederationPlan
-    local: Local
-
-    def held_by(self, client: int) -> Part:
-        """Return what a numbered client holds."""
-        return Part(self.pool, self.parts[client])
-
-    def model(self) -> nn.Module:
-        """Return a linear classifier with zero weights: small, and easy to train under noise."""
-        inputs = int(np.prod(self.dataset.inputs.shape[1:]))
-        outputs = nn.Linear(inputs, len(self.dataset.classes or ()))
-        nn.init.zeros_(outputs.weight)
-        nn.init.zeros_(outputs.bias)
-        return nn.Sequential(nn.Flatten(), outputs)
-
-    def accuracy(self, model: nn.Module) -> float:
-        """Return the accuracy on the test set. For the owner."""
-        with torch.no_grad():
-            guesses = model(torch.from_numpy(self.dataset.test_inputs)).argmax(1)
-        return float((guesses == torch.from_numpy(self.dataset.test_targets)).float().mean())
-
-
 @lru_cache(maxsize=2)
-def ready(recipe: Recipe) -> Ready:
+def ready(recipe: Recipe) -> Job:
     """Prepare a recipe: load, split, declare."""
     dataset = load(_check.one_of("data", recipe.data, IMAGES))
-    labels, size = dataset.targets, len(dataset.targets)
+    size = len(dataset.targets)
     each = size // recipe.clients
     if each < 2:
         raise ValueError(f"{recipe.clients} clients are too many for {size} records.")
-    parts = deal(labels, recipe.split, recipe.clients, each)
-    pool = Records((torch.from_numpy(dataset.inputs), torch.from_numpy(dataset.targets)))
-    rate = recipe.learning_rate if LEVELS[recipe.level].clients_step else 1.0
-    return Ready(dataset, pool, parts, _plan(recipe, each), Local(learning_rate=rate))
+    clients_step = LEVELS[recipe.level].clients_step
+    parts = deal(dataset.targets, recipe.split, recipe.clients, each)
+    return Job(
+        recipe=recipe,
+        dataset=dataset,
+        holdings=holdings((torch.from_numpy(dataset.inputs), torch.from_numpy(dataset.targets)), parts),
+        plan=_plan(recipe, each),
+        model=lambda: _classifier(dataset),
+        local=Local(learning_rate=recipe.learning_rate if clients_step else 1.0),
+        loss_fn=nn.functional.cross_entropy,
+        name=f"{recipe.data.capitalize()} over {recipe.clients} clients, {SPLITS[recipe.split]}",
+        purpose="A linear classifier trained by a federation; the data stayed with the clients.",
+        seed=recipe.seed,
+        server_rate=1.0 if clients_step else recipe.learning_rate,  # clients have moved the model already
+        momentum=0.0 if clients_step else recipe.momentum,
+        dropout=recipe.dropout,
+        score=lambda model: {"accuracy": f"{accuracy(model, dataset):.2%} on the test set"},
+    )
+
+
+def recipe_of(run_dir: str | Path, recipe: type[R], kind: str = KIND) -> tuple[R, Engine]:
+    """Return the recipe of a run and the engine that it was started with.
+
+    Args:
+        run_dir: The run directory.
+        recipe: The recipe's class.
+        kind: The kind of its runs.
+
+    Raises:
+        RunError: If it is a run of another kind, or damaged.
+    """
+    run = Run.open(run_dir, KIND)
+    if run.kind != kind:
+        raise RunError(f"{str(run_dir)!r} is not the run of a {kind.replace('-', ' ')}.")
+    with run.reading():
+        return recipe(**run.recipe), ENGINES[_check.one_of("engine", run.document()["engine"], tuple(ENGINES))]
+
+
+def _classifier(dataset: Dataset) -> nn.Module:
+    """Return a linear classifier with zero weights: small, and easy to train under noise."""
+    outputs = nn.Linear(int(np.prod(dataset.inputs.shape[1:])), len(dataset.classes or ()))
+    nn.init.zeros_(outputs.weight)
+    nn.init.zeros_(outputs.bias)
+    return nn.Sequential(nn.Flatten(), outputs)
+
+
+def accuracy(model: nn.Module, dataset: Dataset) -> float:
+    """Return the accuracy on the test set. For the owner."""
+    with torch.no_grad():
+        guesses = model(torch.from_numpy(dataset.test_inputs)).argmax(1)
+    return float((guesses == torch.from_numpy(dataset.test_targets)).float().mean())
 
 
 def deal(labels: Any, split: str, clients: int, each: int, *, seed: int = 0) -> list[Any]:
@@ -137,7 +159,7 @@ def deal(labels: Any, split: str, clients: int, each: int, *, seed: int = 0) -> 
         "class": lambda: splits.shards(labels, clients, shard=each // 2, each=2, rng=coins),
         "dirichlet": lambda: splits.uneven(labels, clients, alpha=0.5, each=each, rng=coins),
     }
-    return rules[_check.one_of("split", split, SPLITS)]()
+    return rules[_check.one_of("split", split, tuple(SPLITS))]()
 
 
 def _plan(recipe: Recipe, each: int) -> FederationPlan:
@@ -166,35 +188,3 @@ def _plan(recipe: Recipe, each: int) -> FederationPlan:
         **inside,
         **{level.declared_noise: noise},
     )
-
-
-def keep_recipe(recipe: Recipe, run_dir: str | Path, engine: str) -> None:
-    """Write a recipe to its run directory.
-
-    Args:
-        recipe: The recipe.
-        run_dir: The run directory.
-        engine: The name of the engine that it was started with.
-    """
-    Run(Path(run_dir)).write(recipe=asdict(recipe), engine=engine)
-
-
-def server_rates(recipe: Recipe) -> tuple[float, float]:
-    """Return the server's momentum and learning rate; none where clients have moved the model already."""
-    return (0.0, 1.0) if LEVELS[recipe.level].clients_step else (recipe.momentum, recipe.learning_rate)
-
-
-def books_for(recipe: Recipe, run_dir: str | Path) -> Books:
-    """Return where a recipe's run is kept, and what it is called."""
-    how = {"even": "all alike", "class": "two classes each", "dirichlet": "in uneven mixes"}[recipe.split]
-    return Books(
-        run_dir=run_dir,
-        seed=recipe.seed,
-        name=f"{recipe.data.capitalize()} over {recipe.clients} clients, {how}",
-        purpose="A linear classifier trained by a federation; the data stayed with the clients.",
-    )
-
-
-def holdout_metrics(this: Ready, model: nn.Module) -> dict[str, str]:
-    """Return what is measured on the test set, for the owner's label."""
-    return {"accuracy": f"{this.accuracy(model):.2%} on the test set"}

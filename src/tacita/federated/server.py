@@ -76,6 +76,7 @@ class Server:
         before anybody is asked, and an empty round is noised like any other.
     """
 
+    @_check.renamed(rng="seed")
     def __init__(
         self,
         plan: FederationPlan,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.facts import RunFacts
+from tacita.facts import MEMORY, RunFacts, Status
 from tacita.federated.client import Memory
 from tacita.federated.labels import federation_label
 from tacita.federated.plan import FederationPlan
@@ -19,6 +19,7 @@ from tacita.ledger import Ledger
 from tacita.owner import Owner
 from tacita.runs import Run
 from tacita.training.gradients import Parameters
+from tacita.training.settings import Books
 
 KIND = "federation"
 
@@ -45,9 +46,8 @@ def kept_memory(folder: Path, client: str) -> Memory:
 
 
 def _client_folder(folder: Path, client: str) -> Path:
-    return (
-        folder / "clients" / hashlib.sha256(client.encode()).hexdigest()[:16]
-    )  # a client's name may not be a valid file name
+    name = hashlib.sha256(client.encode()).hexdigest()[:16]  # a client's own may not be a valid file name
+    return folder / "clients" / name
 
 
 def plan_of(run: Run) -> FederationPlan:
@@ -56,60 +56,142 @@ def plan_of(run: Run) -> FederationPlan:
         return FederationPlan.from_dict(run.document()["plan"])
 
 
-def save_federation(
-    run: Run, server: Server, facts: RunFacts, state: Mapping[str, Any], document: Mapping[str, Any]
-) -> None:
-    """Write a checkpoint and the run's document.
+class Kept:
+    """A federation's server, what is known about its run, and the folder in which both are kept.
 
     Args:
-        run: The run directory.
         server: The federation's server.
         facts: What the run knows about itself.
-        state: Tensors for the checkpoint.
-        document: Plain data for the checkpoint.
+        run: The run directory; None for a federation that writes nothing.
     """
-    run.save(server.taken, state, {"id": server.identity, **document})
-    if not run.exists:
-        run.write(kind=KIND, family=KIND)
-    run.write(
-        id=server.identity,
-        plan=server.plan.to_dict(),
-        facts=facts.to_dict(),
-        ledgers=[run.place(ledger.path) for ledger in server.ledgers],
-        seed_fingerprint=server.random.fingerprint,
-    )
 
+    def __init__(self, server: Server, facts: RunFacts, run: Run | None = None) -> None:
+        self.server, self.facts, self.run = server, facts, run
 
-def restore_federation(
-    run: Run, like: Parameters, held_out: Sequence[str] = (), *, owner: Owner | None = None
-) -> tuple[Server, RunFacts, dict[str, Any], dict[str, Any]]:
-    """Read a federation from its run directory.
+    @classmethod
+    def begin(
+        cls,
+        plan: FederationPlan,
+        like: Parameters,
+        books: Books,
+        *,
+        record_ledger: Ledger | str | Path | None,
+        panel: int,
+        held_out: Sequence[str] = (),
+        **facts: Any,
+    ) -> Kept:
+        """Create the server of a new federation, its ledgers and its run directory.
 
-    Args:
-        run: The run directory.
-        like: The parameters, for the names and shapes that an update must have.
-        held_out: Clients that are followed and never drawn.
-        owner: Who holds the folder of a run that is resumed; without one it is only read.
+        Args:
+            plan: What was declared.
+            like: The parameters, for the names and shapes that an update must have.
+            books: Where the run is kept.
+            record_ledger: The ledger of records, where clients are protected as well.
+            panel: How many clients are followed.
+            held_out: Clients that are followed and never drawn.
+            facts: What else the run knows about itself: fields of `RunFacts`.
+        """
+        run = None if books.run_dir is None else Run.create(books.run_dir)
 
-    Returns:
-        The server as it stands, the run's facts, and the checkpoint's state and document.
-    """
-    state, saved = run.load()
-    with run.reading():
-        if not all(file.is_file() for file in run.ledgers):
-            raise PrivacyError("The run's ledger is not where it was: what was charged cannot be known.")
-        places = [Ledger.open(file) for file in run.ledgers]
+        def place(ledger: Ledger | str | Path | None, name: str) -> Ledger | str | Path:
+            if ledger is not None:
+                return ledger
+            return MEMORY if run is None else run.folder / name
+
         server = Server(
-            plan_of(run),
+            plan,
             like,
+            panel=panel,
             held_out=held_out,
-            ledger=places[0],
-            record_ledger=places[-1],
-            identity=str(run.document()["id"]),
-            owner=owner,
+            ledger=place(books.ledger, "ledger.sqlite"),
+            record_ledger=place(record_ledger, "record-ledger.sqlite"),
+            seed=books.seed,
+            owner=Owner(None if run is None else run.folder).hold(),
         )
-        server.restore(state["panels"], saved, resume=owner is not None)
-    return server, run.facts, state, saved
+        facts["title"] = books.name or ("Private federation" if run is None else run.folder.name)
+        facts["purpose"] = books.purpose or facts["purpose"]
+        known = RunFacts(seeded=books.seed is not None, held_out=len(held_out), **facts)
+        if server.ledgers:
+            known = known.with_ledger(server.ledgers[0].path.name, shared=books.ledger is not None)
+        return cls(server, known, run)
+
+    @classmethod
+    def restore(
+        cls, run: Run, like: Parameters, held_out: Sequence[str] = (), *, owner: Owner | None = None
+    ) -> tuple[Kept, dict[str, Any], dict[str, Any]]:
+        """Read a federation from its run directory.
+
+        Args:
+            run: The run directory.
+            like: The parameters, for the names and shapes that an update must have.
+            held_out: Clients that are followed and never drawn.
+            owner: Who holds the folder of a run that is resumed; without one it is only read.
+
+        Returns:
+            The federation as it stands, and the checkpoint's state and document.
+        """
+        state, saved = run.load()
+        with run.reading():
+            plan = plan_of(run)
+            if len(run.ledgers) != len(plan.privacy_level.units) or not all(file.is_file() for file in run.ledgers):
+                raise PrivacyError("The run's ledger is not where it was: what was charged cannot be known.")
+            places: list[Ledger | str] = [*map(Ledger.open, run.ledgers)] or [MEMORY]
+            server = Server(
+                plan,
+                like,
+                held_out=held_out,
+                ledger=places[0],
+                record_ledger=places[-1],
+                identity=str(run.document()["id"]),
+                owner=owner,
+            )
+            server.restore(state["panels"], saved, resume=owner is not None)
+        return cls(server, run.facts, run), state, saved
+
+    def save(self, state: Mapping[str, Any], document: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint and the run's document.
+
+        Args:
+            state: Tensors for the checkpoint, besides the server's.
+            document: Plain data for the checkpoint, besides the server's.
+        """
+        if self.run is None:
+            return
+        server = self.server
+        panels, standing = server.state()
+        self.run.save(
+            server.taken, {**state, "panels": panels}, {"id": server.identity, **standing, **(document or {})}
+        )
+        if not self.run.exists:
+            self.run.write(kind=KIND, family=KIND)
+        self.run.write(
+            id=server.identity,
+            plan=server.plan.to_dict(),
+            facts=self.facts.to_dict(),
+            ledgers=[self.run.place(ledger.path) for ledger in server.ledgers],
+            seed_fingerprint=server.random.fingerprint,
+        )
+
+    def note(self, status: Status) -> None:
+        """Keep how the run stands; `save` writes it."""
+        self.facts = self.facts.with_status(status)
+
+    def label(self, delta: float | None, metrics: Mapping[str, str] | None, collect: Callable[[], None]) -> Label:
+        """Return the label of the rounds taken so far, and write it to the run directory.
+
+        Args:
+            delta: Total failure probability; the plan's if not given.
+            metrics: Results to keep, and to show to the owner.
+            collect: Asks clients for figures of the owner's that they have not reported yet.
+        """
+        if self.server.taken:
+            self.server.check()
+            collect()
+        self.facts = self.facts.with_metrics(metrics or {})
+        label = federation_label(self.server, self.facts.with_status(self.server.status), delta)
+        if self.run is not None:
+            self.run.write_label(label)
+        return label
 
 
 def rounds_kept(folder: str | Path) -> int:
@@ -119,28 +201,13 @@ def rounds_kept(folder: str | Path) -> int:
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a federation's run directory, from its newest checkpoint; the data are not needed."""
-    server, facts, _, _ = restore_federation(Run.open(folder, KIND), {})
-    if server.taken == 0:
-        raise PrivacyError("No round was taken yet: there is nothing to label.")
-    return federation_label(server, facts, server.plan.delta if delta is None else _check.probability("delta", delta))
+    kept = Kept.restore(Run.open(folder, KIND), {})[0]
+    return federation_label(kept.server, kept.facts, None if delta is None else _check.probability("delta", delta))
 
 
 def declare_end(folder: str | Path, reason: str) -> None:
     """End the federation of a run directory, declaring that this depended on nothing private."""
     run = Run.open(folder, KIND)
     with Owner(run.folder).opening() as owner:
-        restore_federation(run, {})[0].end(reason)
+        Kept.restore(run, {})[0].server.end(reason)
     owner.close()
-
-
-def ledger_place(ledger: Ledger | str | Path | None, folder: Path | None, name: str) -> Ledger | str | Path:
-    """Return the place of a ledger.
-
-    Args:
-        ledger: The ledger asked for, or None.
-        folder: The run directory, which otherwise gets its own; None for one in memory.
-        name: The file's name there.
-    """
-    if ledger is not None:
-        return ledger
-    return ":memory:" if folder is None else folder / name

@@ -12,9 +12,9 @@ from tacita.synthesis.description import describe as describe
 from tacita.synthesis.embedding import fit_generator as fit_generator
 from tacita.synthesis.embedding import release_embedding as release_embedding
 from tacita.synthesis.features import measuring_features as measuring_features
+from tacita.synthesis.fedgp import FedGP as FedGP
 from tacita.synthesis.fedgp import federate_generator as federate_generator
 from tacita.synthesis.fedgp import resume_generator as resume_generator
-from tacita.synthesis.fedgp_recipe import FedGP as FedGP
 from tacita.synthesis.gan import sample as sample
 from tacita.synthesis.generators import GENERATORS as GENERATORS
 from tacita.synthesis.generators.kind import GeneratorKind as GeneratorKind

@@ -4,46 +4,176 @@ In a round every client that takes part gets the common generator, trains it aga
 and sends back by how much the generator moved. Critic and optimiser stay, and go on in the client's next round.
 
 With `epsilon` or `noise_multiplier` these updates are clipped, summed and noised by `tacita.federated` at level client,
-so a client with all it holds is protected. With neither they are averaged as they are, without a guarantee: critics
-that stay at home protect nobody, since updates are computed from the records. What a client does is in `fedgp_client`,
-Flower's side in `fedgp_flower`.
+so a client with all it holds is protected. With neither, the same federation has a plan without noise, and gives no
+guarantee: critics that stay at home protect nobody, since updates are computed from the records. What a client does is
+in `fedgp_client`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import asdict, replace
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tacita import _check
-from tacita._guard import Interrupts
+from tacita.accounting import calibrate
 from tacita.assumptions import assume
-from tacita.facts import RunFacts
-from tacita.federated.client import Memory
-from tacita.federated.engines import ENGINES
-from tacita.federated.local import Federation
-from tacita.federated.storage import keep_memory, kept_memory
+from tacita.data import load
+from tacita.federated.engines import ENGINES, Engine
+from tacita.federated.engines.engine import Job, Progress, Running, quiet
+from tacita.federated.local import holdings
+from tacita.federated.plan import FederationPlan
+from tacita.federated.recipes import SPLITS, deal
+from tacita.federated.recipes import recipe_of as recipe_of_kind
+from tacita.federated.splits import cut
 from tacita.federated.storage import label_of_run as label_of_federation
-from tacita.label import Label, Readings, build, no_guarantee, status_rows
-from tacita.owner import Owner
+from tacita.label import Label
 from tacita.report.page import page_template
-from tacita.runs import Run, RunError
-from tacita.synthesis.fedgp_recipe import FedGP, Ready, ready
+from tacita.runs import Run
+from tacita.synthesis.fedgp_client import GanTraining
 from tacita.synthesis.networks import Generator
 
-Progress = Callable[[int, Generator], None]
-
 KIND = "federated-generator"
-PLAIN = "plain-federated-generator"  # without noise
-_GENERATOR = "fedgp: federated, its critics stay with their clients"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGP:
+    """A federated generator. Nothing in it is learned from the data.
+
+    Attributes:
+        data: The name of a built-in dataset with classes.
+        split: `even` (every client alike), `class` (two classes a client), or `dirichlet` (in between).
+        clients: How many.
+        size: Records of a client; None deals all of them out.
+        least: The fewest records of a client. Sizes are then drawn evenly between it and `size`, and what is over is
+            left out. None gives everybody `size`.
+        rounds: How many.
+        local_epochs: Passes over its records that a client makes in a round.
+        batch_size: Records that a step of the critic looks at, on average.
+        critic_steps: Steps of the critic for each of the generator.
+        learning_rate: Of Adam, of both networks.
+        server_rate: By how much of the mean update the server moves the generator. None takes 1 where clients are
+            alike, else 2, since then only some of them have anything to say about a class.
+        width: How wide the critics are; the generator is twice as wide.
+        client_rate: The chance with which a client takes part in a round.
+        epsilon: Worst-case target for a client; the noise is calibrated to it.
+        noise_multiplier: Noise on the sum of updates over the clip norm, instead of `epsilon`. With neither,
+            updates are not clipped, no noise is added, clients count by their records, and there is no guarantee.
+        clip_norm: The largest norm of a client's update, where there is noise.
+        delta: Total failure probability.
+        seed: For runs that can be repeated; not secure.
+    """
+
+    data: str = "digits"
+    split: str = "even"
+    clients: int = 20
+    size: int | None = None
+    least: int | None = None
+    rounds: int = 20
+    local_epochs: int = 1
+    batch_size: int = 16
+    critic_steps: int = 2
+    learning_rate: float = 2e-3
+    server_rate: float | None = None
+    width: int = 16
+    client_rate: float = 1.0
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    clip_norm: float = 1.0
+    delta: float = 1e-5
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check.one_of("split", self.split, tuple(SPLITS))
+        _check.count("clients", self.clients, low=2, high=100_000)
+        _check.count("rounds", self.rounds, high=1_000_000)
+        for name in ("local_epochs", "batch_size", "critic_steps", "size", "least", "width"):
+            if getattr(self, name) is not None:
+                _check.count(name, getattr(self, name))
+        _check.in_range("learning_rate", self.learning_rate, 1e-9, 1e3)
+        _check.in_range("server_rate", self.server_step, 1e-9, 1e3)
+        _check.rate("client_rate", self.client_rate, hint="the chance with which a client takes part in a round")
+        _check.probability("delta", self.delta)
+        if self.epsilon is not None and self.noise_multiplier is not None:
+            raise ValueError("Give epsilon or noise_multiplier, not both: one follows from the other.")
+
+    @property
+    def private(self) -> bool:
+        """Whether updates are clipped and noised, and charged to a ledger."""
+        return self.epsilon is not None or self.noise_multiplier is not None
+
+    @property
+    def server_step(self) -> float:
+        """`server_rate`, or what it is by default."""
+        if self.server_rate is not None:
+            return self.server_rate
+        return 1.0 if self.split == "even" else 2.0
+
+
+@lru_cache(maxsize=2)
+def ready(recipe: FedGP) -> Job:
+    """Load the data of a recipe, deal them out and declare the plan."""
+    dataset = load(recipe.data)
+    if dataset.classes is None:
+        raise ValueError("Generators make records of classes: choose a dataset with classes, not a range.")
+    size = recipe.size or len(dataset.targets) // recipe.clients
+    if not 2 <= size <= len(dataset.targets):
+        raise ValueError(f"{recipe.clients} clients of {size} records do not fit {len(dataset.targets)} records.")
+    parts = deal(dataset.targets, recipe.split, recipe.clients, size, seed=recipe.seed or 0)
+    if recipe.least is not None:
+        parts = cut(parts, recipe.least, rng=np.random.default_rng([recipe.seed or 0, 1]))
+    columns = () if dataset.schema is None else dataset.schema.columns
+    training = GanTraining(
+        recipe,
+        dataset.inputs.shape[1:],
+        len(dataset.classes),
+        blocks=tuple(len(column.features) for column in columns),
+        counts_as_one=None if recipe.private else float(np.mean([len(part) for part in parts])),
+    )
+    return Job(
+        recipe=recipe,
+        dataset=dataset,
+        holdings=holdings((torch.from_numpy(dataset.inputs), torch.from_numpy(dataset.targets)), parts),
+        plan=_plan(recipe),
+        model=lambda: training.generator(np.random.default_rng(recipe.seed)),
+        local=training,
+        loss_fn=None,
+        name=f"Generator of {recipe.data} over {recipe.clients} clients, {SPLITS[recipe.split]}",
+        purpose="Synthetic records from a federated generator, whose critics stayed with their clients.",
+        seed=recipe.seed,
+        server_rate=recipe.server_step,
+        panel=0,  # participants show what is typical: a followed client would train more than others
+        kind=KIND,
+    )
+
+
+def _plan(recipe: FedGP) -> FederationPlan:
+    shape: dict[str, Any] = {name: getattr(recipe, name) for name in ("clients", "client_rate", "rounds", "delta")}
+    if not recipe.private:
+        return FederationPlan.without_guarantee(**shape)
+    noise = recipe.noise_multiplier
+    if recipe.epsilon is not None:
+        rate, steps = recipe.client_rate, recipe.rounds
+        found = calibrate(epsilon=recipe.epsilon, delta=recipe.delta, sample_rate=rate, steps=steps)
+        noise = found.noise_multiplier
+    return FederationPlan.declare(level="client", clip_norm=recipe.clip_norm, noise_multiplier=noise, **shape)
+
+
+def held_records(job: Job) -> tuple[Tensor, Tensor]:
+    """Return what the clients hold, all together, each record once."""
+    parts = list(job.holdings.values())
+    inputs, labels = parts[0].records.take(np.unique(np.concatenate([part.positions for part in parts])))
+    return inputs, labels
 
 
 def federate_generator(
-    recipe: FedGP, run_dir: str | Path, *, engine: str = "local", progress: Progress | None = None
+    recipe: FedGP, run_dir: str | Path, *, engine: str = "local", progress: Progress = quiet
 ) -> tuple[Generator, Label]:
     """Train a federated generator in a new run directory and return it with its label.
 
@@ -52,7 +182,7 @@ def federate_generator(
         run_dir: Where to write checkpoints, the label and, with noise, the ledger. `clients/` in it is what clients
             keep to themselves; in Flower they keep it in their own state.
         engine: `local` (this process) or `flower` (Flower's simulation, one node for each client).
-        progress: Called with the round and the generator so far. What it measures is for the owner.
+        progress: Called with (rounds taken, rounds) after every round.
 
     Returns:
         The generator, and the owner's label.
@@ -62,238 +192,43 @@ def federate_generator(
         any federation at level client. The server is trusted, which sees updates. Without noise, none.
     """
     page_template()  # fail early if an extra is missing
-    this, where = ready(recipe), Path(run_dir)
-    if _check.one_of("engine", engine, tuple(ENGINES)) == "flower":
-        return _in_flower(this, where, progress)
-    if this.plan is None:
-        keep_recipe(recipe, Run.create(where).folder, engine)
-        return _plain_rounds(this, where, this.generator(), 0, this.facts, progress)
-    generator, facts = this.generator(), this.facts
-    federation = Federation(
-        generator,
-        None,
-        this.holdings,
-        this.plan,
-        local=this.training,
-        optimizer=_optimizer(recipe, generator),
-        panel=0,  # participants show what is typical: a followed client would train more than others
-        run_dir=where,
-        seed=recipe.seed,
-        name=facts.title,
-        purpose=facts.purpose,
-    )
-    keep_recipe(recipe, where, engine)
-    return _private_rounds(federation, generator, progress)
+    chosen = ENGINES[_check.one_of("engine", engine, tuple(ENGINES))]
+    return _finished(chosen.prepare(partial(ready, recipe), Path(run_dir), resume=False), Path(run_dir), progress)
 
 
-def resume_generator(run_dir: str | Path, *, progress: Progress | None = None) -> tuple[Generator, Label]:
+def resume_generator(run_dir: str | Path, *, progress: Progress = quiet) -> tuple[Generator, Label]:
     """Resume an interrupted run: the same plan, the same guarantee, fresh coins and noise.
 
     Critics go on from what their clients kept. In Flower's simulation clients end with it, and begin new critics.
     """
-    where = Path(run_dir)
-    recipe, engine = recipe_of(where)
-    this = ready(recipe)
-    if engine == "flower":
-        return _in_flower(this, where, progress)
-    generator = this.generator()
-    if this.plan is None:
-        return _plain_rounds(this, where, generator, *restore_plain(where, generator), progress)
-    optimizer = _optimizer(recipe, generator)
-    federation = Federation.resume(where, generator, None, this.holdings, local=this.training, optimizer=optimizer)
-    return _private_rounds(federation, generator, progress)
+    recipe, engine = recipe_of(run_dir)
+    return _finished(engine.prepare(partial(ready, recipe), Path(run_dir), resume=True), Path(run_dir), progress)
 
 
-def _optimizer(recipe: FedGP, generator: Generator) -> torch.optim.Optimizer:
-    return torch.optim.SGD(generator.parameters(), lr=recipe.server_step)
-
-
-def _in_flower(this: Ready, folder: Path, progress: Progress | None) -> tuple[Generator, Label]:
-    from tacita.synthesis.fedgp_flower import simulated
-
-    return simulated(this, folder, progress)
-
-
-def _private_rounds(federation: Federation, generator: Generator, progress: Progress | None) -> tuple[Generator, Label]:
-    for now in federation:
-        if progress is not None:
-            progress(now.number, generator)
-    label = private_label(federation.label())
-    if federation.run_dir is not None:
-        Run(federation.run_dir).write_label(label)
-    return generator, label
-
-
-def keep_recipe(recipe: FedGP, folder: Path, engine: str) -> None:
-    """Keep the recipe in the run's document; the run is a federation's, or one of its own without noise.
-
-    Args:
-        recipe: What was asked for.
-        folder: The run directory.
-        engine: What runs the federation.
-    """
-    run = Run(folder)
-    family = run.document()["family"] if run.exists else PLAIN
-    run.write(kind=KIND if recipe.private else PLAIN, family=family, engine=engine, recipe=asdict(recipe))
-
-
-def recipe_of(run_dir: str | Path) -> tuple[FedGP, str]:
-    """Return the recipe of a run and the engine that it was started with."""
-    run = Run.open(run_dir)
-    if run.kind not in (KIND, PLAIN):
-        raise RunError(f"{str(run_dir)!r} is not the run of a federated generator.")
-    with run.reading():
-        return FedGP(**run.recipe), _check.one_of("engine", run.document()["engine"], tuple(ENGINES))
-
-
-# Without noise: no guarantee.
-
-
-def _plain_rounds(
-    this: Ready, folder: Path, generator: Generator, taken: int, facts: RunFacts, progress: Progress | None
-) -> tuple[Generator, Label]:
-    owner = Owner(folder).hold()
-    memories = {name: kept_memory(folder, name) for name in this.holdings}
-    with closing(owner), Interrupts() as interrupts:
-        for number in range(taken + 1, this.recipe.rounds + 1):
-            drawn = _plain_round(this, generator, number, memories)
-            for name in drawn:
-                keep_memory(folder, name, number, memories[name])
-            keep_plain(folder, generator, number, facts)
-            if progress is not None:
-                progress(number, generator)
-            if interrupts.seen:
-                keep_plain(folder, generator, number, facts.with_status("interrupted"))
-                raise KeyboardInterrupt
-        return generator, plain_end(this, folder, generator, facts)
-
-
-def _plain_round(this: Ready, generator: Generator, number: int, memories: dict[str, Memory]) -> list[str]:
-    """Take one round of federated averaging, weighted by the numbers of records, and return who took part."""
-    names = list(this.holdings)
-    count = max(1, int(this.recipe.client_rate * len(names)))
-    drawn = [names[i] for i in sorted(coins(this.recipe.seed, number).choice(len(names), count, replace=False))]
-    before = {name: value.clone() for name, value in generator.state_dict().items()}
-    total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in before.items()}
-    for client in drawn:
-        records, random = this.holdings[client], coins(this.recipe.seed, number, client)
-        update, memories[client] = this.training(before, records, memories[client], random)
-        for name, value in update.items():
-            total[name] += len(records) * value
-    share = this.recipe.server_step / sum(len(this.holdings[client]) for client in drawn)
-    generator.load_state_dict({name: value + share * total[name] for name, value in before.items()})
-    return drawn
-
-
-def coins(seed: int | None, number: int, client: str = "") -> np.random.Generator:
-    """Return randomness for a round, or for a client in it, where nothing needs to be secret.
-
-    Args:
-        seed: The recipe's; None for the operating system's randomness.
-        number: The round.
-        client: The client's name; empty for the server.
-
-    Returns:
-        A generator of its own for every round and client.
-    """
-    return np.random.default_rng(None if seed is None else [seed, number, int(client or -1) + 1])
-
-
-def keep_plain(folder: Path, generator: Generator, number: int, facts: RunFacts) -> None:
-    """Write a checkpoint of a run without noise, and its document.
-
-    Args:
-        folder: The run directory.
-        generator: The generator so far.
-        number: The round.
-        facts: What the run knows about itself.
-    """
-    run = Run(folder)
-    run.save(number, generator.state_dict(), {})
-    run.write(rounds=number, ledgers=[], facts=facts.to_dict())
-
-
-def restore_plain(folder: Path, generator: Generator) -> tuple[int, RunFacts]:
-    """Put the newest checkpoint into the generator and return its round and the run's facts."""
-    run = Run.open(folder, PLAIN)
-    state, saved = run.load()
-    try:
-        generator.load_state_dict(state)
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise RunError(f"The run in {str(folder)!r} is damaged: {error}") from error
-    return int(saved["step"]), run.facts.with_status("running")
-
-
-def plain_end(this: Ready, folder: Path, generator: Generator, facts: RunFacts) -> Label:
-    """Close a run without noise and return its label.
-
-    Args:
-        this: The recipe with its data.
-        folder: The run directory.
-        generator: The trained generator.
-        facts: What the run knows about itself.
-
-    Returns:
-        The owner's label.
-    """
-    done = facts.with_status("done")
-    keep_plain(folder, generator, this.recipe.rounds, done)
-    label = plain_label(this.recipe, done, this.recipe.rounds)
+def _finished(running: Running, folder: Path, progress: Progress) -> tuple[Generator, Label]:
+    label = of_generator(running.run(progress))
     Run(folder).write_label(label)
-    return label
+    return running.model, label  # type: ignore[return-value]  # the job's model is a generator
 
 
-# Labels.
+def recipe_of(run_dir: str | Path) -> tuple[FedGP, Engine]:
+    """Return the recipe of a run and the engine that it was started with."""
+    return recipe_of_kind(run_dir, FedGP, KIND)
 
 
 def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a federated generator's run directory; the data are not needed."""
-    run = Run.open(folder)
-    if run.kind == KIND:
-        return private_label(label_of_federation(folder, delta=delta))
-    recipe = recipe_of(folder)[0]
-    if delta is not None:
-        recipe = replace(recipe, delta=_check.probability("delta", delta))
-    with run.reading():
-        return plain_label(recipe, run.facts, int(run.document()["rounds"]))
+    return of_generator(label_of_federation(folder, delta=delta))
 
 
-def private_label(label: Label) -> Label:
-    """Return the label of a federation at level client with what is particular about a generator."""
-    made = replace(label, mechanism=(("Generator", _GENERATOR), *label.mechanism))
-    return made.resting_on(assume("critics-stay"), assume("after-release"))
-
-
-def plain_label(recipe: FedGP, facts: RunFacts, taken: int) -> Label:
-    """Return the label of a generator whose updates were neither clipped nor noised: an infinite worst case.
-
-    Args:
-        recipe: What was asked for.
-        facts: What the run knows about itself.
-        taken: How many rounds were taken.
-
-    Returns:
-        The owner's label.
-    """
-    return build(
-        facts,
-        no_guarantee(delta=recipe.delta, unit="client"),
-        rests_on=(assume("federated-generator-unlimited"),),
-        mechanism=(
-            ("Generator", _GENERATOR),
-            ("Clients", f"{recipe.clients:,}"),
-            ("Share of clients taking part in a round", f"{recipe.client_rate:g}"),
-            ("Rounds taken / planned", f"{taken} / {recipe.rounds}"),
-        ),
-        declared=(
-            "No guarantee: updates were averaged without clipping or noise. Keeping the critics with their clients "
-            "protects nobody: the generator's updates are computed from the records. The owner may have measured the "
-            "released set; a measurement bounds nothing.",
-        ),
-        steps_word="round",
-        readings=Readings(
-            panels="No clients were followed: there is no noise to account for.",
-            metrics=facts.metrics,
-            facts=(("Clients", f"{facts.trained:,}"), *status_rows(facts)),
-        ),
+def of_generator(label: Label) -> Label:
+    """Return the label of a federation with what is particular about a generator."""
+    what = ("Generator", "fedgp: federated, its critics stay with their clients")
+    made = replace(label, mechanism=(what, *label.mechanism))
+    if math.isfinite(label.worst.epsilon):
+        return made.resting_on(assume("critics-stay"), assume("after-release"))
+    why = (
+        "Keeping the critics with their clients protects nobody: the generator's updates are computed from the records. "
+        "The owner may have measured the released set; a measurement bounds nothing."
     )
+    return replace(made, declared=(*made.declared, why))

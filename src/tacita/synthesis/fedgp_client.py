@@ -20,7 +20,7 @@ from tacita.training.gradients import Parameters
 from tacita.training.records import Records
 
 if TYPE_CHECKING:
-    from tacita.synthesis.fedgp_recipe import FedGP
+    from tacita.synthesis.fedgp import FedGP
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,15 @@ class GanTraining:
         shape: Of one record.
         classes: How many classes there are in all.
         blocks: For tables: how many features each column has.
+        counts_as_one: The number of records with which a client's update counts once, and with twice as many twice.
+            None counts every client once, as a guarantee for clients needs it.
     """
 
     recipe: FedGP
     shape: tuple[int, ...]
     classes: int
     blocks: tuple[int, ...] = ()
+    counts_as_one: float | None = None
 
     def __call__(
         self, parameters: Parameters, records: Records | Part, memory: Memory, random: np.random.Generator
@@ -54,7 +57,8 @@ class GanTraining:
             _restore(memory, critic, training.optimizer)
         for _ in training:
             pass
-        moved = {name: value - parameters[name] for name, value in generator.state_dict().items()}
+        weight = 1.0 if self.counts_as_one is None else len(records) / self.counts_as_one
+        moved = {name: weight * (value - parameters[name]) for name, value in generator.state_dict().items()}
         kept = {"classes": own, **_critics_state(critic, training.optimizer)}
         if not math.isfinite(norm_of(moved) + norm_of(kept)):  # diverged: discard the update
             return {name: torch.zeros_like(value) for name, value in parameters.items()}, memory

@@ -28,7 +28,7 @@ from tacita.synthesis.release import release, write_release
 from tacita.synthesis.students import Labelled
 
 if TYPE_CHECKING:
-    from tacita.synthesis.fedgp_recipe import FedGP
+    from tacita.synthesis.fedgp import FedGP
 
 _MEASURED = 5_000  # records of the average-case measure
 _GAMMA = 1e-15  # as in chapter 4
@@ -160,9 +160,9 @@ def release_federated(generator: Generator, recipe: FedGP, folder: Path, count: 
     Returns:
         The measure, for the owner.
     """
-    from tacita.synthesis.fedgp_recipe import ready
+    from tacita.synthesis.fedgp import held_records, ready
 
-    dataset, real = load(recipe.data), ready(recipe).train[0]
+    dataset, real = load(recipe.data), held_records(ready(recipe))[0]
     drawn = sample(generator, count, rng=fresh_generator(recipe.seed))
     write_release(folder, drawn, dataset)
     write_inspection(folder, folder / "inspect.html", title=f"FedGP on {recipe.data}")

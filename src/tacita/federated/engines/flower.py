@@ -8,104 +8,115 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
+from tacita._check import PrivacyError
 from tacita.federated.client import Part
-from tacita.federated.engines.engine import Engine, Progress, Rounds
-from tacita.federated.recipes import Recipe, books_for, holdout_metrics, keep_recipe, ready, server_rates
+from tacita.federated.engines.engine import Engine, Make, Progress, quiet
+from tacita.federated.server import Server
 from tacita.label import Label
 
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, Context, Message
 
-def prepare(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> Rounds:
-    """Return a federation in Flower's simulation, ready to take its rounds and return its label.
+
+class FlowerRun:
+    """A job in Flower's simulation, ready to take its rounds and return its label.
 
     Args:
-        recipe: What to run.
-        run_dir: Where the run is written.
-        resume: The strategy goes on with the run that is there, if any, in either case.
+        make: Creates the job, in the workers too.
+        run_dir: Where the run is written; one that is there is resumed.
+        resume: As for every engine; the strategy looks for itself.
     """
-    import tacita.federated.flower  # noqa: F401  # fail early if Flower is missing
 
-    ready(recipe)
-    return partial(_simulated, recipe, run_dir)
+    def __init__(self, make: Make, run_dir: Path, *, resume: bool) -> None:
+        from tacita.federated.flower import PrivateStrategy  # fails early if Flower is missing
 
+        from flwr.serverapp.strategy import FedAvg, FedAvgM  # isort: skip
 
-def _simulated(recipe: Recipe, run_dir: str | Path, progress: Progress | None = None) -> Label:
-    from flwr.app import ArrayRecord, Context
-    from flwr.serverapp import Grid, ServerApp
+        job = self.job = make()
+        self._make, self._folder, self.model = make, run_dir, job.model()
+        inner: dict[str, Any] = {"fraction_evaluate": 0.0, "min_available_nodes": job.plan.clients}
+        rates = {"server_learning_rate": job.server_rate, "server_momentum": job.momentum}
+        plain = job.momentum == 0.0 and job.server_rate == 1.0
+        self.strategy = PrivateStrategy(
+            FedAvg(**inner) if plain else FedAvgM(**inner, **rates),
+            plan=job.plan,
+            panel=job.panel,
+            named=True,
+            books=job.books(run_dir),
+        )
 
-    this, made = ready(recipe), list[Label]()
-    with quiet_flower():
-        server_app, model, strategy = ServerApp(), this.model(), _strategy(recipe, run_dir)
+    @property
+    def server(self) -> Server:
+        """The federation's server."""
+        if self.strategy.server is None:
+            raise PrivacyError("The federation has not begun.")
+        return self.strategy.server
+
+    def run(self, progress: Progress = quiet) -> Label:
+        """Take the remaining rounds in a simulation and return the label."""
+        from flwr.serverapp import ServerApp
+
+        made, server_app = list[Label](), ServerApp()
 
         @server_app.main()  # type: ignore[untyped-decorator]
-        def main(grid: Grid, context: Context) -> None:
-            def show(number: int, arrays: ArrayRecord) -> None:
-                model.load_state_dict(arrays.to_torch_state_dict())
-                if progress is not None and number > begun and strategy.server is not None:
-                    progress(strategy.server, this.accuracy(model))
+        def main(grid: Any, context: Context) -> None:
+            made.append(self.serve(grid, progress))
 
-            arrays = strategy.open(ArrayRecord(model.state_dict()))
-            begun = strategy.server.taken if strategy.server is not None else 0
-            keep_recipe(recipe, run_dir, "flower")
-            strategy.start(grid, arrays, evaluate_fn=show)
-            made.append(strategy.label(metrics=holdout_metrics(this, model)))
+        with quiet_flower():
+            simulate(server_app, client_app(self._make), self.job.plan.clients)
+        if not made:
+            raise RuntimeError("Flower's simulation ended early; its log says why.")
+        return made[0]
 
-        simulate(server_app, _client_app(recipe), recipe.clients)
-    if not made:
-        raise RuntimeError("Flower's simulation ended early; its log says why.")
-    return made[0]
+    def serve(self, grid: Any, progress: Progress = quiet) -> Label:
+        """Be the server of a Flower app: take the remaining rounds over a grid's nodes and return the label."""
+        from flwr.app import ArrayRecord
 
+        def show(number: int, arrays: ArrayRecord) -> None:
+            self.model.load_state_dict(arrays.to_torch_state_dict())
+            if number > begun:
+                progress(number, self.job.plan.rounds)
 
-def _strategy(recipe: Recipe, run_dir: str | Path) -> Any:
-    from flwr.serverapp.strategy import FedAvg, FedAvgM
-
-    from tacita.federated.flower import PrivateStrategy
-
-    inner: dict[str, Any] = {"fraction_evaluate": 0.0, "min_available_nodes": recipe.clients}
-    momentum, rate = server_rates(recipe)
-    plain = momentum == 0.0 and rate == 1.0
-    return PrivateStrategy(
-        FedAvg(**inner) if plain else FedAvgM(**inner, server_learning_rate=rate, server_momentum=momentum),
-        plan=ready(recipe).plan,
-        panel=64,
-        named=True,
-        books=books_for(recipe, run_dir),
-    )
+        arrays = self.strategy.open(ArrayRecord(self.model.state_dict()))
+        begun = self.server.taken
+        self.job.keep(self._folder, FLOWER.name)
+        self.strategy.start(grid, arrays, evaluate_fn=show)
+        return self.strategy.label(metrics=self.job.score(self.model))
 
 
-def _client_app(recipe: Recipe) -> Any:
-    from flwr.app import Context, Message
-    from flwr.clientapp import ClientApp
+def client_app(make: Make) -> Any:
+    """Return the clients' app: guarded by the plan's mod, or by nothing where the plan protects nobody."""
+    from tacita.federated.flower_client import instance_privacy, local_training, named_client
 
-    from tacita.federated.flower_client import instance_privacy, local_training
+    from flwr.clientapp import ClientApp  # isort: skip
 
-    this, loss = ready(recipe), nn.functional.cross_entropy
+    job = make()
+    plan, loss, seed = job.plan, job.loss_fn, job.seed
+    rate = getattr(job.local, "learning_rate", 1.0)
 
     def held(context: Context) -> Part:
-        return ready(recipe).held_by(int(context.node_config["partition-id"]))
+        return list(make().holdings.values())[int(context.node_config["partition-id"])]
 
-    app = ClientApp(
-        mods=[
-            instance_privacy(
-                this.plan,
-                model=this.model,
-                loss_fn=loss,
-                data=held,
-                learning_rate=this.local.learning_rate,
-                panel=64,  # server and clients are one process, which reports to nobody else
-                seed=recipe.seed,
-            )
-        ]
-    )
+    guard: Any = named_client
+    if plan.privacy_level.units:
+        guard = instance_privacy(
+            plan,
+            model=lambda: make().model(),
+            loss_fn=loss,
+            data=held,
+            learning_rate=rate,
+            panel=64,  # server and clients are one process, which reports to nobody else
+            seed=seed,
+        )
+    app = ClientApp(mods=[guard])
 
     @app.train()  # type: ignore[untyped-decorator]
     def train(message: Message, context: Context) -> Message:
-        return local_training(message, context, this.plan, this.model(), loss, held, seed=recipe.seed)
+        here = make()
+        return local_training(message, context, plan, here.model(), loss, held, here.local, seed=seed)
 
     return app
 
@@ -147,4 +158,4 @@ def quiet_flower() -> Iterator[None]:
                 os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
-FLOWER = Engine(name="flower", prepare=prepare)
+FLOWER = Engine(name="flower", prepare=FlowerRun)

@@ -6,45 +6,44 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from tacita.federated.engines.engine import Engine, Progress, Rounds
-from tacita.federated.local import Federation, client_name
-from tacita.federated.recipes import Recipe, books_for, holdout_metrics, keep_recipe, ready, server_rates
+from tacita.federated.engines.engine import Engine, Make, Progress, quiet
+from tacita.federated.local import Federation
+from tacita.federated.server import Server
 from tacita.label import Label
 
 
-def prepare(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> Rounds:
-    """Return a federation in this process, ready to take its rounds and return its label.
+class LocalRun:
+    """A job in this process, ready to take its rounds and return its label.
 
     Args:
-        recipe: What to run.
+        make: Creates the job.
         run_dir: Where the run is written.
         resume: Whether it goes on with the run that is there.
     """
-    this = ready(recipe)
-    model = this.model()
-    momentum, rate = server_rates(recipe)
-    clients = {client_name(i): this.held_by(i) for i in range(recipe.clients)}
-    settings: dict[str, Any] = {
-        "local": this.local,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum),
-        "dropout": recipe.dropout,
-    }
-    loss = nn.functional.cross_entropy
-    if resume:
-        federation = Federation.resume(run_dir, model, loss, clients, **settings)
-    else:
-        federation = Federation(model, loss, clients, this.plan, books=books_for(recipe, run_dir), **settings)
-        keep_recipe(recipe, run_dir, "local")
 
-    def run(progress: Progress | None = None) -> Label:
-        for _ in federation:
-            if progress is not None:
-                progress(federation.server, this.accuracy(model))
-        return federation.label(metrics=holdout_metrics(this, model))
+    def __init__(self, make: Make, run_dir: Path, *, resume: bool) -> None:
+        job = self.job = make()
+        self.model = job.model()
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=job.server_rate, momentum=job.momentum)
+        settings: dict[str, Any] = {"local": job.local, "optimizer": optimizer, "dropout": job.dropout}
+        if resume:
+            self._federation = Federation.resume(run_dir, self.model, job.loss_fn, job.holdings, **settings)
+            return
+        settings |= {"panel": job.panel, "books": job.books(run_dir)}
+        self._federation = Federation(self.model, job.loss_fn, job.holdings, job.plan, **settings)
+        job.keep(run_dir, LOCAL.name)
 
-    return run
+    @property
+    def server(self) -> Server:
+        """The federation's server."""
+        return self._federation.server
+
+    def run(self, progress: Progress = quiet) -> Label:
+        """Take the remaining rounds and return the label."""
+        for now in self._federation:
+            progress(now.number, self.job.plan.rounds)
+        return self._federation.label(metrics=self.job.score(self.model))
 
 
-LOCAL = Engine(name="local", prepare=prepare, simulates_dropout=True)
+LOCAL = Engine(name="local", prepare=LocalRun, simulates_dropout=True)

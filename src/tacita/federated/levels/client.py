@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,4 +42,17 @@ CLIENT = Level(
     server_measures=True,
     trust="server-trusted",
     followed="the norms of the participating clients were measured afresh in every round, in aggregate",
+)
+
+# The same training with nothing clipped and no noise, so nobody is protected. Not in the table of levels: only
+# `FederationPlan.without_guarantee` makes plans of it, and their label is an infinite worst case.
+UNPROTECTED = replace(
+    CLIENT,
+    name="none",
+    units=(),
+    total_noise=lambda plan: 0.0,
+    server_measures=False,
+    trust="client-unlimited",
+    followed="No clients were followed: there is no noise to account for.",
+    remarks=lambda server: ("No guarantee: updates were averaged without clipping or noise.",),
 )
