@@ -165,7 +165,7 @@ class Client:
         seed: For its coins and its noise. None, the default, is seeded by the operating system.
     """
 
-    @_check.renamed(rng="seed")
+    @_check.renamed("rng")
     def __init__(
         self, name: str, task: Task, dataset: Any, plan: FederationPlan, *, panel: int = 0, seed: int | None = None
     ) -> None:

@@ -89,7 +89,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         That of `Server`, for whatever clients send. At levels with noise on the clients it needs their mod.
     """
 
-    @_check.renamed(rng="seed")
+    @_check.renamed("rng")
     def __init__(
         self,
         strategy: Strategy,

@@ -45,7 +45,7 @@ Name = str | Callable[[Context], str]
 LedgerPath = str | Path | Callable[[Context], str | Path]
 
 
-@_check.renamed(rng="seed")
+@_check.renamed("rng")
 def instance_privacy(
     plan: FederationPlan | Callable[[Context], FederationPlan],
     *,

@@ -66,7 +66,7 @@ class Federation:
         (3, 'client')
     """
 
-    @_check.renamed(rng="seed")
+    @_check.renamed("rng")
     def __init__(
         self,
         model: nn.Module,

@@ -76,7 +76,7 @@ class Server:
         before anybody is asked, and an empty round is noised like any other.
     """
 
-    @_check.renamed(rng="seed")
+    @_check.renamed("rng")
     def __init__(
         self,
         plan: FederationPlan,
