@@ -113,7 +113,11 @@ def federated_row(name: str, seed: int) -> dict[str, Any]:
     synthetic = sample(generator, 20_000, rng=np.random.default_rng(seed))
     test = torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_targets)
     row = {"row": name, "seed": seed, "epsilon": label.worst.epsilon, "delta": label.worst.delta}
-    return {**row, **judged(synthetic, held_records(ready(recipe)), test, 10, seed, gamma=1e-15), "seconds": round(seconds)}
+    return {
+        **row,
+        **judged(synthetic, held_records(ready(recipe)), test, 10, seed, gamma=1e-15),
+        "seconds": round(seconds),
+    }
 
 
 def judged(synthetic: Any, train: Any, test: Any, classes: int, seed: int, *, gamma: float = 1e-5) -> dict[str, Any]:
