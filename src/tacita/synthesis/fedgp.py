@@ -228,7 +228,7 @@ def of_generator(label: Label) -> Label:
     if math.isfinite(label.worst.epsilon):
         return made.resting_on(assume("critics-stay"), assume("after-release"))
     why = (
-        "Keeping the critics with their clients protects nobody: the generator's updates are computed from the records. "
-        "The owner may have measured the released set; a measurement bounds nothing."
+        "Keeping the critics with their clients protects nobody: the generator's updates are computed from the "
+        "records. The owner may have measured the released set; a measurement bounds nothing."
     )
     return replace(made, declared=(*made.declared, why))
