@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 
 from tacita.posterior.mechanisms._best import Best
+from tacita.posterior.plans import plan_release
 from tacita.programs import (
     Bool,
     Category,
@@ -25,7 +26,6 @@ from tacita.programs import (
     normal,
 )
 from tacita.programs.composition import total
-from tacita.programs.evaluation import planned
 from tacita.programs.queries import Query, Sensitivity
 from tacita.programs.tables import exact_numbers, read
 
@@ -242,7 +242,7 @@ def plans_of_best(epsilon, delta):
             release = p.release(asked(p, kind, column, allowed), best(epsilon=epsilon, delta=delta))
             moved, charged = release.query.sensitivity, release.charge
             owed = [charged.stay] * (moved.stay > 0) + [charged.cross] * (moved.cross > 0)
-            yield owed, planned(release).used
+            yield owed, plan_release(release.mechanism, release.query.statistic).used
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1, 0), (1, 0.01), (0.01, 0.1)])

@@ -47,8 +47,8 @@ def command(*arguments):
 
 def test_no_thread_reads_data_while_a_program_is_checked(folder):
     (folder / "survey.py").write_text(
-        SMOKERS + "import threading\nfrom tacita.programs.evaluation import run\nfound = []\n"
-        "def attempt():\n    try: found.append(run(p, 'people.csv'))\n"
+        SMOKERS + "import threading\nfound = []\n"
+        "def attempt():\n    try: found.append(p.run('people.csv'))\n"
         "    except Exception as error: found.append(error)\n"
         "thread = threading.Thread(target=attempt); thread.start(); thread.join()\n"
         "assert 'T026' in str(found[0])\n"

@@ -1,12 +1,12 @@
-"""Every measure of the table keeps to the protocol, and a new one needs one class and one entry."""
+"""Every kind of query keeps to the protocol, and a new one needs one class and one entry."""
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
+from tacita.posterior.plans import plan_release
 from tacita.posterior.releases import Release
 from tacita.programs import (
     Bool,
@@ -18,8 +18,7 @@ from tacita.programs import (
     geometric,
     normal,
 )
-from tacita.programs.evaluation import planned
-from tacita.programs.queries import MEASURES, Count, Measure, Query
+from tacita.programs.queries import QUERIES, Count, Query
 from tacita.programs.results import Noisy
 from tacita.programs.tables import exact_numbers, read
 
@@ -60,7 +59,7 @@ SENSITIVITIES = [
 @pytest.mark.parametrize(("make", "numbers", "stay", "cross"), SENSITIVITIES)
 def test_sensitivities(make, numbers, stay, cross):
     query = make(four_columns())
-    assert (query.numbers, query.sensitivity.stay, query.sensitivity.cross) == (numbers, stay, cross)
+    assert (query.statistic.numbers, query.sensitivity.stay, query.sensitivity.cross) == (numbers, stay, cross)
 
 
 def test_labels_of_cells():
@@ -83,7 +82,7 @@ DATA = {
 }
 
 
-QUERIES = {
+ASKED = {
     "count": lambda part: part.column("smoker").count(),
     "histogram": lambda part: part.column("job").histogram(),
     "sum": lambda part: part.column("age").clamp(0, 80, step=10).sum(),
@@ -118,56 +117,55 @@ def worst_change(query, condition, stays):
 
 
 @pytest.mark.parametrize("part", [False, True])
-@pytest.mark.parametrize("name", MEASURES)
-def test_every_measure_keeps_to_the_protocol(name, part):
+@pytest.mark.parametrize("name", QUERIES)
+def test_every_query_keeps_to_the_protocol(name, part):
     if part and name not in IN_PARTS:
         return
     p, condition = program(), {"smoker": True} if name == "histogram" else {"job": "a"}
-    query = QUERIES[name](p.where(**condition) if part else p)
+    query = ASKED[name](p.where(**condition) if part else p)
     assert isinstance(query, Query)
-    assert type(query.measure) is MEASURES[name]
-    assert query.label.startswith(query.measure.name)
+    assert type(query) is QUERIES[name]
+    assert query.label.startswith(query.name)
     numbers = exact_numbers(query, read(p, DATA))
-    assert len(numbers) == query.numbers == query.statistic.numbers
-    assert len(query.labels) in (0, query.cells)
+    assert len(numbers) == query.statistic.numbers
+    assert len(query.labels) in (0, query.statistic.cells)
     assert worst_change(query, condition, stays=True) == query.sensitivity.stay
     assert worst_change(query, condition, stays=False) == query.sensitivity.cross or not part
     if not part:
         assert query.sensitivity.cross == 0
     release = p.release(query, geometric(epsilon=1), name="it")
-    result = query.measure.result(query, planned(release), numbers)
+    result = query.result(plan_release(release.mechanism, release.query.statistic), numbers)
     assert isinstance(result, Release if query.model is not None else Noisy)
-    assert (query.model is not None) == (query.measure.name == "posterior")
+    assert (query.model is not None) == (query.name == "posterior")
 
 
 def test_the_answers_without_noise():
     p = program()
     table = read(p, DATA)
-    exact = {name: exact_numbers(ask(p), table) for name, ask in QUERIES.items()}
+    exact = {name: exact_numbers(ask(p), table) for name, ask in ASKED.items()}
     assert exact["count"] == (3,)
     assert exact["histogram"] == (3, 1, 2)
-    assert (exact["sum"], QUERIES["sum"](p).unit) == ((21,), Fraction(10))
+    assert (exact["sum"], ASKED["sum"](p).unit) == ((21,), Fraction(10))
     shares = p.column("job").posterior(dirichlet(1, 1, 1))
     assert exact_numbers(shares, table) == (3, 1, 2)
     assert shares.model == dirichlet(1, 1, 1)
 
 
-@dataclass(frozen=True)
 class Pairs(Count):
-    """A toy measure: how many pairs of true records there are, at most one for each record."""
+    """A toy query: how many pairs of true records there are, at most one for each record."""
 
     name: ClassVar[str] = "pairs"
 
-    def exact(self, query, table):
-        return (super().exact(query, table)[0] // 2,)
+    def exact(self, table):
+        return (super().exact(table)[0] // 2,)
 
 
-def test_a_toy_measure_is_one_class_and_one_entry(monkeypatch):
-    monkeypatch.setitem(MEASURES, "pairs", Pairs)
+def test_a_toy_query_is_one_class_and_one_entry(monkeypatch):
+    monkeypatch.setitem(QUERIES, "pairs", Pairs)
     p = program()
     count = p.column("smoker").count()
-    query = Query(p, MEASURES["pairs"](), count.column, (), count.span)
-    assert isinstance(query.measure, Measure)
+    query = QUERIES["pairs"](p, (), count.span, count.column)
+    assert isinstance(query, Query)
     release = p.release(query, geometric(epsilon=9), name="couples")
     assert release.query.label == "pairs of 'smoker'"
     assert p.check().epsilon == 9

@@ -136,7 +136,7 @@ def _release(release: PlannedRelease) -> dict[str, Any]:
         "line": release.span.line,
         "query": query.label,
         "model": str(query.model) if query.model else None,
-        "numbers": query.numbers,
+        "numbers": query.statistic.numbers,
         "unit": float(query.unit),
         "sensitivity": {"metric": "l1", "stay": moved.stay, "cross": moved.cross},
         "mechanism": str(release.mechanism),

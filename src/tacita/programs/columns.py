@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, cast
 
 from tacita import _check
 from tacita.data.domains import Bool, Category, Domain, Finite, Real
@@ -14,11 +14,8 @@ from tacita.programs.clamping import Clamped, clamped
 from tacita.programs.errors import Note, ProgramError, did_you_mean
 from tacita.programs.functions import tried_out
 from tacita.programs.handles import Handle, Private, of_another_program
-from tacita.programs.queries import Count, Histogram, Mean, Measure, PosteriorOfMean, PosteriorOfShares, Query, Sum
-from tacita.programs.source import Span, caller
-
-if TYPE_CHECKING:
-    from tacita.programs.program import Program
+from tacita.programs.queries import Count, Histogram, Mean, PosteriorOfMean, PosteriorOfShares, Query, Sum
+from tacita.programs.source import caller
 
 LARGEST_BINS = 10_000
 
@@ -44,11 +41,9 @@ class Column(Private):
     `results` holds what the function makes of each public value that the source can take, where these are few.
     """
 
-    program: Program
+    offered: ClassVar[tuple[str, ...]] = ("clamp", "count", "histogram", "map", "mean", "posterior", "sum")
     name: str
     domain: Domain | Clamped
-    conditions: tuple[Condition, ...]
-    span: Span
     source: Column | None = None
     function: Callable[[Any], object] | None = None
     results: Mapping[object, float | None] | None = None
@@ -61,13 +56,7 @@ class Column(Private):
     @property
     def labels(self) -> tuple[object, ...]:
         """The public values of a truth value or a category."""
-        return self._finite.labels
-
-    @property
-    def _finite(self) -> Finite:
-        if not isinstance(self.domain, Bool | Category):
-            raise TypeError(f"{self.name!r} has no labels: it is {self.domain}.")
-        return self.domain
+        return cast("Finite", self.domain).labels
 
     def clamp(self, low: float, high: float, step: float | None = None) -> Column:
         """Bound a real column: each value is moved into [low, high].
@@ -106,83 +95,79 @@ class Column(Private):
         span = caller()
         if not callable(function):
             raise TypeError(f"function must be callable, got {function!r}.")
+        domain: Finite | Clamped
         if isinstance(to, Bool | Category) and low is None and high is None:
-            return self._mapped(function, to, span)
-        if to is not None or low is None or high is None:
+            domain = to
+        elif to is None and low is not None and high is not None:
+            domain = clamped(self.name, low, high, step)
+        else:
             raise ProgramError(
                 "T005",
                 f"the values mapped from {self.name!r} have no declared bound",
                 "declare one: .map(function, low=0, high=100, step=1), or .map(function, to=Bool())",
                 span=span,
             )
-        return self._mapped(function, clamped(self.name, low, high, step), span)
-
-    def count(self) -> Query:
-        """How many records are true."""
-        if not isinstance(self.domain, Bool):
-            raise self._misfit("count", "a count of true records needs a truth value")
-        return self._query(Count())
-
-    def sum(self) -> Query:
-        """The sum of a clamped column."""
-        return self._bounded("sum")._query(Sum())
-
-    def mean(self) -> Query:
-        """The sum of a clamped column over the public number of records."""
-        column = self._bounded("mean")
-        self._need_public_size("mean")
-        return column._query(Mean())
-
-    def histogram(self, bins: int | None = None) -> Query:
-        """How many records there are of each value, or in each of `bins` (10) equal intervals of a clamped column."""
-        column = self._finite_or_bounded("histogram")
-        if isinstance(column.domain, Clamped):
-            number = 10 if bins is None else _check.count("bins", bins, low=2, high=LARGEST_BINS)
-            return column._query(Histogram(number))
-        if bins is not None:
-            raise TypeError(f"bins are for clamped numbers, but {self.name!r} is {self.domain}; leave them out.")
-        return self._query(Histogram())
-
-    def posterior(self, model: object) -> Query:
-        """What is known of the column's distribution after seeing the data, under a model."""
-        column = self._finite_or_bounded("posterior")
-        cells = None if isinstance(column.domain, Clamped) else len(self.labels)
-        found = _recognised(model, cells)
-        if not self._fits(found, cells, written=found is model):
-            raise self._unfitting(found, cells)
-        if not isinstance(found, Normal):
-            return column._query(PosteriorOfShares(prior=found))
-        self._need_public_size("posterior")
-        return column._query(PosteriorOfMean(prior=found))
-
-    def _mapped(self, function: Callable[[Any], object], domain: Finite | Clamped, span: Span) -> Column:
         called = getattr(function, "__name__", "map").replace("<lambda>", "map")
         results = tried_out(function, called, self.domain, domain, span)
         name = f"{called}({self.name})"
         return replace(self, name=name, domain=domain, span=span, source=self, function=function, results=results)
 
-    def _fits(self, model: Model, cells: int | None, *, written: bool) -> bool:
-        """Return whether a model is about such a column; one found in Pyro code counts its categories from 0."""
-        if cells is None or isinstance(model, Normal):
-            return cells is None and isinstance(model, Normal)
-        same = isinstance(model, Beta) == isinstance(self.domain, Bool)
-        return model.cells == cells and (same or (written and isinstance(model, Beta)))
+    def count(self) -> Query:
+        """How many records are true."""
+        if not isinstance(self.domain, Bool):
+            raise self._misfit("count", "a count of true records needs a truth value")
+        return self._query(Count)
 
-    def _unfitting(self, model: Model, cells: int | None) -> ProgramError:
+    def sum(self) -> Query:
+        """The sum of a clamped column."""
+        return self._numbers("sum")._query(Sum)
+
+    def mean(self) -> Query:
+        """The sum of a clamped column over the public number of records."""
+        column = self._numbers("mean")
+        self._need_public_size("mean")
+        return column._query(Mean)
+
+    def histogram(self, bins: int | None = None) -> Query:
+        """How many records there are of each value, or in each of `bins` (10) equal intervals of a clamped column."""
+        column = self._bounded("histogram")
+        if isinstance(column.domain, Clamped):
+            number = 10 if bins is None else _check.count("bins", bins, low=2, high=LARGEST_BINS)
+            return column._query(Histogram, bins=number)
+        if bins is not None:
+            raise TypeError(f"bins are for clamped numbers, but {self.name!r} is {self.domain}; leave them out.")
+        return self._query(Histogram)
+
+    def posterior(self, model: object) -> Query:
+        """What is known of the column's distribution after seeing the data, under a model."""
+        column = self._bounded("posterior")
+        cells = None if isinstance(column.domain, Clamped) else len(self.labels)
+        found = _recognised(model, cells)
+        self._require_fit(found, cells, written=found is model)
+        if not isinstance(found, Normal):
+            return column._query(PosteriorOfShares, prior=found)
+        self._need_public_size("posterior")
+        return column._query(PosteriorOfMean, prior=found)
+
+    def _query(self, kind: type[Query], **options: Any) -> Query:
+        return kind(self.program, self.conditions, caller(), self, **options)
+
+    def _require_fit(self, model: Model, cells: int | None, *, written: bool) -> None:
+        """Refuse a model that is not about such a column; one found in Pyro code counts its categories from 0."""
         fitting = f"dirichlet({', '.join('1' * (cells or 0))})"
+        if cells is None or isinstance(model, Normal):
+            fits = cells is None and isinstance(model, Normal)
+        else:
+            same = isinstance(model, Beta) == isinstance(self.domain, Bool)
+            fits = model.cells == cells and (same or (written and isinstance(model, Beta)))
         if cells is None or isinstance(self.domain, Bool):
             fitting = "normal(0, 10, record_sd=1)" if cells is None else "beta(1, 1)"
-        return self._error(
-            "T007",
-            f"{model} does not fit {self.name!r}, which is {self.domain}",
-            f"use {fitting if len(fitting) < 40 else f'dirichlet with {cells} numbers'}",
-        )
-
-    def _error(self, code: str, reason: str, way_out: str) -> ProgramError:
-        return ProgramError(code, reason, way_out, notes=(Note(self.span, "the handle was made here"),))
-
-    def _query(self, measure: Measure) -> Query:
-        return Query(self.program, measure, self, self.conditions, caller())
+        if not fits:
+            raise self._error(
+                "T007",
+                f"{model} does not fit {self.name!r}, which is {self.domain}",
+                f"use {fitting if len(fitting) < 40 else f'dirichlet with {cells} numbers'}",
+            )
 
     def _misfit(self, operation: str, why: str) -> ProgramError:
         return self._error(
@@ -191,61 +176,66 @@ class Column(Private):
             "use .histogram() or .posterior(...), or .map(function, low=0, high=1) to make numbers of it",
         )
 
-    def _bounded(self, operation: str) -> Column:
-        """Return the clamped column that is summed: this one, or clamped to the bounds of the schema."""
-        if isinstance(self.domain, Clamped):
-            return self
-        if not isinstance(self.domain, Real):
+    def _numbers(self, operation: str) -> Column:
+        """Return the clamped column that is summed."""
+        column = self._bounded(operation)
+        if not isinstance(column.domain, Clamped):
             raise self._misfit(operation, f"a {operation} needs numbers")
-        if self.domain.bounds is not None:
-            return self.clamp(*self.domain.bounds, step=1.0 if self.domain.whole else None)
-        raise self._error(
-            "T004",
-            f"the {operation} of {self.name!r} has no bound, so no noise can hide one record",
-            f"clamp it, to bounds known without the data: {self.span.text or 'column'}.clamp(0, 100).{operation}()",
-        )
+        return column
 
-    def _finite_or_bounded(self, operation: str) -> Column:
+    def _bounded(self, operation: str) -> Column:
+        """Return this column, real numbers clamped to the bounds of the schema."""
         if not isinstance(self.domain, Real):
             return self
-        if self.domain.bounds is not None:
-            return self._bounded(operation)
-        raise self._unclamped(operation)
+        if self.domain.bounds is None:
+            raise self._unbounded(operation)
+        return self.clamp(*self.domain.bounds, step=1.0 if self.domain.whole else None)
 
-    def _unclamped(self, operation: str) -> ProgramError:
-        rest = ".histogram(bins=10)" if operation == "histogram" else f".{operation}(...)"
-        return self._error(
-            "T005",
-            f"the {operation} of {self.name!r} needs bounds: the column can hold any number",
-            f"clamp it, to bounds known without the data: {self.span.text or 'column'}.clamp(0, 100){rest}",
-        )
+    def _unbounded(self, operation: str) -> ProgramError:
+        code, why = "T005", "needs bounds: the column can hold any number"
+        if operation in ("sum", "mean"):
+            code, why = "T004", "has no bound, so no noise can hide one record"
+        call = {"sum": "sum()", "mean": "mean()", "histogram": "histogram(bins=10)"}.get(operation, f"{operation}(...)")
+        way_out = f"clamp it, to bounds known without the data: {self.span.text or 'column'}.clamp(0, 100).{call}"
+        return self._error(code, f"the {operation} of {self.name!r} {why}", way_out)
 
     def _need_public_size(self, operation: str) -> None:
         if self.conditions:
-            where = ", ".join(condition.text for condition in self.conditions)
             raise self._error(
                 "T009",
-                f"the {operation} of {self.name!r} where {where} divides by a private size",
+                f"the {operation} of {self.name!r}{self.where_text} divides by a private size",
                 "release .sum() of the column and .count() of the part, and divide in p.derive",
             )
+
+    def _place(self, value: object) -> int:
+        """Return the place of a public value among the labels."""
+        if isinstance(value, Handle):
+            value._refuse("T016")
+        place = cast("Finite", self.domain).read(value)
+        if place is None:
+            raise ProgramError("T002", f"{self.name!r} has no value {value!r}", did_you_mean(value, self.labels))
+        return place
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Part(Private):
     """The records that satisfy public conditions. How many they are is private."""
 
-    program: Program
-    conditions: tuple[Condition, ...]
-    span: Span
+    offered: ClassVar[tuple[str, ...]] = ("column", "count", "partition", "where")
 
     @property
     def description(self) -> str:
         """What it is."""
-        return f"the part where {', '.join(condition.text for condition in self.conditions)}"
+        return f"the part{self.where_text}"
 
     def column(self, name: str) -> Column:
         """Return a column of these records."""
-        return Column(self.program, name, self._domain(name), self.conditions, caller())
+        schema = self.program.schema
+        if not isinstance(name, str) or name not in schema:
+            note = Note(self.program.span, "the program was made here")
+            suggestion = did_you_mean(name, list(schema))
+            raise ProgramError("T001", f"the schema has no column {name!r}", suggestion, notes=(note,))
+        return Column(self.program, self.conditions, caller(), name, schema[name])
 
     def where(self, *true: Column, **values: object) -> Part:
         """Keep the records that satisfy conditions.
@@ -257,62 +247,44 @@ class Part(Private):
         if not true and not values:
             raise TypeError('where needs a condition, such as where(job="Sales").')
         added: list[Condition] = []
-        for column in map(self._truth, true):
+        for column in map(self._labelled, true):
+            if not isinstance(column.domain, Bool):
+                raise ProgramError(
+                    "T003",
+                    f"{column.name!r} is {column.domain}, which is neither true nor false",
+                    f"say which values: where({column.name}={column.labels[0]!r})",
+                )
             added += [*column.conditions, Condition(column, frozenset([0]))]
         for name, wanted in values.items():
             column = self._labelled(self.column(name))
             listed = list(wanted) if isinstance(wanted, list | tuple | set | frozenset) else [wanted]
-            added.append(Condition(column, frozenset(_place(column, value) for value in listed)))
+            added.append(Condition(column, frozenset(map(column._place, listed))))
         return Part(self.program, (*self.conditions, *added), caller())
 
     def partition(self, column: str | Column) -> Partition:
         """Return the parts by the public labels of a column, as a mapping."""
-        by = self._labelled(self.column(column) if isinstance(column, str) else self._own(column))
-        span = caller()
+        by = self._labelled(self.column(column) if isinstance(column, str) else column)
+        span, among = caller(), (*self.conditions, *by.conditions)
         conditions = {label: Condition(by, frozenset([i])) for i, label in enumerate(by.labels)}
-        among = (*self.conditions, *by.conditions)
         return Partition(by, {label: Part(self.program, (*among, c), span) for label, c in conditions.items()})
 
     def count(self) -> Query:
         """How many records there are."""
-        return Query(self.program, Count(), None, self.conditions, caller())
+        return Count(self.program, self.conditions, caller(), None)
 
-    def _domain(self, name: str) -> Domain:
-        schema = self.program.schema
-        if isinstance(name, str) and name in schema:
-            return schema[name]
-        raise ProgramError(
-            "T001",
-            f"the schema has no column {name!r}",
-            did_you_mean(name, list(schema)),
-            notes=(Note(self.program.span, "the program was made here"),),
-        )
-
-    def _own(self, column: object) -> Column:
+    def _labelled(self, column: object) -> Column:
+        """Return a column of this program that has public values."""
         if not isinstance(column, Column):
             raise TypeError(f'where and partition take columns, or where(job="Sales"), got {column!r}.')
         if column.program is not self.program:
             raise of_another_program(column)
-        return self._labelled(column)
-
-    def _truth(self, column: object) -> Column:
-        found = self._own(column)
-        if isinstance(found.domain, Bool):
-            return found
-        raise ProgramError(
-            "T003",
-            f"{found.name!r} is {found.domain}, which is neither true nor false",
-            f"say which values: where({found.name}={found.labels[0]!r})",
-        )
-
-    def _labelled(self, column: Column) -> Column:
-        if isinstance(column.domain, Bool | Category):
-            return column
-        raise ProgramError(
-            "T003",
-            f"{column.name!r} is {column.domain}: only truth values and categories have public values",
-            f'make a truth value of it: where(p.column("{column.name}").map(lambda v: v >= 65, to=Bool()))',
-        )
+        if not isinstance(column.domain, Bool | Category):
+            raise ProgramError(
+                "T003",
+                f"{column.name!r} is {column.domain}: only truth values and categories have public values",
+                f'make a truth value of it: where(p.column("{column.name}").map(lambda v: v >= 65, to=Bool()))',
+            )
+        return column
 
 
 class Partition(dict[Any, Part]):
@@ -323,21 +295,8 @@ class Partition(dict[Any, Part]):
         self._column = column
 
     def __missing__(self, label: object) -> Part:
-        raise _unknown_value(self._column, label)
-
-
-def _place(column: Column, value: object) -> int:
-    if isinstance(value, Handle):
-        value._refuse("T016")
-    place = column._finite.read(value)
-    if place is None:
-        raise _unknown_value(column, value)
-    return place
-
-
-def _unknown_value(column: Column, value: object) -> ProgramError:
-    known = did_you_mean(value, column.labels)
-    return ProgramError("T002", f"{column.name!r} has no value {value!r}", known)
+        unknown = did_you_mean(label, self._column.labels)
+        raise ProgramError("T002", f"{self._column.name!r} has no value {label!r}", unknown)
 
 
 def _recognised(model: object, cells: int | None) -> Model:

@@ -7,7 +7,7 @@ two costs, and the whole program costs the worst sum over where the record was a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -112,13 +112,18 @@ def rounded_up(value: Fraction) -> float:
     return near
 
 
-def text(value: Fraction) -> str:
-    """Return a cost for people, rounded up in its sixth digit."""
+def text(value: Fraction, digits: int = 6, rounded: Callable[[Fraction], int] = math.ceil) -> str:
+    """Return a cost for people.
+
+    Args:
+        value: The exact cost.
+        digits: How many digits are kept.
+        rounded: How the last one is rounded: up, unless it is what may be spent.
+    """
     if not value:
         return "0"
-    digits = 5 - math.floor(math.log10(value))
-    scaled = value * Fraction(10) ** digits
-    return f"{float(Fraction(math.ceil(scaled)) / Fraction(10) ** digits):.6g}"
+    scale = Fraction(10) ** (digits - 1 - math.floor(math.log10(value)))
+    return f"{float(rounded(value * scale) / scale):.{digits}g}"
 
 
 def _memberships(parts: Sequence[Sequence[Condition]]) -> set[frozenset[int]] | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import linecache
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
+from tacita import _codec
 from tacita._check import PrivacyError
 from tacita.programs.source import Span, caller
 
@@ -87,23 +88,17 @@ class ProgramError(PrivacyError):
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data for JSON; columns count from 1 there."""
-        spans = [(self.span, self.label, True), *((note.span, note.label, False) for note in self.notes)]
+        marks = [(self.span, self.label, True), *((note.span, note.label, False) for note in self.notes)]
+        spans = [
+            _codec.to_plain(replace(span, column=span.column + 1, end_column=span.end_column + 1))
+            | {"label": label, "primary": primary}
+            for span, label, primary in marks
+        ]
         return {
             "code": self.code,
             "title": CODES[self.code],
             "message": self.reason,
-            "spans": [
-                {
-                    "file": span.file,
-                    "line": span.line,
-                    "column": span.column + 1,
-                    "end_line": span.end_line,
-                    "end_column": span.end_column + 1,
-                    "label": label,
-                    "primary": primary,
-                }
-                for span, label, primary in spans
-            ],
+            "spans": spans,
             "help": self.help,
         }
 

@@ -11,13 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CellType, CodeType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from tacita.programs.errors import Note, ProgramError, did_you_mean
 from tacita.programs.source import Span, caller, narrowed
 
 if TYPE_CHECKING:
     from tacita.posterior.mechanisms import Mechanism
+    from tacita.programs.columns import Condition
     from tacita.programs.composition import Charge
     from tacita.programs.program import Program
     from tacita.programs.queries import Query
@@ -53,10 +54,16 @@ _VERBS = {
 class Handle(ABC):
     """Refuses every use of a value that is private or does not exist yet."""
 
+    origin: ClassVar[str] = "the handle was made here"
+    program: Program
     span: Span
 
     @abstractmethod
     def _refuse(self, code: str, attribute: str = "") -> NoReturn: ...
+
+    def _error(self, code: str, reason: str, way_out: str, span: Span | None = None) -> ProgramError:
+        """Return an error about this handle, which shows where it was made, too."""
+        return ProgramError(code, reason, way_out, span=span, notes=(Note(self.span, self.origin),))
 
     if not TYPE_CHECKING:
 
@@ -80,35 +87,47 @@ for _code, _names in _OPERATIONS.items():
         setattr(Handle, _name, _forbidden(_code))
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Private(Handle):
-    """A private value: a column, some of the records, or a query that was not released."""
+    """A private value: a column, some of the records, or a query that was not released.
 
+    Attributes:
+        program: What it belongs to.
+        conditions: Of which records it is; all of them if empty.
+        span: Where it was made.
+    """
+
+    offered: ClassVar[tuple[str, ...]] = ()  # what may be called on it
     program: Program
+    conditions: tuple[Condition, ...]
+    span: Span
 
     @property
     @abstractmethod
     def description(self) -> str:
         """What it is, in words, without any value."""
 
+    @property
+    def where_text(self) -> str:
+        """Of which records it is, as people write it."""
+        return f" where {', '.join(condition.text for condition in self.conditions)}" if self.conditions else ""
+
     def __repr__(self) -> str:
         return f"<private: {self.description}>"
 
     def _refuse(self, code: str, attribute: str = "") -> NoReturn:
-        made = (Note(self.span, "the handle was made here"),)
-        if code != "T020":
-            verb, way_out = _VERBS[code]
-            raise ProgramError(
-                code, f"{self.description} is private, but it {verb}", way_out, span=narrowed(caller()), notes=made
-            )
-        offered = [name for name in dir(type(self)) if not name.startswith("_") and callable(getattr(type(self), name))]
-        way_out = did_you_mean(attribute, offered) if offered else _VERBS["T017"][1]
-        raise ProgramError(code, f"{self.description} is private and has no {attribute!r}", way_out, notes=made)
+        if code == "T020":
+            way_out = did_you_mean(attribute, self.offered) if self.offered else _VERBS["T017"][1]
+            raise self._error(code, f"{self.description} is private and has no {attribute!r}", way_out)
+        verb, way_out = _VERBS[code]
+        raise self._error(code, f"{self.description} is private, but it {verb}", way_out, narrowed(caller()))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Released(Handle):
     """A result that exists once the program runs."""
 
+    origin: ClassVar[str] = "the result comes from here"
     program: Program
     name: str
     span: Span
@@ -118,13 +137,9 @@ class Released(Handle):
 
     def _refuse(self, code: str, attribute: str = "") -> NoReturn:
         verb = f"its {attribute!r} is read" if attribute else f"it {_VERBS[code][0]}"
-        raise ProgramError(
-            "T021",
-            f"{self.name!r} has no value before the program runs, but {verb}",
-            f"put what follows into a function: p.derive(lambda value: ..., {self.name})",
-            span=narrowed(caller()),
-            notes=(Note(self.span, "the result comes from here"),),
-        )
+        way_out = f"put what follows into a function: p.derive(lambda value: ..., {self.name})"
+        reason = f"{self.name!r} has no value before the program runs, but {verb}"
+        raise self._error("T021", reason, way_out, narrowed(caller()))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -173,7 +188,7 @@ def _filled(cell: CellType) -> bool:
     return True
 
 
-def of_another_program(handle: Private | Released) -> ProgramError:
+def of_another_program(handle: Handle) -> ProgramError:
     """Return the error of mixing the handles of two programs."""
     return ProgramError(
         "T013",

@@ -5,31 +5,15 @@ from __future__ import annotations
 import contextlib
 import linecache
 import os
+import runpy
 import sys
-from importlib.abc import SourceLoader
 from pathlib import Path
-from types import ModuleType
 
 from tacita.programs.errors import Note, ProgramError
 from tacita.programs.program import Program, checking
 from tacita.programs.source import Span, origin
 
 _NAME = "__tacita__"  # what a program finds in __name__ while it is checked
-
-
-class _File(SourceLoader):
-    """Loads one file by whatever name, and writes no bytecode beside it."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-
-    def get_filename(self, fullname: str) -> str:
-        """Return the file, as errors show it."""
-        return self.file
-
-    def get_data(self, path: str | bytes) -> bytes:
-        """Return the file's content."""
-        return Path(os.fsdecode(path)).read_bytes()
 
 
 def load(path: Path | str) -> Program:
@@ -43,15 +27,12 @@ def load(path: Path | str) -> Program:
     """
     file, folder = str(path), os.path.dirname(os.path.abspath(path))
     linecache.checkcache(file)
-    module = ModuleType(_NAME)
-    module.__file__ = os.path.abspath(file)
-    sys.modules[_NAME] = module
     checking.append(file)
     places = sys.path[:]
     sys.path.insert(0, folder)
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            _File(file).exec_module(module)
+            names = runpy.run_path(file, run_name=_NAME)
     except ProgramError:
         raise
     except (Exception, SystemExit) as error:
@@ -59,7 +40,7 @@ def load(path: Path | str) -> Program:
     finally:
         checking.remove(file)
         sys.path[:] = places
-    program = _only_program(vars(module), file)
+    program = _only_program(names, file)
     program.check()
     return program
 

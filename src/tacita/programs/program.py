@@ -16,7 +16,7 @@ from tacita.data.domains import LARGEST_CATEGORIES, Bool, Category, Domain, Real
 from tacita.guarantee import Guarantee
 from tacita.posterior.mechanisms import Mechanism
 from tacita.programs.columns import Column, Part, Partition
-from tacita.programs.composition import Cost, charge, exact, guarantee_of, text, total
+from tacita.programs.composition import Cost, charge, exact, guarantee_of, rounded_up, text, total
 from tacita.programs.errors import Note, ProgramError
 from tacita.programs.handles import Derived, Handle, PlannedRelease, Released, handle_in, of_another_program
 from tacita.programs.queries import Query
@@ -91,14 +91,12 @@ class Program:
             name: What it is called in the results; the variable it is assigned to, if there is one.
         """
         span = caller()
-        _releasable(query, self)
+        _require_releasable(query, self)
         if not isinstance(mechanism, Mechanism) or isinstance(mechanism, type):
-            raise TypeError(f"mechanism must be such as geometric(epsilon=0.5), got {_called(mechanism)}.")
+            called = getattr(mechanism, "__name__", repr(mechanism)).lower()
+            raise TypeError(f"mechanism must be such as geometric(epsilon=0.5), got {called}.")
         if problem := mechanism.refusal(query.statistic):
-            note = Note(query.span, "the query was made here")
-            raise ProgramError(
-                "T011", f"{mechanism.name} cannot release {query.description}", problem, span=span, notes=(note,)
-            )
+            raise query._error("T011", f"{mechanism.name} cannot release {query.description}", problem, span)
         chosen = self._name(name, span, query.short)
         made = PlannedRelease(self, chosen, span, query, mechanism, charge(query, mechanism))
         self._results[chosen] = made
@@ -124,14 +122,13 @@ class Program:
                 raise TypeError(f"derive takes released results after the function, got {result!r}.")
             if result.program is not self:
                 raise of_another_program(result)
-        _takes(function, len(released))
+        _require_arguments(function, len(released))
         if (used := handle_in(function)) is not None:
-            raise ProgramError(
+            raise used._error(
                 "T021",
                 f"the function uses {used!r} by itself, which has no value when it is called",
                 "give it as an argument: p.derive(lambda result: ..., released)",
-                span=span,
-                notes=(Note(used.span, "the handle was made here"),),
+                span,
             )
         chosen = self._name(name, span, f"from {', '.join(result.name for result in released)}")
         made = Derived(self, chosen, span, function, released)
@@ -171,7 +168,9 @@ class Program:
         ledger: Ledger | str | os.PathLike[str] | None = None,
         name: str = "program",
     ) -> Results:
-        """Check the program, read the data, charge a ledger, and release.
+        """Check the program, plan every release, read the data, charge a ledger, and release.
+
+        The whole program is charged before any noise is drawn, and what is derived sees released results only.
 
         Args:
             data: A CSV file with a header, or a mapping from column names to values.
@@ -189,9 +188,27 @@ class Program:
             That of `guarantee()`, whatever the records hold.
         """
         refuse_while_checked()
-        from tacita.programs.evaluation import run
+        from tacita.posterior.plans import charge as charge_ledger
+        from tacita.posterior.plans import plan_release
+        from tacita.programs.results import Results, calculated
+        from tacita.programs.tables import exact_numbers, read
 
-        return run(self, data, header=header, ledger=ledger, name=name)
+        cost = self.check()
+        plans = [plan_release(release.mechanism, release.query.statistic) for release in self.releases]
+        for plan in plans:
+            plan.prepare()
+        table = read(self, data, header=header)
+        numbers = [exact_numbers(release.query, table) for release in self.releases]
+        spent = {"pure": rounded_up(cost.epsilon), "delta": rounded_up(cost.delta)}
+        charge_ledger(ledger, name, f"{len(plans)} releases of {self.n} records", spent)
+        values: dict[str, Any] = {}
+        for release, plan, number in zip(self.releases, plans, numbers, strict=True):
+            if plan.table is not None and len(number) < release.query.statistic.cells:  # a table is over all cells
+                number = (*number, self.n - sum(number))
+            values[release.name] = release.query.result(plan, plan.draw(number))
+        for derived in self.derived:
+            values[derived.name] = calculated(derived.function, [values[result.name] for result in derived.inputs])
+        return Results(MappingProxyType(values), guarantee_of(cost), ledger is not None)
 
     @property
     def _everyone(self) -> Part:
@@ -214,7 +231,7 @@ class Program:
         return next(place for place in places if place not in self._results)
 
 
-def _takes(function: Callable[..., object], number: int) -> None:
+def _require_arguments(function: Callable[..., object], number: int) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # such as a class or a function of C: nothing is known
@@ -223,10 +240,6 @@ def _takes(function: Callable[..., object], number: int) -> None:
         signature.bind(*range(number))
     except TypeError as error:
         raise TypeError(f"the function given to derive does not take {number} results: {error}.") from None
-
-
-def _called(value: object) -> str:
-    return str(getattr(value, "__name__", repr(value)))
 
 
 def refuse_while_checked() -> None:
@@ -239,18 +252,16 @@ def refuse_while_checked() -> None:
         )
 
 
-def _releasable(query: object, program: Program) -> None:
+def _require_releasable(query: object, program: Program) -> None:
     if isinstance(query, Released):
-        note = Note(query.span, "the result comes from here")
-        raise ProgramError("T010", f"{query.name!r} is released already", "use the result in p.derive", notes=(note,))
+        raise query._error("T010", f"{query.name!r} is released already", "use the result in p.derive")
     if isinstance(query, Column) and isinstance(query.domain, Real) and query.domain.bounds is None:
-        raise query._unclamped("release")
+        raise query._unbounded("release")
     if isinstance(query, Column | Part):
-        raise ProgramError(
+        raise query._error(
             "T010",
             f"{query.description} stands for records, and records are never released",
             "ask for something about all of them: .count(), .histogram(), .posterior(...), .sum() or .mean()",
-            notes=(Note(query.span, "the handle was made here"),),
         )
     if not isinstance(query, Query):
         raise TypeError(f'query must be such as p.column("age").clamp(0, 100).mean(), got {query!r}.')
@@ -269,11 +280,18 @@ def _exceeded(program: Program, what: str) -> ProgramError:
     for release in releases:
         places.setdefault(release.span, []).append(release)
     labels = {span: _cost_label(group, what) for span, group in places.items()}
-    primary, together = releases[first].span, spent(len(releases))
+    primary, together, left = releases[first].span, spent(len(releases)), budget - spent(len(releases) - 1)
+    ways = [f"multiply every {what} by {text(budget / together, 4, math.floor)}"] if budget else []
+    if left > 0 and (what == "delta" or left >= exact(1e-4)):
+        fitting = text(left, 4, math.floor)
+        ways.append(f"or give {releases[-1].name!r} {what}={fitting}, which is what the others leave")
+    ways.append(f"or allow the program {what}={text(together)}")
+    if not budget:
+        ways = [f"give the program a {what}, such as Program(..., {what}=1e-6), or use mechanisms without one"]
     return ProgramError(
         "T012",
         f"the releases cost {what} {text(together)} together, more than the budget of {text(budget)}",
-        _way_out(releases[-1], what, budget, together, budget - spent(len(releases) - 1)),
+        "\n".join(ways),
         span=primary,
         notes=tuple(Note(span, label) for span, label in labels.items() if span != primary),
         label=labels[primary],
@@ -285,18 +303,3 @@ def _cost_label(group: list[PlannedRelease], what: str) -> str:
     if len(group) == 1:
         return f"costs {what} {text(costs[0])}"
     return f"{len(group)} releases, each costs {what} up to {text(max(costs))}"
-
-
-def _way_out(last: PlannedRelease, what: str, budget: Fraction, together: Fraction, left: Fraction) -> str:
-    if not budget:
-        return f"give the program a {what}, such as Program(..., {what}=1e-6), or use mechanisms without one"
-    ways = [f"multiply every {what} by {_rounded_down(budget / together)}"]
-    if left > 0 and (what == "delta" or left >= exact(1e-4)):
-        ways.append(f"or give {last.name!r} {what}={_rounded_down(left)}, which is what the others leave")
-    ways.append(f"or allow the program {what}={text(together)}")
-    return "\n".join(ways)
-
-
-def _rounded_down(value: Fraction) -> str:
-    digits = 3 - math.floor(math.log10(value))
-    return f"{float(Fraction(math.floor(value * Fraction(10) ** digits)) / Fraction(10) ** digits):.4g}"

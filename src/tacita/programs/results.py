@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,17 @@ class Failed:
 
     def __str__(self) -> str:
         return f"failed: {self.reason}"
+
+
+def calculated(function: Callable[..., object], inputs: Sequence[Any]) -> Any:
+    """Return what a function makes of released results; `Failed` if it raises, or an input did."""
+    for value in inputs:
+        if isinstance(value, Failed):
+            return value
+    try:
+        return function(*inputs)
+    except (Exception, SystemExit) as error:
+        return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,6 +6,7 @@ read is false, a category's `other` label, or for numbers NaN, which a clamp mak
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,9 +47,66 @@ class Table:
     unreadable: Mapping[str, int] = field(repr=False)
     mapped: dict[Column, Values] = field(default_factory=dict, repr=False)
 
+    def true_records(self, query: Query) -> int:
+        """Return how many of the query's records there are, or have a true value in its column."""
+        kept = self._selected(query)
+        return int(kept.sum() if query.column is None else (self._values(query.column)[kept] == 0).sum())
+
+    def total_steps(self, query: Query) -> int:
+        """Return the sum of the query's clamped column over its records, in steps."""
+        return int(_steps(query.grid, self._of_records(query)).sum())
+
+    def cell_counts(self, query: Query) -> tuple[int, ...]:
+        """Return how many of the query's records lie in each cell."""
+        places, domain, cells = self._of_records(query), query.grid, query.statistic.cells
+        if isinstance(domain, Clamped):  # not rounded to the grid first
+            places = np.floor((_bounded(domain, places) - domain.low) * cells / (domain.high - domain.low) + 1e-9)
+        codes = np.clip(places, 0, cells - 1).astype(np.int64)
+        return tuple(np.bincount(codes, minlength=cells).tolist())
+
+    def _of_records(self, query: Query) -> Floats:
+        """Return the values of a query's column for its records."""
+        return self._values(cast("Column", query.column))[self._selected(query)].astype(np.float64)
+
+    def _selected(self, query: Query) -> NDArray[np.bool_]:
+        kept = np.ones(query.program.n, dtype=np.bool_)
+        for condition in query.conditions:
+            kept &= np.isin(self._values(condition.column), sorted(condition.places))
+        return kept
+
+    def _values(self, column: Column) -> Values:
+        """Return a column's value for every record, clamped numbers not yet rounded. It is made once."""
+        if column.source is None:
+            return self.columns[column.name]
+        if column not in self.mapped:
+            numbers, domain = self._mapped(column, column.source), column.domain
+            self.mapped[column] = _bounded(domain, numbers) if isinstance(domain, Clamped) else _filled(domain, numbers)
+        return self.mapped[column]
+
+    def _mapped(self, column: Column, source: Column) -> Floats:
+        """Return what a column's function makes of another column's values; NaN where it fails."""
+        domain, function = column.domain, column.function
+        if function is None:
+            return self._reals(source)
+        cells: list[Any] = self._reals(source).tolist()
+        if isinstance(source.domain, Bool | Category):
+            cells = [source.labels[int(place)] for place in cells]
+        if column.results is not None:  # of every public value, from before there were data
+            results = [column.results[cell] for cell in cells]
+        else:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):  # a warning would say something of a record
+                warnings.simplefilter("ignore")
+                results = [attempt(lambda cell=cell: converted(domain, function(cell))) for cell in cells]
+        return np.array([np.nan if result is None else result for result in results], dtype=np.float64)
+
+    def _reals(self, column: Column) -> Floats:
+        """Return a column's numbers, rounded to its grid if it is clamped, or the places of its labels."""
+        values, domain = self._values(column).astype(np.float64), column.domain
+        return np.asarray(_steps(domain, values) * float(domain.step)) if isinstance(domain, Clamped) else values
+
 
 def read(
-    program: Program, data: Path | str | Mapping[str, Sequence[Any]], *, header: Sequence[str] | None = None
+    program: Program, data: str | os.PathLike[str] | Mapping[str, Sequence[Any]], *, header: Sequence[str] | None = None
 ) -> Table:
     """Read a CSV file, or take a mapping from names to values, as the program's schema says.
 
@@ -91,38 +149,7 @@ def exact_numbers(query: Query, table: Table) -> tuple[int, ...]:
     posteriors are the sum of the values in units of the step.
     """
     with held():
-        return query.measure.exact(query, table)
-
-
-def true_records(query: Query, table: Table) -> int:
-    """Return how many of the query's records there are, or have a true value in its column."""
-    kept = _selected(query, table)
-    return int(kept.sum() if query.column is None else (_made(query.column, table)[kept] == 0).sum())
-
-
-def total_steps(query: Query, table: Table) -> int:
-    """Return the sum of the query's clamped column over its records, in steps."""
-    column = cast("Column", query.column)
-    domain = cast("Clamped", column.domain)
-    return int(_on_grid(domain, _made(column, table)[_selected(query, table)].astype(np.float64)).sum())
-
-
-def cell_counts(query: Query, table: Table) -> tuple[int, ...]:
-    """Return how many of the query's records lie in each cell."""
-    column, cells = cast("Column", query.column), query.cells
-    places = _made(column, table)[_selected(query, table)].astype(np.float64)
-    if isinstance(column.domain, Clamped):  # not rounded to the grid first
-        low, high = column.domain.low, column.domain.high
-        places = np.floor((_bounded(column.domain, places) - low) * cells / (high - low) + 1e-9)
-    codes = np.clip(places, 0, cells - 1).astype(np.int64)
-    return tuple(np.bincount(codes, minlength=cells).tolist())
-
-
-def _selected(query: Query, table: Table) -> NDArray[np.bool_]:
-    kept = np.ones(query.program.n, dtype=np.bool_)
-    for condition in query.conditions:
-        kept &= np.isin(_values(condition.column, table), sorted(condition.places))
-    return kept
+        return query.exact(table)
 
 
 def _file_cells(program: Program, path: Path, names: Sequence[str] | None) -> dict[str, list[str | None]]:
@@ -163,54 +190,11 @@ def _filled(domain: Domain | Clamped, values: Floats) -> Values:
     return values
 
 
-def _values(column: Column, table: Table) -> Values:
-    """Return a column's value for every record: places of labels, steps of a clamped number, or reals."""
-    made = _made(column, table)
-    return _on_grid(column.domain, made.astype(np.float64)) if isinstance(column.domain, Clamped) else made
-
-
-def _made(column: Column, table: Table) -> Values:
-    """Return a column's value for every record, clamped numbers not yet rounded. It is made once."""
-    if column.source is None:
-        return table.columns[column.name]
-    if column not in table.mapped:
-        table.mapped[column] = _made_from(column, column.source, table)
-    return table.mapped[column]
-
-
-def _made_from(column: Column, source: Column, table: Table) -> Values:
-    domain = column.domain
-    if column.function is None:
-        return _bounded(cast("Clamped", domain), _reals(source, table))
-    cells = _seen(source, table)
-    if column.results is not None:  # of every public value, from before there were data
-        results = [column.results[cell] for cell in cells]
-    else:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):  # a warning would say something of a record
-            warnings.simplefilter("ignore")
-            function = column.function
-            results = [attempt(lambda cell=cell: converted(domain, function(cell))) for cell in cells]
-    numbers = np.array([np.nan if result is None else result for result in results], dtype=np.float64)
-    return _bounded(domain, numbers) if isinstance(domain, Clamped) else _filled(domain, numbers)
-
-
-def _seen(column: Column, table: Table) -> list[object]:
-    """Return a column's values as a function sees them: truth values, labels, or real numbers."""
-    if isinstance(column.domain, Bool | Category):
-        labels = column.labels
-        return [labels[place] for place in _values(column, table).tolist()]
-    return list(_reals(column, table).tolist())
-
-
-def _reals(column: Column, table: Table) -> Floats:
-    step = float(column.domain.step) if isinstance(column.domain, Clamped) else 1.0
-    return _values(column, table).astype(np.float64) * step
-
-
 def _bounded(domain: Clamped, values: Floats) -> Floats:
     return np.asarray(np.clip(np.where(np.isnan(values), domain.low, values), domain.low, domain.high))
 
 
-def _on_grid(domain: Clamped, values: Floats) -> Counts:
+def _steps(domain: Clamped, values: Floats) -> Counts:
+    """Return numbers on the grid, in steps."""
     steps = np.rint(_bounded(domain, values) / float(domain.step))
     return np.clip(steps, domain.lowest, domain.highest).astype(np.int64)
