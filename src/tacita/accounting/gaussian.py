@@ -66,27 +66,23 @@ def calibrate_gaussian(*, epsilon: float, delta: float) -> Guarantee:
     if excess(math.log(1e9)) > 0.0:
         raise PrivacyError(f"No noise reaches epsilon {target:g} at delta {dlt:g}.")
     noise = math.exp(brentq(excess, math.log(1e-3), math.log(1e9), xtol=1e-9))
-    return least_noise(noise, lambda sigma: gaussian_release(noise_multiplier=sigma, delta=dlt), target=target)
+    least = least_noise(noise, lambda sigma: gaussian_release(noise_multiplier=sigma, delta=dlt).epsilon <= target)
+    return gaussian_release(noise_multiplier=least, delta=dlt)
 
 
-def least_noise(start: float, release: Callable[[float], Guarantee], *, target: float) -> Guarantee:
-    """Return the guarantee of the first noise multiplier of five digits, from `start` upwards, within a target.
+def least_noise(start: float, suffices: Callable[[float], bool]) -> float:
+    """Return the first noise multiplier of five digits, from `start` upwards, that suffices.
 
     Args:
         start: Where to begin: about the answer.
-        release: From a noise multiplier to its guarantee.
-        target: The epsilon to stay within.
-
-    Returns:
-        The guarantee, with an epsilon of at most the target.
+        suffices: Whether a noise multiplier does.
     """
     noise = start
     while True:
         scale = 10.0 ** (4 - math.floor(math.log10(noise)))
         noise = math.ceil(noise * scale - 1e-6) / scale
-        result = release(noise)
-        if result.epsilon <= target:
-            return result
+        if suffices(noise):
+            return noise
         noise *= 1.0 + 5e-5
 
 

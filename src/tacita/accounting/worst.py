@@ -132,11 +132,8 @@ def calibrate(
         if -1e-4 < gap <= 0.0:
             break
         log_noise = max(low, log_noise + min(max(-(gap + 5e-5) / slope, -0.1), 0.1))
-    return least_noise(
-        math.exp(log_noise),
-        lambda noise: worst_case(sample_rate=q, noise_multiplier=noise, steps=count, delta=dlt, method=method),
-        target=target,
-    )
+    noise = least_noise(math.exp(log_noise), lambda noise: _epsilon(q, noise, count, dlt, method)[0] <= target)
+    return worst_case(sample_rate=q, noise_multiplier=noise, steps=count, delta=dlt, method=method)
 
 
 def composed(parts: Sequence[SampledSteps], *, delta: float) -> Guarantee:
