@@ -12,6 +12,9 @@ import pytest
 from tacita.data import files
 from tacita.data.files import File
 
+# pooch leaves the connection of a failed download to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 CONTENT = b"M,0.455,0.365,0.095,0.514,0.2245,0.101,0.15,15\n" * 3000
 PLAIN = File("abalone/abalone.data", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
 PACKED = File("mnist/train-labels-idx1-ubyte.gz", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
@@ -53,8 +56,8 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def read(file=PLAIN, root=None, progress=None):
-    (content,), source = files.read((file,), root=root, progress=progress)
+def read(file=PLAIN, root=None):
+    (content,), source = files.read((file,), root=root)
     return content, source
 
 
@@ -70,29 +73,22 @@ def left_over(cache):
 
 
 def test_a_file_is_downloaded_once_said_aloud_and_then_found_in_the_cache(cache, monkeypatch, capsys):
-    calls = []
     with serving({"/abalone.data": (200, CONTENT, len(CONTENT))}) as (address, asked):
         monkeypatch.setitem(files.OFFICIAL, "abalone", address)
-        assert read(progress=lambda done, total: calls.append((done, total))) == (
-            CONTENT,
-            f"{address}abalone.data (downloaded)",
-        )
+        assert read() == (CONTENT, f"{address}abalone.data (downloaded)")
         assert f"downloading {address}abalone.data" in capsys.readouterr().err
         assert read() == (CONTENT, f"{address}abalone.data (copy in cache)")
         assert capsys.readouterr().err == ""
     assert asked == ["/abalone.data"]
-    assert calls[-1] == (len(CONTENT), len(CONTENT))
-    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
     assert left_over(cache) == [cache / PLAIN.path]
 
 
 def test_a_packed_file_is_kept_packed_and_an_unknown_length_is_fine(cache, monkeypatch):
-    packed, totals = gzip.compress(CONTENT), []
+    packed = gzip.compress(CONTENT)
     with serving({"/train-labels-idx1-ubyte.gz": (200, packed, None)}) as (address, _):
         monkeypatch.setitem(files.OFFICIAL, "mnist", address)
-        content, _ = read(PACKED, progress=lambda _, total: totals.append(total))
+        content, _ = read(PACKED)
     assert content == CONTENT
-    assert set(totals) == {None}
     assert (cache / PACKED.path).read_bytes() == packed
 
 
@@ -101,7 +97,7 @@ def test_a_packed_file_is_kept_packed_and_an_unknown_length_is_fine(cache, monke
     [
         ((404, b"", 0), OSError, "Not Found"),
         ((500, b"", 0), OSError, "Internal Server Error"),
-        ((200, CONTENT[:1000], len(CONTENT)), OSError, "ended early"),
+        ((200, CONTENT[:1000], len(CONTENT)), OSError, "IncompleteRead"),
         ((200, CONTENT[:1000], None), ValueError, "wrong checksum"),
         ((200, CONTENT[:-1] + b"x", len(CONTENT)), ValueError, "wrong checksum"),
         ((200, CONTENT * 3, None), OSError, "longer than the file"),
@@ -126,7 +122,7 @@ def test_offline_is_one_line_that_lists_every_file(cache, monkeypatch):
     monkeypatch.setitem(files.OFFICIAL, "abalone", address)
     other = File("abalone/abalone.names", 1, "0")
     with pytest.raises(OSError, match=r"Cannot download .*refused") as caught:
-        files.read((PLAIN, other), root=None, progress=None)
+        files.read((PLAIN, other), root=None)
     assert "\n" not in str(caught.value)
     assert "abalone/abalone.data, abalone/abalone.names" in str(caught.value)
     assert left_over(cache) == []
@@ -144,7 +140,7 @@ def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path, monkeypatch
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.delenv("TACITA_DATA", raising=False)
     monkeypatch.setenv("TACITA_CACHE", str(tmp_path / "file" / "below"))
-    with pytest.raises(OSError, match=r"Cannot write to .*Set TACITA_CACHE"):
+    with pytest.raises(OSError, match=r"Cannot download .*TACITA_CACHE names another folder"):
         read()
 
 

@@ -81,7 +81,7 @@ DIGITS_TEST = "ef04a461a420aab61e08ebda7874e77efb98af5eff632a85710783e8117ce9d2"
 @pytest.mark.skipif(not have("adult"), reason="adult is not at hand: set TACITA_DATA to a folder that holds it")
 def test_adult_equals_a_plain_reading():
     data = load("adult")
-    (content, _), _ = files.read(loaders._files("adult"), root=None, progress=None)
+    (content, _), _ = files.read(loaders._files("adult"), root=None)
     rows = [row for row in csv.reader(content.decode().splitlines(), skipinitialspace=True) if row]
     np.testing.assert_array_equal(data.targets, [row[14] == ">50K" for row in rows])
     np.testing.assert_array_equal(data.groups["sex"], [row[9] for row in rows])
@@ -111,7 +111,7 @@ def test_abalone_has_both_targets():
 
 @pytest.mark.skipif(not have("olivetti"), reason="olivetti is not at hand: set TACITA_DATA to a folder that holds it")
 def test_olivetti_people_are_in_the_published_order():
-    (content,), _ = files.read((loaders._OLIVETTI_COPY,), root=None, progress=None)
+    (content,), _ = files.read((loaders._OLIVETTI_COPY,), root=None)
     with np.load(io.BytesIO(content)) as archive:
         np.testing.assert_array_equal(archive["target"], np.repeat(np.arange(40), 10))
         np.testing.assert_allclose(load("olivetti").test_inputs[0, 0] * 255, archive["images"][8], atol=1e-4)
@@ -127,7 +127,7 @@ def test_one_flipped_byte_in_a_real_file_is_refused(tmp_path, monkeypatch):
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / source.name).write_bytes(content)
     with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte.*sha256"):
-        files.read(loaders._files("mnist")[3:], root=tmp_path, progress=None)
+        files.read(loaders._files("mnist")[3:], root=tmp_path)
 
 
 def test_names_and_targets_are_checked():

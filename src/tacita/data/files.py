@@ -1,22 +1,16 @@
-"""Find, check and, said aloud, download the files of the named sets."""
+"""Locate, verify and, after announcing it, download the files of the named sets."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import http.client
 import os
 import sys
-import tempfile
-import urllib.error
-import urllib.request
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-
-Progress = Callable[[int, int | None], None]
+from typing import BinaryIO
 
 OFFICIAL = {
     "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -54,7 +48,7 @@ class File:
         return OFFICIAL[folder] + _REMOTE.get(name, name)
 
 
-def read(files: tuple[File, ...], *, root: Path | str | None, progress: Progress | None) -> tuple[list[bytes], str]:
+def read(files: tuple[File, ...], *, root: Path | str | None) -> tuple[list[bytes], str]:
     """Return the files' checked contents, and in words where they came from.
 
     Looked for in `root` (or else the folder TACITA_DATA names), then in the cache, then at the official address.
@@ -63,7 +57,7 @@ def read(files: tuple[File, ...], *, root: Path | str | None, progress: Progress
         ValueError: If a copy does not have the right checksum.
         OSError: If a file is nowhere to be had.
     """
-    found = [_read_one(file, files, root, progress) for file in files]
+    found = [_read_one(file, files, root) for file in files]
     places = dict.fromkeys(place for _, place in found)
     address = files[0].url if len(files) == 1 else files[0].url.rpartition("/")[0] + "/"
     return [content for content, _ in found], f"{address} ({', '.join(places)})"
@@ -76,9 +70,9 @@ def present(file: File, *, root: Path | str | None) -> bool:
 
 def cache_folder() -> Path:
     """Return the folder downloads go to: TACITA_CACHE, or tacita in XDG_CACHE_HOME, or in ~/.cache."""
-    if own := os.environ.get("TACITA_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacita"
+    import pooch
+
+    return Path(os.environ.get("TACITA_CACHE") or pooch.os_cache("tacita"))
 
 
 def unpack(packed: bytes, *, limit: int, name: str) -> bytes:
@@ -97,14 +91,12 @@ def unpack(packed: bytes, *, limit: int, name: str) -> bytes:
     return content
 
 
-def _read_one(
-    file: File, files: tuple[File, ...], root: Path | str | None, progress: Progress | None
-) -> tuple[bytes, str]:
+def _read_one(file: File, files: tuple[File, ...], root: Path | str | None) -> tuple[bytes, str]:
     for folder, place in _folders(root):
         if path := _copy(file, folder):
             fix = "Delete it and it is downloaded again" if place == "cache" else "Replace it by a fresh copy"
             return _checked(file, path, name=str(path), fix=f"{fix} from {file.url}."), f"copy in {place}"
-    return _download(file, files, progress), "downloaded"
+    return _download(file, files), "downloaded"
 
 
 def _folders(root: Path | str | None) -> list[tuple[Path, str]]:
@@ -141,50 +133,47 @@ def _checked(file: File, path: Path, *, name: str, fix: str) -> bytes:
     return content
 
 
-def _download(file: File, files: tuple[File, ...], progress: Progress | None) -> bytes:
+def _download(file: File, files: tuple[File, ...]) -> bytes:
     """Download to a temporary file, check it, and only then give it its name in the cache."""
-    target = cache_folder() / file.path
+    import pooch
+
+    target, log = cache_folder() / file.path, pooch.get_logger()
+    contents = []
+
+    def transfer(url: str, path: str, _: object) -> None:
+        with open(path, "wb") as out:
+            pooch.HTTPDownloader(timeout=_TIMEOUT, chunk_size=_CHUNK)(url, _Capped(out, file.size + _CHUNK), None)
+        name, fix = f"The download of {url}", f"Nothing was kept. {_offline(files)}"
+        contents.append(_checked(file, Path(path), name=name, fix=fix))
+
     print(f"tacita: downloading {file.url} to {target}", file=sys.stderr)
+    level = log.level
+    log.setLevel("WARNING")  # its own announcement asks for a checksum, which `transfer` has compared
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".partial-")
+        pooch.retrieve(file.url, None, fname=target.name, path=target.parent, downloader=transfer)
     except OSError as error:
+        reason = " ".join(str(error).split())
         raise OSError(
-            f"Cannot write to {target.parent}: {error.strerror}. Set TACITA_CACHE to a folder you can write to."
+            f"Cannot download {file.url} to {target.parent}: {reason}. {_offline(files)} "
+            "TACITA_CACHE names another folder to download to."
         ) from None
-    partial = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            _transfer(file, files, out.write, progress)
-        content = _checked(
-            file, partial, name=f"The download of {file.url}", fix=f"Nothing was kept. {_offline(files)}"
-        )
-        partial.replace(target)
     finally:
-        partial.unlink(missing_ok=True)
-    return content
+        log.setLevel(level)
+    return contents[0]
 
 
-def _transfer(file: File, files: tuple[File, ...], write: Callable[[bytes], int], progress: Progress | None) -> None:
-    try:
-        with urllib.request.urlopen(file.url, timeout=_TIMEOUT) as answer:
-            length = answer.headers.get("Content-Length", "")
-            total = int(length) if length.isdecimal() else None
-            done = 0
-            while chunk := answer.read(_CHUNK):
-                done += len(chunk)
-                if done > file.size + _CHUNK:
-                    raise OSError("the answer is longer than the file")
-                write(chunk)
-                if progress:
-                    progress(done, total)
-        if total is not None and done < total:
-            raise OSError("the connection ended early")
-    except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()
-        reason = " ".join(str(getattr(error, "reason", None) or error or type(error).__name__).split())
-        raise OSError(f"Cannot download {file.url}: {reason}. {_offline(files)}") from None
+class _Capped:
+    """A file that takes no more than it should hold."""
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self.file, self.left = file, limit
+        self.flush = file.flush
+
+    def write(self, chunk: bytes) -> None:
+        self.left -= len(chunk)
+        if self.left < 0:
+            raise OSError("the answer is longer than the file")
+        self.file.write(chunk)
 
 
 def _offline(files: tuple[File, ...]) -> str:

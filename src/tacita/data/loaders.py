@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacita.data.dataset import Inputs
-    from tacita.data.files import Progress
 
     Root = Path | str | None
 
@@ -70,18 +69,17 @@ _FASHION = (
 )
 
 
-def load(name: str, *, target: str | None = None, root: Root = None, progress: Progress | None = None) -> Dataset:
+def load(name: str, *, target: str | None = None, root: Root = None) -> Dataset:
     """Return a named set.
 
     Looked for in `root` (or else the folder the environment variable TACITA_DATA names), then in the cache
     (TACITA_CACHE, or tacita in XDG_CACHE_HOME or ~/.cache), and otherwise downloaded from its official address into the
-    cache, which is said on stderr. Every copy is checked against its sha256.
+    cache, which is announced on stderr. Every copy is checked against its sha256.
 
     Args:
         name: One of `NAMES`. "digits" comes with scikit-learn and needs no file.
         target: For "abalone" only: "age" (the default: ten rings or more) or "rings" (regression).
         root: A folder with a folder per set.
-        progress: Called with the bytes done and in total (None if unknown) while downloading.
 
     Raises:
         ValueError: If the name is unknown or a copy has the wrong checksum.
@@ -93,14 +91,14 @@ def load(name: str, *, target: str | None = None, root: Root = None, progress: P
     """
     _check.one_of("name", name, NAMES)
     if name == "abalone":
-        return _abalone(_check.one_of("target", target or "age", ("age", "rings")), root, progress)
+        return _abalone(_check.one_of("target", target or "age", ("age", "rings")), root)
     if target is not None:
         raise ValueError(f"target is a choice of abalone only; {name} has one target, so leave it out.")
     if name in ("mnist", "fashion-mnist"):
-        return _idx_images(name, root, progress)
+        return _idx_images(name, root)
     if name == "digits":
         return _digits()
-    return {"adult": _adult, "olivetti": _olivetti, "retinamnist": _retinamnist}[name](root, progress)
+    return {"adult": _adult, "olivetti": _olivetti, "retinamnist": _retinamnist}[name](root)
 
 
 def _files(name: str) -> tuple[File, ...]:
@@ -146,9 +144,9 @@ def _digits() -> Dataset:
     )
 
 
-def _idx_images(name: str, root: Root, progress: Progress | None) -> Dataset:
+def _idx_images(name: str, root: Root) -> Dataset:
     files = _files(name)
-    contents, source = read(files, root=root, progress=progress)
+    contents, source = read(files, root=root)
     parts = [parse_idx(content, name=file.path) for file, content in zip(files, contents, strict=True)]
     return Dataset(
         name=name,
@@ -163,10 +161,10 @@ def _idx_images(name: str, root: Root, progress: Progress | None) -> Dataset:
     )
 
 
-def _olivetti(root: Root, progress: Progress | None) -> Dataset:
+def _olivetti(root: Root) -> Dataset:
     """Return the faces; of each person's ten, in the published order, the last two are for testing."""
     copy = present(_OLIVETTI_COPY, root=root)
-    contents, source = read((_OLIVETTI_COPY,) if copy else _files("olivetti"), root=root, progress=progress)
+    contents, source = read((_OLIVETTI_COPY,) if copy else _files("olivetti"), root=root)
     if copy:
         pixels = read_npz(BytesIO(contents[0]), ["images"], name="olivetti.npz")["images"]
     else:
@@ -193,9 +191,9 @@ def _matlab_faces(content: bytes) -> NDArray[np.uint8]:
     return faces.T.reshape(400, 64, 64).transpose(0, 2, 1).astype(np.uint8)
 
 
-def _retinamnist(root: Root, progress: Progress | None) -> Dataset:
+def _retinamnist(root: Root) -> Dataset:
     """Return MedMNIST's training and test parts; its 120 validation images are left aside."""
-    contents, source = read(_files("retinamnist"), root=root, progress=progress)
+    contents, source = read(_files("retinamnist"), root=root)
     wanted = ("train_images", "train_labels", "test_images", "test_labels")
     parts = read_npz(BytesIO(contents[0]), wanted, name="retinamnist.npz")
     return Dataset(
@@ -269,8 +267,8 @@ _ABALONE = {
 }
 
 
-def _adult(root: Root, progress: Progress | None) -> Dataset:
-    contents, source = read(_files("adult"), root=root, progress=progress)
+def _adult(root: Root) -> Dataset:
+    contents, source = read(_files("adult"), root=root)
     schema = Schema.from_dict({"target": "income", "groups": ["sex", "race"], "columns": _ADULT})
     train_lines = contents[0].splitlines()
     test_lines = contents[1].replace(b"K.\n", b"K\n").splitlines()[1:]  # a remark, then records that end in a full stop
@@ -293,8 +291,8 @@ def _adult(root: Root, progress: Progress | None) -> Dataset:
     )
 
 
-def _abalone(target: str, root: Root, progress: Progress | None) -> Dataset:
-    contents, source = read(_files("abalone"), root=root, progress=progress)
+def _abalone(target: str, root: Root) -> Dataset:
+    contents, source = read(_files("abalone"), root=root)
     schema = Schema.from_dict({"target": "rings", "groups": ["sex"], "columns": _ABALONE})
     table = encode_lines(contents[0].splitlines(), tuple(_ABALONE), schema, name="abalone.data")
     train, test = _split(4177, 836)
