@@ -55,8 +55,3 @@ def test_fallbacks_and_texts():
     assert [str(d) for d in (Bool(), Category(3), Real())] == ["a truth value", "one of 3 categories", "a real number"]
     assert str(Real(0, 5)) == "a real number in [0, 5]"
     assert (Real(0, 5).bounds, Real().bounds) == ((0.0, 5.0), None)
-
-
-def test_a_table_may_list_one_value():
-    only = Category.of_any_size(["x"])
-    assert (only.labels, only.read("x"), only.read("y")) == (("x",), 0, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -84,14 +84,6 @@ class Category:
         object.__setattr__(self, "labels", names)
         object.__setattr__(self, "other", names[0] if other is None else _label(other))
 
-    @classmethod
-    def of_any_size(cls, labels: Iterable[str]) -> Category:
-        """Return a category with as few as one label, or very many, as the schema of a table may declare."""
-        made, names = cls.__new__(cls), tuple(labels)
-        object.__setattr__(made, "labels", names)
-        object.__setattr__(made, "other", names[0] if names else "")
-        return made
-
     @property
     def fallback(self) -> int:
         """The position of the label that a program takes for unreadable and unknown cells."""
@@ -136,10 +128,10 @@ class Real:
         if len(bounds) == 1 or not all(map(math.isfinite, bounds)):
             raise ValueError(f"Real needs both bounds, finite, or none, got low={self.low!r}, high={self.high!r}.")
         if bounds and not bounds[0] < bounds[1]:
-            raise ValueError(f"Real: low must be below high, got low={bounds[0]:g}, high={bounds[1]:g}.")
+            raise ValueError(f"low must be below high, got low={bounds[0]:g}, high={bounds[1]:g}.")
         _check.one_of("scale", self.scale, SCALES)
-        if self.whole and not all(bound.is_integer() for bound in bounds):
-            raise ValueError("Real: whole numbers need a low and a high that are whole.")
+        if not isinstance(self.whole, bool) or (self.whole and not all(bound.is_integer() for bound in bounds)):
+            raise ValueError("whole must be true or false, and true needs a low and a high that are whole.")
         for name, bound in zip(("low", "high"), bounds, strict=False):
             object.__setattr__(self, name, bound)
 

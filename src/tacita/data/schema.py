@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from tacita.data.domains import SCALES, Bool, Category, Domain, Real
+from tacita import _check
+from tacita.data.domains import Bool, Category, Domain, Real
 
-TYPES = ("real", "category", "bool")
-POLICIES = ("zero", "drop", "error")
-
-_COMMON = ("file", "test", "missing", "nominal_size")
-_TABLE = (*_COMMON, "target", "groups", "columns")
-_ARRAYS = (*_COMMON, "inputs", "targets")
+# The keys of a schema of columns, of one of arrays, and of a column of each type.
+_TABLE = ("missing", "nominal_size", "target", "groups", "columns")
+_ARRAYS = ("missing", "nominal_size", "inputs", "targets")
 _COLUMN = {"real": ("type", "low", "high", "scale", "whole"), "category": ("type", "values"), "bool": ("type",)}
 
 
@@ -44,11 +43,7 @@ class Field:
         """Return the entry of a schema's table that describes it."""
         if isinstance(self.domain, Category):
             return {"type": "category", "values": list(self.domain.labels)}
-        if isinstance(self.domain, Bool):
-            return {"type": "bool"}
-        entry: dict[str, Any] = {"type": "real", "low": self.bounds[0], "high": self.bounds[1]}
-        entry |= {"scale": self.domain.scale} if self.domain.scale != "linear" else {}
-        return entry | ({"whole": True} if self.domain.whole else {})
+        return {"type": "bool"} if isinstance(self.domain, Bool) else {"type": "real", **asdict(self.domain)}
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -78,8 +73,6 @@ class Schema:
         missing: What happens to a record with a missing value: "zero" (the value's features are 0), "drop" (the
             record is left out) or "error". A record without a target is left out under "zero" too.
         groups: Category or bool columns kept for the owner's per-group tables.
-        file: The file, as the configuration names it.
-        test: The test file, as the configuration names it.
         nominal_size: A public size of the training set.
     """
 
@@ -88,8 +81,6 @@ class Schema:
     inputs: ArrayInputs | None = None
     missing: str = "zero"
     groups: tuple[str, ...] = ()
-    file: str | None = None
-    test: str | None = None
     nominal_size: int | None = None
 
     @classmethod
@@ -101,7 +92,7 @@ class Schema:
             within: Where the table is in its file, as in `"data."`, so that a mistake names the header to change.
 
         Raises:
-            ValueError: With one line for every mistake.
+            ValueError: With a line for every part that has a mistake.
 
         Examples:
             >>> schema = Schema.from_dict({
@@ -114,28 +105,30 @@ class Schema:
         if not isinstance(table, Mapping):
             raise TypeError(f"A schema must be a table of keys, got {type(table).__name__}.")
         mistakes: list[str] = []
-        read = _arrays if "inputs" in table or "targets" in table else _table
-        parts = read(table, within, mistakes)
-        parts |= _common(table, mistakes)
+        arrays = "inputs" in table or "targets" in table
+        with _noting(mistakes):
+            _require_keys(table, _ARRAYS if arrays else _TABLE)
+        parts = (_arrays if arrays else _columns)(table, within, mistakes)
+        with _noting(mistakes):
+            parts["missing"] = _check.one_of("missing", table.get("missing", "zero"), ("zero", "drop", "error"))
+        with _noting(mistakes):
+            size = table.get("nominal_size")
+            parts["nominal_size"] = None if size is None else _size("nominal_size", size)
         if mistakes:
             raise ValueError("\n".join(mistakes))
         return cls(**parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the table that `from_dict` reads, without what it takes by default."""
-        common = {"file": self.file, "test": self.test, "nominal_size": self.nominal_size}
-        table: dict[str, Any] = {key: value for key, value in common.items() if value is not None}
-        if self.missing != "zero":
-            table["missing"] = self.missing
-        if self.inputs is not None:
-            table["inputs"] = {"low": self.inputs.low, "high": self.inputs.high, "shape": list(self.inputs.shape)}
-            bounds = self.target_range
-            table["targets"] = (
-                {"classes": list(self.target.labels or ())} if bounds is None else {"low": bounds[0], "high": bounds[1]}
-            )
-            return table
-        columns = {field.name: field.to_dict() for field in (*self.columns, self.target)}
-        return table | {"target": self.target.name, "groups": list(self.groups), "columns": columns}
+        """Return the table that `from_dict` reads."""
+        table: dict[str, Any] = {"missing": self.missing}
+        if self.nominal_size is not None:
+            table["nominal_size"] = self.nominal_size
+        if self.inputs is None:
+            columns = {field.name: field.to_dict() for field in (*self.columns, self.target)}
+            return table | {"target": self.target.name, "groups": list(self.groups), "columns": columns}
+        bounds = self.target_range
+        targets = {"classes": self.target.labels} if bounds is None else {"low": bounds[0], "high": bounds[1]}
+        return table | {"inputs": asdict(self.inputs), "targets": targets}
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -153,164 +146,120 @@ class Schema:
         return {field.name: field.domain for field in (*self.columns, self.target)}
 
 
-def _common(table: Mapping[str, Any], mistakes: list[str]) -> dict[str, Any]:
-    for key in ("file", "test"):
-        if not isinstance(table.get(key, ""), str):
-            mistakes.append(f"{key} must be a file name in quotes.")
-    missing = table.get("missing", "zero")
-    if missing not in POLICIES:
-        mistakes.append(f"missing must be one of {_listed(POLICIES)}, got {missing!r}.")
-    size = table.get("nominal_size")
-    if size is not None and not _whole(size):
-        mistakes.append(f"nominal_size must be a whole number of at least 1, got {size!r}.")
-    return {"file": table.get("file"), "test": table.get("test"), "missing": missing, "nominal_size": size}
+@contextmanager
+def _noting(mistakes: list[str], where: str = "") -> Iterator[None]:
+    """Add what is raised inside to the mistakes."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        mistakes.append(f"{where}: {error}" if where else str(error))
 
 
-def _table(table: Mapping[str, Any], within: str, mistakes: list[str]) -> dict[str, Any]:
-    _unknown("", table, _TABLE, mistakes)
+def _columns(table: Mapping[str, Any], within: str, mistakes: list[str]) -> dict[str, Any]:
     listed = table.get("columns")
     if not isinstance(listed, Mapping) or not listed:
         mistakes.append(f"columns is missing: describe every column you use in a table [{within}columns.NAME].")
         return {}
-    columns = {name: _field(name, f"{within}columns.{name}", entry, mistakes) for name, entry in listed.items()}
-    target = table.get("target")
-    if not isinstance(target, str) or target not in columns:
-        got = "it is missing" if target is None else f"got {target!r}{_closest(target, columns)}"
-        mistakes.append(f"target must be one of the columns; {got}.")
+    columns: dict[str, Field] = {}
+    for name, entry in listed.items():
+        with _noting(mistakes, f"{within}columns.{name}"):
+            columns[name] = Field(name, Bool())  # so that a target or group that names it is not a mistake too
+            columns[name] = Field(name, _domain(name, entry, is_target=name == table.get("target")))
+    target, groups = table.get("target"), table.get("groups", [])
+    with _noting(mistakes):
+        if not isinstance(target, str) or target not in columns:
+            got = "it is missing" if target is None else f"got {target!r}{_closest(target, columns)}"
+            raise ValueError(f"target must be one of the columns; {got}.")
+        if len(columns) == 1:
+            raise ValueError("columns holds only the target; describe at least one more column.")
+    with _noting(mistakes):
+        if not isinstance(groups, list | tuple) or len({str(name) for name in groups}) != len(groups):
+            raise ValueError(f"groups must list columns, each once, got {groups!r}.")
+        for name in groups:
+            if not isinstance(name, str) or name not in columns:
+                raise ValueError(f"groups must list columns, got {name!r}{_closest(name, columns)}.")
+            if isinstance(columns[name].domain, Real):
+                raise ValueError(f"groups must list category or bool columns; {name!r} is real.")
+    if mistakes:
         return {}
-    groups = _groups(table.get("groups", []), columns, mistakes)
-    goal = columns.pop(target)
-    _target(f"{within}columns.{target}", goal, mistakes)
-    if not columns:
-        mistakes.append("columns holds only the target; describe at least one more column.")
-    return {"target": goal, "columns": tuple(columns.values()), "groups": groups}
-
-
-def _field(name: str, where: str, entry: object, mistakes: list[str]) -> Field:
-    if not name or name != name.strip():
-        mistakes.append(f"{where}: a column's name must not be empty, nor start or end with a space.")
-    kind = entry.get("type") if isinstance(entry, Mapping) else None
-    if not isinstance(entry, Mapping) or kind not in TYPES:
-        got = "it is missing" if kind is None else f"got {kind!r}{_closest(kind, TYPES)}"
-        mistakes.append(f"{where}: type must be one of {_listed(TYPES)}; {got}.")
-        return Field(name, Bool())
-    _unknown(where, entry, _COLUMN[kind], mistakes)
-    if kind == "bool":
-        return Field(name, Bool())
-    if kind == "category":
-        return Field(name, _category(f"{where}: values", entry.get("values"), mistakes))
-    before = len(mistakes)
-    low, high = _bounds(where, entry, mistakes)
-    scale = entry.get("scale", "linear")
-    if scale not in SCALES:
-        mistakes.append(f"{where}: scale must be one of {_listed(SCALES)}, got {scale!r}.")
-    whole = entry.get("whole", False)
-    if not isinstance(whole, bool) or (whole and not (low.is_integer() and high.is_integer())):
-        mistakes.append(
-            f"{where}: whole must be true or false, and true needs a low and a high that are whole numbers."
-        )
-    return Field(name, Real(low, high, scale, whole) if len(mistakes) == before else Real(0.0, 1.0))
+    goal = columns.pop(str(target))
+    return {"target": goal, "columns": tuple(columns.values()), "groups": tuple(groups)}
 
 
 def _arrays(table: Mapping[str, Any], within: str, mistakes: list[str]) -> dict[str, Any]:
-    _unknown("", table, _ARRAYS, mistakes)
     inputs, targets = table.get("inputs"), table.get("targets")
     if not isinstance(inputs, Mapping) or not isinstance(targets, Mapping):
         mistakes.append(
             f"inputs and targets must both be tables: [{within}inputs] low, high, shape and [{within}targets] classes."
         )
         return {}
-    _unknown(f"{within}inputs", inputs, ("low", "high", "shape"), mistakes)
-    low, high = _bounds(f"{within}inputs", inputs, mistakes)
-    shape = inputs.get("shape")
-    if not isinstance(shape, list | tuple) or not 1 <= len(shape) <= 4 or not all(map(_whole, shape)):
-        mistakes.append(
-            f"{within}inputs: shape must list 1 to 4 sizes of one record, as in [1, 28, 28], got {shape!r}."
-        )
-        shape = ()
-    if "classes" in targets:
-        _unknown(f"{within}targets", targets, ("classes",), mistakes)
-        goal = Field("targets", _category(f"{within}targets: classes", targets["classes"], mistakes))
-    else:
-        _unknown(f"{within}targets", targets, ("classes", "low", "high"), mistakes)
-        before = len(mistakes)
-        bounds = _bounds(f"{within}targets", targets, mistakes)
-        goal = Field("targets", Real(*bounds) if len(mistakes) == before else Real(0.0, 1.0))
-    _target(f"{within}targets", goal, mistakes)
-    return {"target": goal, "inputs": ArrayInputs(low, high, tuple(shape))}
+    parts: dict[str, Any] = {}
+    with _noting(mistakes, f"{within}inputs"):
+        _require_keys(inputs, ("low", "high", "shape"))
+        shape = inputs.get("shape")
+        if not isinstance(shape, list | tuple) or not 1 <= len(shape) <= 4:
+            raise ValueError(f"shape must list 1 to 4 sizes of one record, as in [1, 28, 28], got {shape!r}.")
+        parts["inputs"] = ArrayInputs(*_bounds(inputs), tuple(_size("shape", size) for size in shape))
+    with _noting(mistakes, f"{within}targets"):
+        _require_keys(targets, ("classes",) if "classes" in targets else ("classes", "low", "high"))
+        goal = _category("classes", targets["classes"]) if "classes" in targets else Real(*_bounds(targets))
+        parts["target"] = Field("targets", goal)
+    return parts
 
 
-def _target(where: str, field: Field, mistakes: list[str]) -> None:
-    if isinstance(field.domain, Category) and len(field.domain.labels) == 1:
-        mistakes.append(f"{where}: a target needs at least two classes, got one.")
-    if isinstance(field.domain, Real) and field.domain.scale != "linear":
-        mistakes.append(f"{where}: scale must be 'linear' for the target, so that predictions can be restored.")
+def _domain(name: str, entry: Any, *, is_target: bool) -> Domain:
+    """Return what a column holds."""
+    if not name or name != name.strip():
+        raise ValueError("a column's name must not be empty, nor start or end with a space.")
+    kind = entry.get("type") if isinstance(entry, Mapping) else None
+    if kind not in _COLUMN:
+        got = "it is missing" if kind is None else f"got {kind!r}{_closest(kind, _COLUMN)}"
+        raise ValueError(f"type must be one of {_listed(_COLUMN)}; {got}.")
+    _require_keys(entry, _COLUMN[kind])
+    if kind == "bool":
+        return Bool()
+    if kind == "category":
+        return _category("values", entry.get("values"))
+    if is_target and entry.get("scale", "linear") != "linear":
+        raise ValueError("scale must be 'linear' for the target, so that predictions can be restored.")
+    return Real(*_bounds(entry), **{key: entry[key] for key in ("scale", "whole") if key in entry})
 
 
-def _groups(groups: object, columns: Mapping[str, Field], mistakes: list[str]) -> tuple[str, ...]:
-    if not isinstance(groups, list | tuple) or len({str(name) for name in groups}) != len(groups):
-        mistakes.append(f"groups must list columns, each once, got {groups!r}.")
-        return ()
-    for name in groups:
-        if not isinstance(name, str) or name not in columns:
-            mistakes.append(f"groups must list columns, got {name!r}{_closest(name, columns)}.")
-        elif isinstance(columns[name].domain, Real):
-            mistakes.append(f"groups must list category or bool columns; {name!r} is real.")
-    return tuple(groups)
-
-
-def _bounds(where: str, entry: Mapping[str, Any], mistakes: list[str]) -> tuple[float, float]:
-    found = []
+def _bounds(entry: Mapping[str, Any]) -> tuple[float, float]:
     for key in ("low", "high"):
         value = entry.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300:  # NaN fails
-            found.append(float(value))
-        else:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e300:
             got = "it is missing" if value is None else f"got {value!r}"
-            mistakes.append(f"{where}: {key} must be a finite number known beforehand, not read off the data; {got}.")
-    if len(found) < 2:
-        return 0.0, 1.0
-    low, high = found
-    if not low < high or not math.isfinite(1.0 / (high - low)):
-        mistakes.append(f"{where}: low must be below high, got low={low:g}, high={high:g}.")
-    return low, high
+            raise ValueError(f"{key} must be a finite number known beforehand, not read off the data; {got}.")
+    bounds = Real(entry["low"], entry["high"]).bounds or (0.0, 1.0)
+    if not math.isfinite(1.0 / (bounds[1] - bounds[0])):
+        raise ValueError("low and high are too close to one another.")
+    return bounds
 
 
-def _category(where: str, listed: object, mistakes: list[str]) -> Category:
-    if not isinstance(listed, list | tuple) or not listed:
-        mistakes.append(f"{where} must list at least one value, got {listed!r}.")
-        return Category.of_any_size(())
-    for value in listed:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, str | int)
-            or not str(value)
-            or str(value) != str(value).strip()
-        ):
-            mistakes.append(
-                f"{where} must be text that neither is empty nor starts or ends with a space, got {value!r}."
-            )
-    names = [str(value) for value in listed]
-    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        mistakes.append(f"{where} must not repeat a value, got {name!r} more than once.")
-    return Category.of_any_size(names)
+def _category(key: str, listed: object) -> Category:
+    """Return a category of listed values; whole numbers count as their texts."""
+    if not isinstance(listed, list | tuple):
+        raise ValueError(f"{key} must list the values, got {listed!r}.")
+    return Category(*(str(value) if type(value) is int else value for value in listed))
 
 
-def _unknown(where: str, entry: Mapping[str, Any], known: tuple[str, ...], mistakes: list[str]) -> None:
+def _size(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+    return value
+
+
+def _require_keys(entry: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in entry:
         if key not in known:
-            hint = _closest(key, known) or f"; the keys are {_listed(known)}"
-            mistakes.append(f"{where}{': ' if where else ''}unknown key {key!r}{hint}.")
+            raise ValueError(f"unknown key {key!r}{_closest(key, known) or f'; the keys are {_listed(known)}'}.")
 
 
-def _closest(word: object, known: Any) -> str:
+def _closest(word: object, known: Iterable[str]) -> str:
     match = get_close_matches(str(word), list(known), n=1)
     return f", the closest is {match[0]!r}" if match else ""
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(repr(name) for name in names)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from tacita import _check
-from tacita.data.domains import LARGEST_CATEGORIES, Bool, Category, Domain, Real
+from tacita.data.domains import Bool, Category, Domain, Real
 from tacita.guarantee import Guarantee
 from tacita.posterior.mechanisms import Mechanism
 from tacita.programs.columns import Column, Part, Partition
@@ -49,8 +49,6 @@ class Program:
         for name, domain in dict(schema).items():
             if not isinstance(name, str) or not isinstance(domain, Bool | Category | Real):
                 raise TypeError(f"schema[{name!r}] must be Bool(), Category(...) or Real(), got {domain!r}.")
-            if isinstance(domain, Category) and not 2 <= len(domain.labels) <= LARGEST_CATEGORIES:
-                raise ValueError(f"schema[{name!r}] needs 2 to {LARGEST_CATEGORIES} labels, got {len(domain.labels)}.")
         if not schema:
             raise ValueError("schema must name at least one column, such as dict(smoker=Bool()).")
         self.schema: Mapping[str, Domain] = MappingProxyType(dict(schema))
