@@ -72,7 +72,7 @@ def test_npz_round_trip(rng):
 
 
 def test_npz_refuses_objects_gaps_and_lies(monkeypatch):
-    with pytest.raises(ValueError, match="'a' holds Python objects, which are never unpickled"):
+    with pytest.raises(ValueError, match="Python objects are never unpickled"):
         read_npz(io.BytesIO(npz(a=np.array([{}], dtype=object))), ["a"], name="f")
     with pytest.raises(ValueError, match="f: array 'b' is missing"):
         read_npz(io.BytesIO(npz(a=np.arange(3))), ["b"], name="f")
@@ -80,11 +80,11 @@ def test_npz_refuses_objects_gaps_and_lies(monkeypatch):
     np.save(stream, np.arange(3))
     lie = stream.getvalue().replace(b"(3,), ", b"(9**9)")
     longer = stream.getvalue().replace(b"(3,), }   ", b"(3333,), }")
-    for content, message in ((lie, "not an NPZ archive"), (longer, "exactly the bytes")):
+    for content in (lie, longer):
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as out:
             out.writestr("a.npy", content)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match="not an NPZ archive"):
             read_npz(archive, ["a"], name="f")
     monkeypatch.setattr("tacita.data.formats._MAX_ARRAY", 1000)
     with pytest.raises(ValueError, match="larger than"):

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tacita.data.domains import Bool as Bool
     from tacita.data.domains import Category as Category
     from tacita.data.domains import Real as Real
-    from tacita.data.example import example_norms as example_norms
     from tacita.data.loaders import NAMES as NAMES
+    from tacita.data.loaders import example_norms as example_norms
     from tacita.data.loaders import load as load
     from tacita.data.schema import Schema as Schema
     from tacita.data.table import decode as decode
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "dataset": ("Dataset",),
     "domains": ("Bool", "Category", "Real"),
-    "example": ("example_norms",),
-    "loaders": ("NAMES", "load"),
+    "loaders": ("NAMES", "example_norms", "load"),
     "schema": ("Schema",),
     "table": ("decode", "read_table", "write_csv"),
 }

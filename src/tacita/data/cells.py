@@ -96,10 +96,10 @@ def read_cells(domain: Domain, cells: Iterable[object]) -> Floats:
 
 
 def _read(domain: Domain, cell: Any) -> float | None:
-    if isinstance(domain, Real):
-        return domain.read(cell)
     if isinstance(cell, np.generic):
         cell = cell.item()
-    if isinstance(cell, float) and cell.is_integer():
+    if isinstance(cell, bytes):
+        cell = cell.decode()
+    if isinstance(cell, float) and cell.is_integer() and not isinstance(domain, Real):
         cell = int(cell)  # a column of whole numbers that went through floats
-    return None if cell is None else domain.read(cell.decode() if isinstance(cell, bytes) else cell)
+    return None if cell is None else domain.read(cell)

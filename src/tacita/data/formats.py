@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-import zipfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MAX_ARRAY = 1 << 32  # bytes; an archive that claims more is refused before anything is unpacked
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def parse_idx(content: bytes, *, name: str) -> NDArray[np.uint8]:
@@ -53,30 +51,23 @@ def read_npz(source: Path | IO[bytes], wanted: Iterable[str], *, name: str) -> d
         OSError: If the file cannot be read.
     """
     try:
-        with zipfile.ZipFile(source) as archive:
-            members = {info.filename: info for info in archive.infolist()}
-            return {key: _array(archive, members.get(f"{key}.npy"), f"{name}: array {key!r}") for key in wanted}
+        with np.load(source, allow_pickle=False) as archive, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.zip.infolist()}
+            for key in wanted:
+                if key not in sizes:
+                    raise _Refused(f"{name}: array {key!r} is missing.")
+                if sizes[key] > _MAX_ARRAY:
+                    raise _Refused(f"{name}: array {key!r} is larger than {_MAX_ARRAY >> 30} GiB; split the file.")
+            return {key: archive[key] for key in wanted}
     except (_Refused, OSError):
         raise
     except Exception:  # a damaged archive raises any of a dozen kinds, some quoting its bytes
-        raise ValueError(f"{name} is not an NPZ archive that can be read; write it with numpy.savez.") from None
+        raise ValueError(
+            f"{name} is not an NPZ archive of numbers and text that can be read; write it with numpy.savez. "
+            "Python objects are never unpickled."
+        ) from None
 
 
 class _Refused(ValueError):
     """Our own wording, to be passed on."""
-
-
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, name: str) -> NDArray[Any]:
-    if info is None:
-        raise _Refused(f"{name} is missing.")
-    if info.file_size > _MAX_ARRAY:
-        raise _Refused(f"{name} is larger than {_MAX_ARRAY >> 30} GiB; split the file.")
-    with archive.open(info) as stream, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        shape, column_major, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
-        if dtype.hasobject:
-            raise _Refused(f"{name} holds Python objects, which are never unpickled; save numbers or text.")
-        body = stream.read()
-    if len(body) != math.prod(shape) * dtype.itemsize:
-        raise _Refused(f"{name} does not hold exactly the bytes its header declares.")
-    return np.frombuffer(body, dtype).reshape(shape, order="F" if column_major else "C")

@@ -37,6 +37,27 @@ class Encoded:
     targets: Targets
     groups: Groups
 
+    def __getitem__(self, places: Any) -> Encoded:
+        """Return some of the records."""
+        groups = {name: group[places] for name, group in self.groups.items()}
+        return Encoded(self.inputs[places], self.targets[places], groups)
+
+    def dataset(self, test: Encoded, schema: Schema, **about: Any) -> Dataset:
+        """Return these records and those held out, with what their schema says about them."""
+        return Dataset(
+            inputs=self.inputs,
+            targets=self.targets,
+            groups=self.groups,
+            test_inputs=test.inputs,
+            test_targets=test.targets,
+            test_groups=test.groups,
+            classes=schema.target.labels,
+            feature_names=schema.feature_names,
+            target_range=schema.target_range,
+            schema=schema,
+            **about,
+        )
+
 
 def read_table(path: Path | str, schema: Schema, *, test: Path | str | None = None) -> Dataset:
     """Read a table and encode it by a public schema.
@@ -63,23 +84,10 @@ def read_table(path: Path | str, schema: Schema, *, test: Path | str | None = No
     Guarantee:
         A record's encoding depends on that record and the schema alone: leaving another out changes no bit of it.
     """
-    train = _read(Path(path), schema)
-    held_out = _empty(train) if test is None else _read(Path(test), schema)
-    return Dataset(
-        name=Path(path).stem,
-        inputs=train.inputs,
-        targets=train.targets,
-        test_inputs=held_out.inputs,
-        test_targets=held_out.targets,
-        classes=schema.target.labels,
-        feature_names=schema.feature_names,
-        groups=train.groups,
-        test_groups=held_out.groups,
-        source=Path(path).name,
-        nominal_size=schema.nominal_size,
-        target_range=schema.target_range,
-        schema=schema,
-    )
+    file = Path(path)
+    train = _read(file, schema)
+    held_out = train[:0] if test is None else _read(Path(test), schema)
+    return train.dataset(held_out, schema, name=file.stem, source=file.name, nominal_size=schema.nominal_size)
 
 
 def decode(inputs: ArrayLike, targets: ArrayLike, schema: Schema) -> dict[str, list[Any]]:
@@ -169,8 +177,8 @@ def encode_lines(lines: Iterable[bytes], header: Sequence[str], schema: Schema, 
 
 
 def _read(path: Path, schema: Schema) -> Encoded:
-    suffix = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
-    if suffix not in (".csv", ".npz") or (suffix == ".npz" and path.suffix.lower() == ".gz"):
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".npz") and not path.name.lower().endswith(".csv.gz"):
         raise ValueError(f"{path.name} must be a .csv, .csv.gz or .npz file.")
     if schema.inputs is not None:
         if suffix != ".npz":
@@ -178,16 +186,14 @@ def _read(path: Path, schema: Schema) -> Encoded:
                 f"{path.name} must be .npz for a schema with inputs; describe a CSV with a table for each column."
             )
         encoded = _read_arrays(path, schema)
+    elif suffix == ".npz":
+        encoded = _read_columns(path, schema)
     else:
-        encoded = _read_columns(path, schema) if suffix == ".npz" else _read_csv(path, schema)
+        with open_csv(path) as (lines, header):
+            encoded = encode_lines(lines, header, schema, name=path.name)
     if not len(encoded.targets):
         raise ValueError(f"{path.name} holds no record that the schema can read; compare the two.")
     return encoded
-
-
-def _read_csv(path: Path, schema: Schema) -> Encoded:
-    with open_csv(path) as (lines, header):
-        return encode_lines(lines, header, schema, name=path.name)
 
 
 def _read_columns(path: Path, schema: Schema) -> Encoded:
@@ -206,16 +212,13 @@ def _read_columns(path: Path, schema: Schema) -> Encoded:
 
 def _cells(array: NDArray[Any]) -> Cells:
     """Return numbers as they are, and text cell by cell; one that is not Unicode is missing."""
-    if array.dtype.kind in "biuf":
+    if array.dtype.kind != "U":
         return array
-    if array.dtype.kind == "S":
-        return [cell.decode(errors="replace").strip() for cell in array.tolist()]
     width = array.dtype.itemsize // 4
     plain = np.ascontiguousarray(array, dtype=f"=U{width}")
     points = plain.view(np.uint32).reshape(len(array), width) if plain.size and width else np.zeros((len(array), 1))
     readable = points.max(axis=1) <= sys.maxunicode  # Python may fail on others, or make text that breaks later
-    cells = iter(plain[readable].tolist())
-    return [next(cells).strip() if good else "" for good in readable.tolist()]
+    return np.where(readable, plain, "")
 
 
 def _same_length(arrays: Mapping[str, NDArray[Any]], name: str) -> None:
@@ -238,35 +241,27 @@ def _read_arrays(path: Path, schema: Schema) -> Encoded:
     _same_length(arrays, path.name)
     finite = np.isfinite(inputs)
     unit = _unit(np.where(finite, inputs, bounds.low), bounds.low, bounds.high) * finite
-    gaps = {"inputs": ~finite.all(axis=tuple(range(1, inputs.ndim)))}
+    whole = finite.all(axis=tuple(range(1, inputs.ndim)))
     if classes is None:
-        goal, gaps["targets"] = _target(schema.target, targets)
+        codes = _codes(schema.target, targets)
     else:
-        gaps["targets"] = (targets < 0) | (targets >= len(classes))
-        goal = np.where(gaps["targets"], 0, targets).astype(np.int64)
-    keep = _kept(gaps, schema, path.name)
-    return Encoded(unit[keep].astype(np.float32), goal[keep], {})
+        codes = np.where((targets >= 0) & (targets < len(classes)), targets, np.nan)
+    kept = _kept({"inputs": np.where(whole, 0.0, np.nan), "targets": codes}, schema, path.name)
+    return Encoded(unit.astype(np.float32), _goal(schema.target, codes), {})[kept]
 
 
 def _encode(cells: Mapping[str, Cells], schema: Schema, name: str) -> Encoded:
-    gaps: dict[str, NDArray[np.bool_]] = {}
-    blocks, groups = [], {}
-    for column in schema.columns:
-        block, codes = _block(column, cells[column.name])
-        gaps[column.name] = np.isnan(codes)
-        blocks.append(block)
-        if column.name in schema.groups:
-            groups[column.name] = _labels(column, codes)
-    goal, gaps[schema.target.name] = _target(schema.target, cells[schema.target.name])
-    if schema.target.name in schema.groups:
-        groups[schema.target.name] = _labels(schema.target, _codes(schema.target, cells[schema.target.name]))
-    keep = _kept(gaps, schema, name)
-    return Encoded(
-        np.concatenate(blocks, axis=1)[keep], goal[keep], {key: group[keep] for key, group in groups.items()}
-    )
+    fields = (*schema.columns, schema.target)
+    codes = {field.name: _codes(field, cells[field.name]) for field in fields}
+    blocks = [_block(column, codes[column.name]) for column in schema.columns]
+    groups = {field.name: _labels(field, codes[field.name]) for field in fields if field.name in schema.groups}
+    goal = _goal(schema.target, codes[schema.target.name])
+    return Encoded(np.concatenate(blocks, axis=1), goal, groups)[_kept(codes, schema, name)]
 
 
-def _kept(gaps: Mapping[str, NDArray[np.bool_]], schema: Schema, name: str) -> NDArray[np.bool_]:
+def _kept(codes: Mapping[str, NDArray[np.float64]], schema: Schema, name: str) -> NDArray[np.bool_]:
+    """Return which records are kept; NaN stands for what is missing."""
+    gaps = {column: np.isnan(found) for column, found in codes.items()}
     if schema.missing == "error":
         for column, gap in gaps.items():
             if gap.any():
@@ -274,32 +269,28 @@ def _kept(gaps: Mapping[str, NDArray[np.bool_]], schema: Schema, name: str) -> N
                     f"{name}: column {column!r} has values that are missing, unreadable or not in the schema; "
                     'choose missing = "zero" or missing = "drop", or correct the file.'
                 )
-    keep = ~gaps[schema.target.name]
-    if schema.missing == "drop":
-        for gap in gaps.values():
-            keep &= ~gap
-    return keep
+    dropped = np.any(list(gaps.values()), axis=0) if schema.missing == "drop" else gaps[schema.target.name]
+    return ~dropped
 
 
-def _block(column: Field, cells: Cells) -> tuple[Inputs, NDArray[np.float64]]:
-    """Return a column's features, 0 where it is missing, and its plain values, NaN where it is missing."""
-    codes = _codes(column, cells)
+def _block(column: Field, codes: NDArray[np.float64]) -> Inputs:
+    """Return a column's features, 0 where it is missing."""
     if isinstance(column.domain, Category):
-        return (codes[:, None] == np.arange(len(column.features))).astype(np.float32), codes
+        one_hot: Inputs = np.equal.outer(codes, np.arange(len(column.features))).astype(np.float32)
+        return one_hot
     unit = _scaled(column, codes) if isinstance(column.domain, Real) else codes
-    return _nan_to_zero(2.0 * unit - 1.0)[:, None], codes
+    return _nan_to_zero(2.0 * unit - 1.0).reshape(-1, 1)
 
 
-def _target(column: Field, cells: Cells) -> tuple[Targets, NDArray[np.bool_]]:
-    codes = _codes(column, cells)
+def _goal(column: Field, codes: NDArray[np.float64]) -> Targets:
     if isinstance(column.domain, Real):
-        return _nan_to_zero(_scaled(column, codes)), np.isnan(codes)
-    return _nan_to_zero(codes).astype(np.int64), np.isnan(codes)
+        return _nan_to_zero(_scaled(column, codes))
+    return _nan_to_zero(codes).astype(np.int64)
 
 
 def _codes(column: Field, cells: Cells) -> NDArray[np.float64]:
     """Return a column's numbers, or the codes of its labels (1 is true); NaN where a value is missing."""
-    if isinstance(cells, np.ndarray) and isinstance(column.domain, Real):
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf" and isinstance(column.domain, Real):
         with np.errstate(over="ignore"):
             values = cells.astype(np.float64)
         return np.where(np.isfinite(values), values, np.nan)
@@ -362,7 +353,3 @@ def _unscaled(column: Field, unit: NDArray[np.float64]) -> list[Any]:
     values = np.clip(low + rise, low, high)
     whole = isinstance(column.domain, Real) and column.domain.whole
     return [int(value) for value in np.rint(values).tolist()] if whole else values.tolist()
-
-
-def _empty(like: Encoded) -> Encoded:
-    return Encoded(like.inputs[:0], like.targets[:0], {key: group[:0] for key, group in like.groups.items()})
