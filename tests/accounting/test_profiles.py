@@ -4,8 +4,9 @@ import dp_accounting
 import numpy as np
 import pytest
 
+from tacita import worst_case
 from tacita.accounting.profiles import worst_profile
-from tacita.mechanisms import gaussian_delta
+from tacita.mechanisms import gaussian_delta, gaussian_epsilon
 
 
 @pytest.mark.parametrize(("rate", "noise", "steps"), [(0.01, 1.0, 500), (0.25, 3.0, 60), (0.1, 0.6, 20)])
@@ -31,6 +32,13 @@ def test_without_sampling_it_is_the_exact_gaussian_curve_from_above(noise, steps
 
 
 def test_little_noise_costs_what_participations_say_and_not_moments():
-    """MATH of the thesis's GAN: 24,697 by moments, 2,938 by participations."""
-    ours = worst_profile(sample_rate=1024 / 60000, noise_multiplier=0.1, steps=1856)
-    assert ours.epsilon(1e-5) < 2938
+    """24,697 by moments, 2,938 by participations."""
+    assert worst_case(sample_rate=1024 / 60000, noise_multiplier=0.1, steps=1856, delta=1e-5).epsilon < 2938
+
+
+@pytest.mark.parametrize(("noise", "steps"), [(0.05, 3), (0.02, 10)])
+def test_a_worst_case_beyond_loss_grids_is_close_to_the_exact_gaussian_one(noise, steps):
+    found = worst_case(sample_rate=1.0, noise_multiplier=noise, steps=steps, delta=1e-5)
+    exact = gaussian_epsilon(1e-5, distance=np.sqrt(steps) / noise)
+    assert found.method == "profile"
+    assert exact <= found.epsilon <= exact * 1.001

@@ -21,6 +21,7 @@ from tacita._check import PrivacyError
 from tacita.accounting.curves import worst_curve
 from tacita.accounting.gaussian import least_noise
 from tacita.accounting.losses import largest_loss, loss_spread
+from tacita.accounting.profiles import worst_profile
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 
@@ -49,11 +50,11 @@ def worst_case(
         steps: Number of steps, fixed beforehand.
         delta: δ in (0, 1).
         method: `pld` (tight, the headline) or `rdp` (moments, as in the papers' comparisons). Above
-            epsilon 500, beyond two million steps, or where delta is below its round-off (steps · 2^-53), `pld`
-            falls back to `rdp`, and says so in the guarantee's method.
+            epsilon 500, beyond two million steps, or where delta is below its round-off (steps · 2^-53), where
+            dp-accounting's loss distribution does not fit, `pld` takes the smaller of `rdp` and `worst_profile`.
 
     Returns:
-        The guarantee; its `method` says which of the two was used.
+        The guarantee; its `method` says which bound it is: `pld`, `rdp` or `profile`.
 
     Guarantee:
         For every dataset and every one record added or removed.
@@ -266,12 +267,18 @@ def check_mechanism(sample_rate: object, noise_multiplier: object, steps: object
 
 
 def _epsilon(q: float, sigma: float, steps: int, delta: float, method: Literal["pld", "rdp"]) -> tuple[float, str]:
-    epsilon, used = _rdp_epsilon(q, sigma, steps, delta), "rdp"
+    found = [(_rdp_epsilon(q, sigma, steps, delta), "rdp")]
     resolved = delta - steps * _UNIT  # the loss distribution's transform carries a round-off for every step
-    if method == "rdp" or steps > _PLD_STEPS or resolved <= 0.0:
-        return max(epsilon, SMALLEST_EPSILON), used
-    if _quick_epsilon(q, sigma, steps, delta) <= _PLD_LIMIT:
-        epsilon, used = min(epsilon, float(_pld(q, sigma, steps).get_epsilon_for_delta(resolved))), "pld"
+    if (
+        method == "pld"
+        and steps <= _PLD_STEPS
+        and resolved > 0.0
+        and _quick_epsilon(q, sigma, steps, delta) <= _PLD_LIMIT
+    ):
+        found.append((float(_pld(q, sigma, steps).get_epsilon_for_delta(resolved)), "pld"))
+    elif method == "pld":
+        found.append((worst_profile(sample_rate=q, noise_multiplier=sigma, steps=steps).epsilon(delta), "profile"))
+    epsilon, used = min(found)
     return max(epsilon, SMALLEST_EPSILON), used
 
 

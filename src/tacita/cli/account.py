@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tacita.guarantee import Guarantee
 
 _NOISE = Annotated[float, typer.Option(help="Noise standard deviation over the clip norm.")]
-_SHOWN = {"pld": "PLD", "rdp": "RDP"}  # how a method is written
+_SHOWN = {"pld": "PLD", "rdp": "RDP", "profile": "our own curve"}  # how a method is written
 _RATE = Annotated[float, typer.Option(help="Chance with which each record enters a step.")]
 
 
