@@ -1,10 +1,12 @@
-"""Limits on a share against scipy's own exact interval, and how often they hold."""
+"""Limits on a share against scipy's own exact interval, and how often they hold; the certificate's chance of a miss."""
+
+import math
 
 import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from tacita.estimators import share_at_least, share_at_most, share_bounds, share_interval
+from tacita.estimators import conformal_miss, share_at_least, share_at_most, share_bounds, share_interval
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10), (1, 1), (250, 1000)])
@@ -81,3 +83,19 @@ def test_the_rank_of_a_share_is_the_smallest_that_holds(m):
         chances = [binom.sf(rank - 1, m, percent / 100) for rank in range(1, m + 1)]
         fits = [rank for rank, chance in enumerate(chances, 1) if chance <= 1e-3]
         assert bound == (fits[0] - 1 if fits else np.inf)
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize(("m", "tolerated"), [(9, 0), (50, 2)])
+def test_conformal_miss_bounds_issued_and_passed(m, tolerated, rng):
+    """Any exchangeable spending: the certificate is issued and the new record passed at most this often."""
+    repeats, bound = 40_000, conformal_miss(m, tolerated=tolerated)
+    spending = rng.random((repeats, m + 1)) + rng.random((repeats, 1))  # dependent but exchangeable
+    passed = spending > 1.6
+    issued = passed[:, :m].sum(axis=1) <= tolerated
+    assert np.mean(issued & passed[:, m]) <= bound + 4 * math.sqrt(bound / repeats)
+
+
+def test_conformal_tolerance_must_be_smaller_than_the_panel():
+    with pytest.raises(ValueError, match="tolerated"):
+        conformal_miss(5, tolerated=5)

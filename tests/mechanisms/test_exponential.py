@@ -96,6 +96,8 @@ def test_dirichlet_with_two_cells_is_beta():
         (lambda: exponential_family_renyi(2.0, family="cauchy", first=[1], second=[1]), "family must be one of"),
         (lambda: exponential_family_renyi(2.0, family="beta", first=[1, -1], second=[1, 1]), "beta takes valid values"),
         (lambda: exponential_family_renyi(2.0, family="beta", first=[1], second=[1, 1]), "beta takes valid values"),
+        (lambda: exponential_family_renyi(2.0, family="bernoulli", first=[1.0], second=[0.5]), "bernoulli takes valid"),
+        (lambda: exponential_family_renyi(2.0, family="normal", first=[0, -1.0], second=[0, 1]), "normal takes valid"),
         (lambda: exponential_family_renyi(2.0, family="dirichlet", first=[1, 1], second=[1, 1, 1]), "one length"),
     ],
 )
@@ -106,7 +108,7 @@ def test_bad_arguments_are_named(call, message):
 
 def test_a_new_family_is_one_entry(monkeypatch):
     """A toy: normal laws of stddev 1, whose divergence is α d² / 2."""
-    toy = ExponentialFamily(("mean",), lambda m: np.array([m]), lambda theta: float(theta[0]) ** 2 / 2.0)
+    toy = ExponentialFamily(("mean",), lambda m: [m], lambda theta: theta**2 / 2.0, real=1)
     monkeypatch.setitem(families, "unit_normal", toy)
     found = exponential_family_renyi(3.0, family="unit_normal", first=[0.7], second=[0.0])
     assert found == pytest.approx(gaussian_renyi(3.0, ratio=0.7), rel=1e-12)

@@ -117,8 +117,8 @@ def calibrate(
 
     def excess(log_noise: float) -> float:
         sigma = math.exp(log_noise)
-        found = _quick_epsilon(q, sigma, count, dlt) if method == "pld" else _rdp_epsilon(q, sigma, count, dlt)
-        return math.log(max(found, SMALLEST_EPSILON) / target)
+        found = _quick_epsilon(q, sigma, count, dlt) if method == "pld" else _rdp_epsilon(((q, sigma, count),), dlt)
+        return math.log(found / target)
 
     low, high = (math.log(limit) for limit in _NOISE_RANGE)
     if excess(high) > 0.0:
@@ -161,7 +161,7 @@ def composed(parts: Sequence[SampledSteps], *, delta: float) -> Guarantee:
     if len(checked) == 1:
         (q, sigma, steps), *_ = checked
         return worst_case(sample_rate=q, noise_multiplier=sigma, steps=steps, delta=dlt)
-    moments, epsilon = _rdp_of_parts(checked, dlt), _composed(checked, dlt)
+    moments, epsilon = _rdp_epsilon(checked, dlt), _composed(checked, dlt)
     return Guarantee(
         kind="worst_case",
         epsilon=epsilon,
@@ -204,15 +204,15 @@ def calibrate_composed(parts: Sequence[SampledSteps], *, epsilon: float, delta: 
 
     limits = [(math.log(_NOISE_RANGE[0] / sigma), math.log(_NOISE_RANGE[1] / sigma)) for _, sigma, _ in parts]
     low, high = max(pair[0] for pair in limits) + 1e-6, min(pair[1] for pair in limits) - 1e-6
-    least = _rdp_of_parts(scaled(high), delta)
+    least = _rdp_epsilon(scaled(high), delta)
     if least > target:
         raise ValueError(
             f"epsilon {target:g} cannot be kept to by any noise up to {_NOISE_RANGE[1]:g} times the clip norm, which "
             f"leaves {least:.3g}. Ask for a larger epsilon, or for fewer steps."
         )
-    if _rdp_of_parts(scaled(low), delta) <= target:
+    if _rdp_epsilon(scaled(low), delta) <= target:
         return scaled(low)
-    factor = brentq(lambda x: math.log(_rdp_of_parts(scaled(x), delta) / target), low, high, xtol=1e-3)
+    factor = brentq(lambda x: math.log(_rdp_epsilon(scaled(x), delta) / target), low, high, xtol=1e-3)
     slope = -1.0
     for _ in range(6):  # secant steps from the answer by moments to the one by loss distributions
         gap = excess(factor)
@@ -267,7 +267,7 @@ def check_mechanism(sample_rate: object, noise_multiplier: object, steps: object
 
 
 def _epsilon(q: float, sigma: float, steps: int, delta: float, method: Literal["pld", "rdp"]) -> tuple[float, str]:
-    found = [(_rdp_epsilon(q, sigma, steps, delta), "rdp")]
+    found = [(_rdp_epsilon(((q, sigma, steps),), delta), "rdp")]
     resolved = delta - steps * _UNIT  # the loss distribution's transform carries a round-off for every step
     if (
         method == "pld"
@@ -282,8 +282,8 @@ def _epsilon(q: float, sigma: float, steps: int, delta: float, method: Literal["
     return max(epsilon, SMALLEST_EPSILON), used
 
 
-@lru_cache(maxsize=64)
-def _rdp_of_parts(parts: tuple[SampledSteps, ...], delta: float) -> float:
+@lru_cache(maxsize=256)
+def _rdp_epsilon(parts: tuple[SampledSteps, ...], delta: float) -> float:
     accountant = dp_accounting.rdp.RdpAccountant()
     with _quiet():
         for q, sigma, steps in parts:
@@ -294,7 +294,7 @@ def _rdp_of_parts(parts: tuple[SampledSteps, ...], delta: float) -> float:
 @lru_cache(maxsize=64)
 def _composed(parts: tuple[SampledSteps, ...], delta: float) -> float:
     steps = sum(part[2] for part in parts)
-    epsilon, resolved = _rdp_of_parts(parts, delta), delta - steps * _UNIT
+    epsilon, resolved = _rdp_epsilon(parts, delta), delta - steps * _UNIT
     if epsilon > _PLD_LIMIT or steps > _PLD_STEPS or resolved <= 0.0:
         return epsilon
     return max(min(epsilon, float(_pld_of_parts(parts, epsilon).get_epsilon(resolved))), SMALLEST_EPSILON)
@@ -326,18 +326,10 @@ def _event(q: float, sigma: float) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _rdp_epsilon(q: float, sigma: float, steps: int, delta: float) -> float:
-    accountant = dp_accounting.rdp.RdpAccountant()
-    with _quiet():
-        accountant.compose(_event(q, sigma), steps)
-        return float(accountant.get_epsilon(delta))
-
-
-@lru_cache(maxsize=256)
 def _quick_epsilon(q: float, sigma: float, steps: int, delta: float) -> float:
     """Return about the same epsilon as PLD, some ten times faster: it starts searches and sizes grids."""
     curve = worst_curve(steps, sample_rate=q, noise_multiplier=sigma)
-    return max(SMALLEST_EPSILON, min(float(curve.epsilon(delta)[0]), _rdp_epsilon(q, sigma, steps, delta)))
+    return max(SMALLEST_EPSILON, min(float(curve.epsilon(delta)[0]), _rdp_epsilon(((q, sigma, steps),), delta)))
 
 
 @lru_cache(maxsize=16)
@@ -351,7 +343,7 @@ def _pld(q: float, sigma: float, steps: int) -> Any:
     widest = largest_loss(q, 1.0 / sigma)
     if q == 1.0:  # composes into one Gaussian, so only the whole spread matters
         spread = 1e-3 * math.sqrt(steps) / sigma
-    reach = min(_rdp_epsilon(q, sigma, steps, 1e-10), 2.0 * _quick_epsilon(q, sigma, steps, 1e-6))
+    reach = min(_rdp_epsilon(((q, sigma, steps),), 1e-10), 2.0 * _quick_epsilon(q, sigma, steps, 1e-6))
     interval = max(min(1e-4, 0.1 * spread), widest / 1e5, reach / 2e5)
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=interval)
     accountant.compose(_event(q, sigma), steps)

@@ -5,6 +5,13 @@ that works as claimed gives independent evidence on each: the sum over steps of 
 part" to "did not". Guessing by its sign is the best guess there is, and it is right with probability (1 + d) / 2,
 where d = δ(0) is the total variation distance that the claimed privacy curve allows. So the number of right guesses
 is binomial, and too many of them break the claim: no approximation, no retraining, one run.
+
+A `StepFunction` takes one step of a mechanism on a dataset that holds exactly the canaries marked in the boolean array
+it is given (the same one at every step), and returns what an attacker sees of each canary: the noisy *sum*, not divided
+by a batch size, along the canary's direction, over the clip norm. No two canaries may share a direction, and each must
+be at least as long as the clip norm. It may also return a pair (seen, level), where level is what the step bounds every
+canary by, over the clip norm, if that is less than 1; or (seen, level, drawn), where drawn marks the canaries that the
+step drew, as booleans, which sharpens the direct tests.
 """
 
 from __future__ import annotations
@@ -32,12 +39,6 @@ if TYPE_CHECKING:
 _SHOWN = 2  # faults in a sentence: one fault often fails several tests
 
 StepFunction = Callable[[Any], Any]
-"""Takes one step of a mechanism on a dataset that holds exactly the canaries marked in the boolean array it is given
-(the same one at every step), and returns what an attacker sees of each canary: the noisy *sum*, not divided by a batch
-size, along the canary's direction, over the clip norm. No two canaries may share a direction, and each must be at least
-as long as the clip norm. It may also return a pair (seen, level), where level is what the step bounds every canary by,
-over the clip norm, if that is less than 1; or (seen, level, drawn), where drawn marks the canaries that the step drew,
-as booleans, which sharpens the direct tests."""
 
 
 @_check.renamed("rng")
@@ -59,7 +60,8 @@ def canaries(
     """Audit any private step function: does it leak more than it claims?
 
     Args:
-        step_fn: Takes one step on the canaries that are present, and returns what is seen of each: see `StepFunction`.
+        step_fn: Takes one step on the canaries that are present, and returns what is seen of each. The form is
+            described in `tacita.audit.canary_attack`.
         sample_rate: What is claimed: the chance with which each record enters a step.
         noise_multiplier: What is claimed: noise standard deviation over the clip norm.
         steps: How many steps.

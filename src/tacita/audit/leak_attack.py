@@ -43,8 +43,7 @@ from tacita.training.gradients import Loss, Parameters, record_norms
 from tacita.training.records import Records, record_loss
 from tacita.training.step import check_clip_norm
 
-Sides = tuple[ArrayLike, ArrayLike]
-"""Inside and outside the training set: a number, or a row, for each record."""
+Sides = tuple[ArrayLike, ArrayLike]  # inside and outside the training set
 
 _FEWEST = 10  # records a side
 _MOST_NORMS, _MOST_GRADIENTS = 2000, 500  # records a side

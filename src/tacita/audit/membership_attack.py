@@ -135,8 +135,8 @@ def _confidence(model: nn.Module, records: Records, who: str) -> Floats:
         raise ValueError(f"{who} must answer with one logit for each class and record, got {tuple(logits.shape)}.")
     if not bool(torch.isfinite(logits).all()):
         raise ValueError(f"{who} gave answers that are not finite; lower its learning rate and train it again.")
-    if int(targets.max()) >= logits.shape[1]:
-        raise ValueError(f"targets must be class numbers below {logits.shape[1]}, the number of logits.")
+    if not 0 <= int(targets.min()) <= int(targets.max()) < logits.shape[1]:
+        raise ValueError(f"targets must be class numbers from 0 and below {logits.shape[1]}, the number of logits.")
     truth = targets.cpu()[:, None]
     rest = logits.scatter(1, truth, -math.inf).logsumexp(1)
     return np.asarray((logits.gather(1, truth)[:, 0] - rest).numpy(), dtype=np.float64)
@@ -162,8 +162,6 @@ def _pool(members: Records, others: Records) -> Records:
             raise ValueError(f"{name} must have as many inputs as targets, got {len(inputs)} and {len(targets)}.")
         if len(targets) < FEWEST:
             raise ValueError(f"At least {FEWEST} {name} are needed for an attack, got {len(targets)}.")
-        if int(targets.min()) < 0:
-            raise ValueError(f"The targets of {name} must be class numbers, which are not negative.")
     if members[0].shape[1:] != others[0].shape[1:] or members[0].dtype != others[0].dtype:
         raise ValueError("members and others must have inputs of one shape and one type.")
     return torch.cat([members[0], others[0]]), torch.cat([members[1], others[1]])

@@ -8,12 +8,11 @@ canary leaks what its record would leak to an attacker who knows everybody else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tacita import _check
 from tacita.accounting import NORM_LEVELS, level_of
@@ -71,11 +70,10 @@ def typical_canaries(
     plan = shadow.plan
     total = most_canaries(plan.steps, plan.sample_rate) if count is None else count
     kinds, present = np.arange(total) % len(chosen), coins.random(total) < 0.5
-    lookalikes = _Lookalikes(shadow, records, kinds, present, None if seed is None else seed + 1)
+    steps = _lookalike_steps(shadow, records, kinds, present, None if seed is None else seed + 1)
     tally = Tally(present, sample_rate=plan.sample_rate, noise_multiplier=plan.noise_multiplier, kinds=kinds)
-    for step in paced(plan.steps, progress, stop):
-        tally.add(*lookalikes.step(measure=step % (plan.individual_every or 1) == 0))
-        shadow.advance()
+    for _ in paced(plan.steps, progress, stop):
+        tally.add(*next(steps))
     accountant = shadow.accountants["held-out"]
     own = accountant.guarantee(delta=delta).epsilon  # another path than the run's: its claim may be larger
     return tally.audit(
@@ -116,32 +114,26 @@ def attack_typical_case(session: Session) -> tuple[dict[str, Any], Finding]:
     return with_finding(session, "typical", found)
 
 
-class _Lookalikes:
-    """Canaries with the gradient norms that held-out records have in the shadow training, in the shipped loop."""
+def _lookalike_steps(
+    shadow: PrivateTraining, records: Data, kinds: Any, present: Any, seed: int | None
+) -> Iterator[tuple[Any, Floats]]:
+    """Take the steps of the shadow training, and of canaries with the gradient norms that records have in it.
 
-    def __init__(self, shadow: PrivateTraining, records: Data, kinds: Any, present: Any, seed: int | None) -> None:
-        self.shadow, self.records, self.plan = shadow, records, shadow.plan
-        self.loss = record_loss(shadow.model, shadow.loss_fn)
-        self.norms = torch.zeros(len(records[-1]))
-        self.bounds: Floats = np.ones(len(records[-1]))
-        self.room, self.count = CanaryModel(len(present)), len(present)
-        where = np.flatnonzero(present)
-        data = (torch.from_numpy(where), torch.from_numpy(kinds[where]))
-        self.run = frozen_training(
-            self.plan, self.room, lambda value, kind: value * self.norms[kind], data, steps=self.plan.steps, seed=seed
-        )
-
-    def step(self, *, measure: bool) -> tuple[Any, Floats]:
-        """Take one step and return what is seen of each canary, and the norms that clipping leaves."""
-        self.norms = self._norms()
-        self.run.advance()
-        lengths = np.minimum(self.norms.double().numpy() / self.plan.clip_norm, 1.0)
-        if self.plan.individual_every is not None and measure:
-            self.bounds = NORM_LEVELS[level_of(lengths)]
-        seen = self.room.gradient()[: self.count] * (self.plan.batch_size / self.plan.clip_norm)
-        return seen, np.minimum(lengths, self.bounds)
-
-    def _norms(self) -> Tensor:
-        gradients = record_gradients(self.loss, self.shadow.parameters, self.records)
-        norms = torch.cat([rows.norm(dim=1) for rows in gradients])
-        return torch.nan_to_num(norms, nan=0.0, posinf=0.0).float()  # such a record contributes zero
+    Yields what is seen of each canary, and the norms that clipping leaves of each record.
+    """
+    plan, norms, bounds = shadow.plan, torch.zeros(len(records[-1])), np.ones(len(records[-1]))
+    room, where = CanaryModel(len(present)), np.flatnonzero(present)
+    data = (torch.from_numpy(where), torch.from_numpy(kinds[where]))
+    beside = frozen_training(
+        plan, room, lambda value, kind: value * norms[kind], data, steps=plan.steps, seed=seed
+    )  # the shipped loop
+    for step in range(plan.steps):
+        gradients = record_gradients(record_loss(shadow.model, shadow.loss_fn), shadow.parameters, records)
+        measured = torch.cat([rows.norm(dim=1) for rows in gradients])
+        norms.copy_(torch.nan_to_num(measured, nan=0.0, posinf=0.0))  # such a record contributes zero
+        lengths = np.minimum(norms.double().numpy() / plan.clip_norm, 1.0)
+        if plan.individual_every is not None and step % plan.individual_every == 0:
+            bounds = NORM_LEVELS[level_of(lengths)]
+        beside.advance()
+        shadow.advance()
+        yield room.gradient()[: len(present)] * (plan.batch_size / plan.clip_norm), np.minimum(lengths, bounds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +30,9 @@ def audit(
     Nothing is charged and the run is not changed. Results go to audit.json and to the owner's label. The exit code is 1
     if a claim was broken.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     from tacita import _check
     from tacita.audit import ATTACKS
     from tacita.cli.kinds import attack_of, label_of
@@ -39,10 +41,20 @@ def audit(
     chosen = [_check.one_of("--only", name, tuple(ATTACKS)) for name in only or ATTACKS]
     if minutes is not None:
         _check.in_range("--minutes", minutes, 0.0, 1e5)
-    attack = attack_of(run)
+    attack, tasks = attack_of(run), dict[str, Any]()
+    visible = not as_json and sys.stderr.isatty()
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+
+    def show(name: str, done: int, of: int) -> None:
+        if name not in tasks:
+            tasks[name] = bars.add_task(ATTACKS[name].activity, total=of)
+            if not (visible or as_json):  # a line when it begins
+                print(f"{name}: {ATTACKS[name].activity}", file=sys.stderr)
+        bars.update(tasks[name], completed=done, total=of)
+
     try:
-        with _Progress({name: a.activity for name, a in ATTACKS.items()}, quiet=as_json) as progress:
-            made = attack(run, attacks=chosen, minutes=minutes, references=references, seed=seed, progress=progress)
+        with Progress(*columns, console=Console(stderr=True), disable=not visible) as bars:
+            made = attack(run, attacks=chosen, minutes=minutes, references=references, seed=seed, progress=show)
     except KeyboardInterrupt:
         print(f"tacita: interrupted; attacks that had ended are kept in {run / 'audit.json'}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -52,36 +64,3 @@ def audit(
     else:
         typer.echo(f"{made}\n\nFor the owner: {run / 'label-owner.html'} and {run / 'audit.json'}")
     raise typer.Exit(1 if made.broken else 0)
-
-
-class _Progress:
-    """A bar for each attack on a terminal; elsewhere a line when it begins. On standard error."""
-
-    def __init__(self, activities: Mapping[str, str], *, quiet: bool) -> None:
-        self.activities, self.quiet = activities, quiet
-        self.bar: Any = None
-        self.tasks: dict[str, Any] = {}
-
-    def __enter__(self) -> _Progress:
-        if not self.quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-            self.bar = Progress(*columns, console=Console(stderr=True))
-            self.bar.__enter__()
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        if self.bar is not None:
-            self.bar.__exit__(*details)
-
-    def __call__(self, attack: str, done: int, of: int) -> None:
-        first = attack not in self.tasks
-        if self.bar is not None:
-            if first:
-                self.tasks[attack] = self.bar.add_task(self.activities[attack], total=of)
-            self.bar.update(self.tasks[attack], completed=done, total=of)
-        elif first and not self.quiet:
-            self.tasks[attack] = None
-            print(f"{attack}: {self.activities[attack]}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Exact confidence limits on a share, from counted successes; and on what a share of a population stays under."""
+"""Exact limits on a share and on what a share of a population stays under; the chance of a conformal miss."""
 
 from __future__ import annotations
 
@@ -115,3 +115,29 @@ def share_bounds(values: ArrayLike, *, percents: Sequence[float], gamma: float, 
             rank += 1
         found[percent] = float(min(own[rank - 1], worst)) if rank <= len(own) else float(worst)
     return found
+
+
+def conformal_miss(m: int, *, tolerated: int) -> float:
+    """Return (k0 + 1) / (m + 1): the chance that a new record passes a budget few followed ones passed.
+
+    If m followed records and one new record are exchangeable, the event "at most k0 followed records
+    passed the budget, and the new one did" has at most this probability: among the m + 1, at most k0 + 1
+    passed, and each is equally likely to be the new one.
+
+    Args:
+        m: The number of followed records.
+        tolerated: k0, how many of them may pass the budget.
+
+    Returns:
+        The probability.
+
+    Raises:
+        ValueError: If `tolerated` is not below m.
+
+    Examples:
+        >>> conformal_miss(999, tolerated=0)
+        0.001
+    """
+    m = _check.count("m", m)
+    k0 = _check.count("tolerated", tolerated, low=0, high=m - 1)
+    return (k0 + 1) / (m + 1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacita import _check
-from tacita.mechanisms._order import renyi_order
+from tacita.mechanisms.gaussian import renyi_order
 from tacita.mechanisms.subsampled import subsampled_costs
 
 if TYPE_CHECKING:

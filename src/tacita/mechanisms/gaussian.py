@@ -18,7 +18,6 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from tacita import _check
-from tacita.mechanisms._order import renyi_order
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -26,6 +25,14 @@ if TYPE_CHECKING:
 _ROUND_OFF = 1e-14  # of a logarithm, and of everything that it is computed from
 _TINY = 1e-300
 _COARSE = 1e5  # beyond this epsilon the subtracted term is lost in round-off and left out
+
+
+def renyi_order(order: float) -> float:
+    """Return α if it is a finite number above 1."""
+    alpha = _check.number("order", order)
+    if not 1.0 < alpha < math.inf:
+        raise ValueError(f"order must be a finite number above 1, got {alpha:g}.")
+    return alpha
 
 
 def gaussian_renyi(order: float, *, ratio: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tacita import _check
-from tacita.mechanisms._order import renyi_order
+from tacita.mechanisms.gaussian import renyi_order
 
 
 def laplace_renyi(order: float, *, distance: float, scale1: float, scale2: float | None = None) -> float:

@@ -15,7 +15,7 @@ from tacita.report.units import inline
 
 NOT_RUN = "No attack has been run on this result yet."
 STATES = {"not-refuted": "Not refuted", "open": "No verdict", "warning": "Warning"}
-NOTHING_FOUND = "Nothing found"  # of an attack that tests no claim
+LEAKS = {**STATES, "not-refuted": "Nothing found"}  # of an attack that tests no claim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def attacks(findings: Sequence[Finding]) -> tuple[Attack, ...]:
         Attack(
             finding=finding,
             state=state(finding),
-            told=NOTHING_FOUND if _looked_in_vain(finding) else STATES[state(finding)],
+            told=STATES[state(finding)] if finding.tests_claim else LEAKS[state(finding)],
             bars=bars(finding.bounds),
             scale_end=epsilon_text(scale_end(finding.bounds)),
             figure=chart_figure(f"attack-{number}", finding.chart),
@@ -88,32 +88,28 @@ def verdict(findings: Sequence[Finding]) -> Verdict:
 
 def bars(bounds: Sequence[Bound]) -> tuple[Bar, ...]:
     """Return bounds as bars on one scale, from 0 to the largest claim, or further where an attack proved more."""
-    top = scale_end(bounds)
-    return tuple(_bar(bound, top) for bound in bounds)
+    top, made = scale_end(bounds), []
+    for bound in bounds:
+        lower, upper = bound_texts(bound.lower, bound.upper)
+        claims = math.isfinite(bound.upper)
+        made.append(
+            Bar(
+                who=bound.who,
+                state="warning" if bound.broken else bound.state,
+                proved=f"attack proved at least {lower}",
+                claimed=f"label claims at most {upper}" if claims else "label claims no limit",
+                broken=bound.broken,
+                filled=f"{100.0 * bound.lower / top:.2f}",
+                marker=f"{100.0 * bound.upper / top:.2f}" if claims else "",
+            )
+        )
+    return tuple(made)
 
 
 def scale_end(bounds: Sequence[Bound]) -> float:
     """Return where the scale of the bars ends."""
     known = [epsilon for bound in bounds for epsilon in (bound.lower, bound.upper) if math.isfinite(epsilon)]
     return max(known, default=0.0) or 1.0
-
-
-def _bar(bound: Bound, top: float) -> Bar:
-    lower, upper = bound_texts(bound.lower, bound.upper)
-    claims = math.isfinite(bound.upper)
-    return Bar(
-        who=bound.who,
-        state="warning" if bound.broken else bound.state,
-        proved=f"attack proved at least {lower}",
-        claimed=f"label claims at most {upper}" if claims else "label claims no limit",
-        broken=bound.broken,
-        filled=f"{100.0 * bound.lower / top:.2f}",
-        marker=f"{100.0 * bound.upper / top:.2f}" if claims else "",
-    )
-
-
-def _looked_in_vain(finding: Finding) -> bool:
-    return not finding.tests_claim and state(finding) == "not-refuted"
 
 
 def _breaks_a_claim(finding: Finding) -> bool:

@@ -1,4 +1,4 @@
-"""Student and Bernstein: their formulas, their accuracy in the log domain, and where `student` fails."""
+"""Student, Bernstein and binary: their formulas, their accuracy in the log domain, and where `student` fails."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from tacita.estimators import bernstein, student
+from tacita.estimators import bernstein, binary, binary_share, student
 
 ONES = np.ones(1000, dtype=np.int64)
 
@@ -69,3 +69,21 @@ def test_estimators_refuse_samples_and_gammas_that_mean_nothing():
             estimate(np.array([0.5]), gamma=0.01, **single)
     with pytest.raises(ValueError, match=r"below 0\.5"):
         student(np.array([0.5, 0.6]), weights=np.array([1, 1]), gamma=0.6, worst=np.array(1.0))
+
+
+def test_binary_anchor_of_the_thesis():
+    assert binary_share(0, 100, gamma=0.99**101) == pytest.approx(0.01, rel=1e-12)
+
+
+def test_binary_mixes_two_costs_and_falls_back_to_the_worst_case():
+    worst = np.array(5.0)
+    share = binary_share(3, 7, gamma=0.01)
+    two = binary(np.array([0.0, 2.0]), weights=np.array([7, 3]), gamma=0.01, worst=worst)
+    assert float(two) == pytest.approx(math.log(share * math.exp(2.0) + 1 - share))
+    unseen = binary_share(0, 10, gamma=0.01)
+    one = binary(np.array([0.5]), weights=np.array([10]), gamma=0.01, worst=worst)
+    assert float(one) == pytest.approx(math.log(unseen * math.exp(5.0) + (1 - unseen) * math.exp(0.5)))
+    at_worst = binary(np.array([5.0]), weights=np.array([10]), gamma=0.01, worst=worst)
+    assert float(at_worst) == pytest.approx(5.0)
+    with pytest.raises(ValueError, match="at most two"):
+        binary(np.array([0.0, 1.0, 2.0]), weights=np.array([1, 1, 1]), gamma=0.01, worst=worst)
