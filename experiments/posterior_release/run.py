@@ -24,10 +24,10 @@ from scipy import stats
 
 from tacita.mechanisms.finite import FiniteCurve
 from tacita.posterior import beta, exponential, geometric, laplace
+from tacita.posterior.enumeration import distances, neighbours
 from tacita.posterior.mechanisms import Mechanism, Statistic
 from tacita.posterior.noise_aware import cells_posterior
 from tacita.posterior.plans import plan_release
-from tacita.posterior.scores import distances, neighbours
 
 HERE = Path(__file__).parent
 ASSETS = HERE.parents[1] / "docs" / "assets"

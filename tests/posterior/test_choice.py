@@ -42,7 +42,7 @@ def test_expected_distance_is_that_of_simulated_releases():
     prior, n = beta(1, 1), 25
     rng = np.random.default_rng(0)
     plan = cells_plan(geometric(epsilon=0.5), prior, 2, n)
-    from tacita.posterior.scores import distances
+    from tacita.posterior.enumeration import distances
 
     gaps, total = distances(prior, n, "hellinger"), 0.0
     for _ in range(3000):

@@ -11,10 +11,10 @@ import pytest
 from tacita._check import PrivacyError
 from tacita.mechanisms.finite import FiniteCurve
 from tacita.posterior import enumeration
+from tacita.posterior.enumeration import distances, neighbours, number_of_states, predictive, states
 from tacita.posterior.mechanisms import Statistic, exponential, gaussian, geometric, laplace
 from tacita.posterior.models import beta, dirichlet
 from tacita.posterior.plans import plan_release
-from tacita.posterior.scores import distances, states
 
 EPSILONS = (0.0, 0.1, 0.4, 0.79, 0.8, 1.5)
 
@@ -82,7 +82,7 @@ def brute_delta(made, epsilon):
 def test_certificate_equals_brute_force_over_all_datasets(alphas, n, kind):
     prior = beta(*alphas) if len(alphas) == 2 else dirichlet(*alphas)
     request = exponential(epsilon=0.8, delta=1e-3, sensitivity=kind, calibration="nominal")
-    _, curve = enumeration.exponential_table(request, prior, n)
+    curve = enumeration.exponential_table(request, prior, n)
     made = brute_exponential(alphas, n, 0.8, 1e-3, kind)
     for epsilon in EPSILONS:
         exact = float(brute_delta(made, epsilon))
@@ -152,7 +152,7 @@ def test_every_mechanism_keeps_its_stated_budget_in_640_cases():
 def test_three_categories_keep_their_budget(alphas, score):
     prior, n = dirichlet(*alphas), 8
     for epsilon in (0.2, 1.0, 4.0):
-        rows, _ = enumeration.exponential_table(exponential(epsilon=epsilon, delta=1e-6, score=score), prior, n)
+        rows = enumeration.exponential_table(exponential(epsilon=epsilon, delta=1e-6, score=score), prior, n).rows
         listed = states(3, n)
         near = np.abs(listed[:, None] - listed[None]).sum(axis=2) == 2
         for i, j in zip(*np.nonzero(near), strict=True):
@@ -177,9 +177,9 @@ def test_the_local_sensitivity_is_refused_because_it_is_not_private():
     gaps = distances(beta(*alphas), n, "hellinger")
     rows = enumeration.exponential_rows(gaps, enumeration.local_sensitivity(gaps, 2, n), 1.0 / 2)
     assert independent_delta(rows, 1.0) > 1e-3  # a thousand times what was stated
-    smooth, _ = enumeration.exponential_table(
+    smooth = enumeration.exponential_table(
         exponential(epsilon=1.0, delta=1e-6, calibration="nominal"), beta(*alphas), n
-    )
+    ).rows
     assert independent_delta(smooth, 1.0) <= 1e-6
 
 
@@ -266,7 +266,8 @@ def test_delta_is_nought_only_where_the_loss_ends():
         (exponential(epsilon=0.3, sensitivity="global"), beta(1, 1), 5),
         (exponential(epsilon=2.0, sensitivity="global", calibration="nominal"), beta(0.01, 10), 3),
     ]:
-        rows, curve = enumeration.exponential_table(request, prior, n)
+        curve = enumeration.exponential_table(request, prior, n)
+        rows = curve.rows
         exact_rows = [[Fraction(float(x)) / sum(map(Fraction, map(float, row))) for x in row] for row in rows]
         losses = [math.log(a / b) for p, q in itertools.permutations(exact_rows, 2) for a, b in zip(p, q, strict=True)]
         for epsilon in [x for x in losses if x > 0] + [max(losses) * (1 - 1e-15)]:
@@ -282,3 +283,47 @@ def test_delta_is_nought_only_where_the_loss_ends():
 def test_deltas_that_cannot_be_told_from_round_off_are_refused(make):
     with pytest.raises(ValueError, match="1e-12"):
         make(epsilon=1.0, delta=1e-20)
+
+
+@pytest.mark.parametrize("alphas", [(1, 1), pytest.param((0.3, 4), marks=pytest.mark.slow)])
+def test_distances_equal_numerical_integration(alphas):
+    n = 6
+    made = {
+        s: distances(beta(*alphas), n, s) for s in ("hellinger", "kl", "total_variation", "jensen_shannon", "lecam")
+    }
+    for k, j in [(0, 1), (2, 5), (0, 6), (4, 3)]:
+        first = [(alphas[0] + c, alphas[1] + n - c) for c in (k, j)]
+
+        def density(t, parameters):
+            a, b = parameters
+            return t ** (a - 1) * (1 - t) ** (b - 1) / mpmath.beta(a, b)
+
+        def integral(rule, p=first[0], q=first[1]):
+            return mpmath.quad(lambda t: rule(density(t, p), density(t, q)), np.linspace(0, 1, 21).tolist())
+
+        tv = integral(lambda p, q: abs(p - q)) / 2
+        assert made["total_variation"][k, j] == pytest.approx(float(tv), abs=2e-3)
+        assert made["hellinger"][k, j] ** 2 == pytest.approx(
+            1 - float(integral(lambda p, q: mpmath.sqrt(p * q))), abs=1e-6
+        )
+        assert made["kl"][k, j] == pytest.approx(float(integral(lambda p, q: p * mpmath.log(p / q))), rel=1e-4)
+        js = integral(lambda p, q: (p * mpmath.log(2 * p / (p + q)) + q * mpmath.log(2 * q / (p + q))) / 2)
+        assert made["jensen_shannon"][k, j] ** 2 == pytest.approx(float(js), abs=1e-6)
+        lecam = integral(lambda p, q: (p - q) ** 2 / (p + q) / 2)
+        assert made["lecam"][k, j] ** 2 == pytest.approx(float(lecam), abs=1e-6)
+
+
+def test_states_and_neighbours_are_all_there():
+    assert len(states(3, 5)) == number_of_states(3, 5) == 21
+    assert {tuple(s) for s in states(3, 5).tolist()} == {
+        c for c in itertools.product(range(6), repeat=3) if sum(c) == 5
+    }
+    listed = states(3, 4)
+    pairs = {frozenset(p) for p in neighbours(3, 4).tolist()}
+    expected = {
+        frozenset((i, j))
+        for i, j in itertools.combinations(range(len(listed)), 2)
+        if np.abs(listed[i] - listed[j]).sum() == 2
+    }
+    assert pairs == expected
+    assert predictive(dirichlet(1, 1, 1), 4) == pytest.approx(1 / len(listed))

@@ -11,11 +11,11 @@ from tacita._check import PrivacyError
 from tacita.ledger import Ledger
 from tacita.mechanisms.finite import FiniteCurve
 from tacita.posterior import beta, dirichlet, normal, release
+from tacita.posterior.enumeration import _SCORES, neighbours
 from tacita.posterior.mechanisms import MECHANISMS, Mechanism, Statistic, best
 from tacita.posterior.mechanisms._exponential import SCORES
 from tacita.posterior.noise import NOISES, GeometricNoise, Noise
 from tacita.posterior.plans import Certificate, ReleasePlan, plan_release
-from tacita.posterior.scores import _SCORES, neighbours
 from tacita.programs import Bool, Program, Real
 
 BUDGET = {"epsilon": 0.7, "delta": 1e-4}
@@ -142,7 +142,7 @@ class Coin(Mechanism):
 
     def calibrated(self, statistic):
         curve = GeometricNoise(statistic.step / self.epsilon).curve(statistic.step)  # a toy's claim; nothing checks it
-        return ReleasePlan(self, Certificate(curve, "a toy"), CoinNoise(0.25), step=statistic.step)
+        return ReleasePlan(self, statistic, Certificate(curve, "a toy"), CoinNoise(0.25))
 
 
 def test_a_toy_mechanism_is_one_class_and_one_entry(monkeypatch):

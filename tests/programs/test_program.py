@@ -147,7 +147,7 @@ def test_noise_is_scaled_to_what_the_checker_charges():
                 assert larger <= exact <= larger * (1 + Fraction(1, 10**12)), query.label
             else:
                 assert plan.certificate.delta(0.7) <= 1e-3
-                assert plan.step == larger
+                assert plan.statistic.step == larger
 
 
 def test_results_are_near_the_truth_when_epsilon_is_large():

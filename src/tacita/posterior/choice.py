@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tacita._check import PrivacyError
+from tacita.posterior.enumeration import distances, number_of_states, predictive, states
 from tacita.posterior.plans import Candidate
-from tacita.posterior.scores import distances, number_of_states, predictive, states
 
 if TYPE_CHECKING:
     from tacita._check import Floats

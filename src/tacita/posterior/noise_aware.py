@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import gammaln
 
-from tacita.posterior.mixtures import Mixture, NormalMixture, Shares, enumerated_shares
+from tacita._search import boundary
+from tacita.posterior.enumeration import predictive, states
+from tacita.posterior.mixtures import BetaMixture, Mixture, NormalMixture, Shares, enumerated_shares
 from tacita.posterior.models import Beta, Dirichlet, Normal
-from tacita.posterior.scores import predictive, states
-from tacita.posterior.tied_counts import cell_factors, tied_shares
 
 if TYPE_CHECKING:
+    from numpy.random import Generator
+
     from tacita._check import Counts, Floats
     from tacita.posterior.noise import Noise
     from tacita.posterior.plans import ReleasePlan
 
 _MOST_TOTALS = 4001
 _ALL_COUNTS = 200_000
+_MOST_BINS = 128
 
 
 def cells_posterior(
@@ -44,9 +47,7 @@ def cells_posterior(
     source = plan.source
     if n is not None and prior.cells == 2:
         return _of_interest(prior, _two_shares(prior, source, output[0], n))
-    size = n if n is not None else int(np.clip(np.maximum(output, 0).sum(), 1, most))
-    cells = cell_factors(prior, tuple(output), source.log_chance, (most, size), _reach(source, prior, output, size))
-    return _of_interest(prior, tied_shares(prior, cells, (0, most) if n is None else (n, n)))
+    return _of_interest(prior, _tied_shares(prior, source, np.array(output), (0, most) if n is None else (n, n)))
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,119 @@ def _possible_counts(n: int, near: int, reach: int) -> tuple[Counts, Floats]:
     return counts, np.gradient(counts.astype(np.float64))
 
 
-def _reach(source: Noise, prior: Dirichlet, output: Sequence[int], size: int) -> int:
-    """Return how far from the output true numbers are possible: the noise, and how far a strong prior pulls them."""
-    expected = size * np.array(prior.alphas) / sum(prior.alphas)
-    pulled = np.abs(np.array(output) - expected).max() if sum(prior.alphas) > 0.01 * size else 0.0
-    return source.reach + abs(size - sum(output)) + math.ceil(pulled)
+def _tied_shares(prior: Dirichlet, source: Noise, output: Counts, sizes: tuple[int, int]) -> Shares:
+    """Return the posterior of shares from noisy counts of many cells, which add up to a size within `sizes`.
+
+    One size ties the cells exactly; a range, every size in it held equally likely beforehand, is for parts whose own
+    size is private. Sums of counts are convolutions; a cell's marginal is its own factor beside the others' sum.
+    """
+    alphas, most = np.array(prior.alphas), sizes[1]
+    starts, factors, slope = _cell_factors(prior, source, output, sizes)
+    heads = _running(factors, most)
+    tails = _running(factors[::-1], most)[::-1]
+
+    def log_size(size: Floats | Counts) -> Floats:
+        """What a size adds to the log weight of counts, beside their own factors; nothing is possible outside."""
+        logs = gammaln(size + 1.0) - gammaln(alphas.sum() + size) + slope * size
+        return np.where((size >= sizes[0]) & (size <= most), logs, -np.inf)
+
+    marginals = []
+    for cell, alpha in enumerate(alphas):
+        others = _convolved(heads[cell], tails[cell + 1], most)
+        mine = starts[cell] + np.arange(factors.shape[1])
+        rest = starts.sum() - starts[cell] + np.arange(len(others))
+        if sizes[0] == most:
+            places = most - mine - rest[0]
+            fits = (places >= 0) & (places < len(rest))
+            first, second = mine[fits], most - mine[fits]
+            weights = factors[cell][fits] * others[places[fits]]
+        else:
+            (few, mass), (beside, others_mass) = _merged(mine, factors[cell]), _merged(rest, others)
+            logs = log_size(few[:, None] + beside[None, :])
+            weights = (mass[:, None] * others_mass * np.exp(logs - logs.max())).reshape(-1)
+            first, second = np.repeat(few, len(beside)), np.tile(beside, len(few))
+        marginals.append(BetaMixture.of(weights, alpha + first, alphas.sum() - alpha + second))
+    logs = log_size(starts.sum() + np.arange(len(heads[-1])))
+    sums = heads[-1] * np.exp(logs - logs.max())
+    return Shares(tuple(marginals), alphas, _Backwards(starts, factors, heads, sums))
+
+
+def _cell_factors(
+    prior: Dirichlet, source: Noise, output: Counts, sizes: tuple[int, int]
+) -> tuple[Counts, Floats, float]:
+    """Return the smallest count of each cell, the weights of its counts from there on, and the slope in these.
+
+    The Dirichlet-multinomial chance of counts k is a product over cells times a function of their sum, and so is the
+    chance of independent noise; only the sum ties the cells. An exponential slope common to all cells is a function of
+    the sum too, so it is chosen such that the weights are large where the sum is right.
+    """
+    most, weights = sizes[1], np.array(prior.alphas)
+    size = most if sizes[0] == most else int(np.clip(np.maximum(output, 0).sum(), 1, most))
+    pulled = np.abs(output - size * weights / weights.sum()).max() if weights.sum() > 0.01 * size else 0.0
+    reach = source.reach + abs(size - int(output.sum())) + math.ceil(pulled)  # a strong prior pulls counts far
+    width = min(2 * reach, most)
+    starts = np.clip(output - reach, 0, most - width)
+    counts = starts[:, None] + np.arange(width + 1)
+    logs = gammaln(weights[:, None] + counts) - gammaln(counts + 1.0) + source.log_chance(output[:, None] - counts)
+
+    def tilted(slope: float) -> Floats:
+        sloped = logs - slope * counts
+        return np.asarray(np.exp(sloped - sloped.max(axis=1, keepdims=True)))
+
+    def small_enough(slope: float) -> bool:
+        tried = tilted(slope)
+        return float(((tried * counts).sum(axis=1) / tried.sum(axis=1)).sum()) <= size
+
+    slope = boundary(small_enough, fails=-50.0, at=50.0, xtol=1e-13)
+    return starts, tilted(slope), slope
+
+
+@dataclass(frozen=True)
+class _Backwards:
+    """Draws vectors of counts: the size first, then the last cell, then the one before."""
+
+    starts: Counts
+    factors: Floats
+    heads: list[Floats]
+    sizes: Floats  # weight of each sum of the cells' counts above their starts
+
+    def __call__(self, size: int, rng: Generator) -> Counts:
+        sums = rng.choice(len(self.sizes), size=size, p=self.sizes / self.sizes.sum())
+        drawn = np.empty((size, len(self.factors)), dtype=np.int64)
+        for row, left in enumerate(sums):
+            for cell in range(len(self.factors) - 1, -1, -1):
+                factor, head = self.factors[cell], self.heads[cell]
+                above = np.arange(max(0, left - len(head) + 1), min(len(factor) - 1, left) + 1)
+                weights = factor[above] * head[left - above]
+                drawn[row, cell] = above[np.searchsorted(np.cumsum(weights), rng.random() * weights.sum())]
+                left -= drawn[row, cell]
+        return drawn + self.starts
+
+
+def _running(factors: Floats, most: int) -> list[Floats]:
+    """Return the weights of the sums of the first 0, 1, 2, … cells' counts."""
+    sums = [np.ones(1)]
+    for factor in factors:
+        sums.append(_convolved(sums[-1], factor, most))
+    return sums
+
+
+def _convolved(one: Floats, other: Floats, most: int) -> Floats:
+    """Return the weights of a sum, up to the largest that is possible; the largest weight is 1."""
+    if len(one) * len(other) <= 250_000:
+        sums = np.convolve(one, other)
+    else:  # round-off of 1e-16 of the largest weight does not matter here
+        size = len(one) + len(other) - 1
+        sums = np.maximum(np.fft.irfft(np.fft.rfft(one, size) * np.fft.rfft(other, size), size), 0.0)
+    sums = sums[: most + 1]
+    return np.asarray(sums / sums.max())
+
+
+def _merged(counts: Counts, weights: Floats) -> tuple[Floats, Floats]:
+    """Merge neighbouring counts into their weighted means until few enough are left, leaving out unlikely ends."""
+    likely = np.flatnonzero(weights > 1e-10 * weights.max())
+    here = slice(likely[0], likely[-1] + 1)
+    counts, weights = counts[here], weights[here]
+    bins = np.arange(0, len(counts), math.ceil(len(counts) / _MOST_BINS))
+    mass = np.add.reduceat(weights, bins)
+    return np.add.reduceat(weights * counts, bins) / np.maximum(mass, np.finfo(float).tiny), mass

@@ -17,7 +17,7 @@ from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.ledger import Ledger
 from tacita.posterior import samplers
-from tacita.posterior.scores import states
+from tacita.posterior.enumeration import states
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -71,18 +71,18 @@ class ReleasePlan:
 
     Attributes:
         used: The mechanism, `best` replaced by what it chose.
+        statistic: What is released.
         certificate: The exact privacy curve.
         noise: Independent noise on each number, or None for a table.
         table: For the exponential mechanism: a row of probabilities for each state.
-        step: By how much a record changes a number.
         compared: What `best` chose from, the best first.
     """
 
     used: Mechanism
+    statistic: Statistic
     certificate: Certificate
     noise: Noise | None = None
     table: Floats | None = None
-    step: int = 1
     compared: tuple[Candidate, ...] = ()
 
     @property
@@ -101,6 +101,8 @@ class ReleasePlan:
         """Return what leaves the process, for the true whole numbers. Charge before calling it."""
         if self.table is None:
             return self.source.draw(values)
+        if self.statistic.n is not None and len(values) < self.statistic.cells:  # a table is over all cells
+            values = (*values, self.statistic.n - sum(values))
         listed = states(len(values), int(sum(values)))
         row = int(np.flatnonzero((listed == np.array(values)).all(axis=1))[0])
         return tuple(int(count) for count in listed[samplers.pick(self.table[row])])
@@ -108,7 +110,7 @@ class ReleasePlan:
     @property
     def cost(self) -> dict[str, Any]:
         """What a ledger is charged: the costs at each order if they are tighter, otherwise (epsilon, delta)."""
-        costs = self.noise.renyi_costs(self.step) if self.noise is not None else None
+        costs = self.noise.renyi_costs(self.statistic.step) if self.noise is not None else None
         return {"pure": self.guarantee().epsilon, "delta": self.used.delta} if costs is None else {"costs": costs}
 
     def guarantee(self) -> Guarantee:
@@ -159,7 +161,7 @@ def noise_plan(mechanism: Mechanism, statistic: Statistic, noise: Noise, how: st
         how: What its privacy curve was computed from.
     """
     curve = noise.curve(statistic.step, statistic.changed)
-    return ReleasePlan(mechanism, Certificate(curve, how), noise, step=statistic.step)
+    return ReleasePlan(mechanism, statistic, Certificate(curve, how), noise)
 
 
 def charge(ledger: Ledger | str | os.PathLike[str] | None, name: str, description: str, cost: dict[str, Any]) -> None:

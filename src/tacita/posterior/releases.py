@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -140,19 +140,31 @@ def release(
         (0.5, 'geometric')
     """
     chosen = _mechanism(mechanism, epsilon, delta)
+    grid, bounds = None, ""
+    values: tuple[int, ...]
     if isinstance(model, Normal):
-        return _release_mean(model, counts, column, chosen, clamp, step, ledger, name)
-    if not isinstance(model, Dirichlet):
+        if column is None or counts is not None:
+            raise TypeError("A normal model needs column, the records themselves, so that they can be clamped.")
+        grid, records = _grid(clamp, step), _records(column)
+        values, statistic = (grid.total(records),), Statistic(n=len(records), step=grid.high, summed=True)
+        bounds = f" in [{grid.base:g}, {grid.value(grid.high):g}]"
+    elif isinstance(model, Dirichlet):
+        if clamp is not None or step is not None:
+            raise TypeError("clamp and step are for a normal model; counts need no bounds.")
+        values = _counts(model, counts, column)
+        statistic = Statistic(model.cells, sum(values), prior=model)
+    else:
         raise TypeError(f"model must be what beta, dirichlet or normal returns, got {model!r}.")
-    if clamp is not None or step is not None:
-        raise TypeError("clamp and step are for a normal model; counts need no bounds.")
-    values = _counts(model, counts, column)
-    n = sum(values)
-    plan = plan_release(chosen, Statistic(model.cells, n, prior=model))
+    plan, n = plan_release(chosen, statistic), cast("int", statistic.n)
     plan.prepare()
-    charge(ledger, name, f"posterior under {model} of {n} records, {plan.used}", plan.cost)
-    output = plan.draw(values[:1] if plan.table is None and model.cells == 2 else values)
-    return Release(cells_posterior(plan, model, output, n, n), output, plan, model, n)
+    charge(ledger, name, f"posterior under {model} of {n} records{bounds}, {plan.used}", plan.cost)
+    output = plan.draw(values[: statistic.numbers])
+    posterior: Mixture | Shares
+    if isinstance(model, Normal) and grid is not None:
+        posterior = total_posterior(plan, model, output[0], n, grid)
+    else:
+        posterior = cells_posterior(plan, cast("Dirichlet", model), output, n, n)
+    return Release(posterior, output, plan, model, n)
 
 
 def _mechanism(mechanism: str | Mechanism, epsilon: float | None, delta: float) -> Mechanism:
@@ -201,29 +213,6 @@ def _records(column: Any) -> Floats:
         numbers = [attempt(lambda place: number_in(cells[place]), place) for place in range(len(cells))]
         numbers = [None if number is None else attempt(float, number) for number in numbers]  # a whole one may be huge
     return np.array([np.nan if number is None else number for number in numbers], dtype=np.float64)
-
-
-def _release_mean(
-    model: Normal,
-    counts: Sequence[int] | None,
-    column: ArrayLike | None,
-    mechanism: Mechanism,
-    clamp: tuple[float, float] | None,
-    step: float | None,
-    ledger: Ledger | str | os.PathLike[str] | None,
-    name: str,
-) -> Release:
-    if column is None or counts is not None:
-        raise TypeError("A normal model needs column, the records themselves, so that they can be clamped.")
-    grid = _grid(clamp, step)
-    records = _records(column)
-    n = len(records)
-    plan = plan_release(mechanism, Statistic(n=n, step=grid.high, summed=True))
-    plan.prepare()
-    bounds = f"[{grid.base:g}, {grid.value(grid.high):g}]"
-    charge(ledger, name, f"posterior under {model} of {n} records in {bounds}, {plan.used}", plan.cost)
-    output = plan.draw((grid.total(records),))
-    return Release(total_posterior(plan, model, output[0], n, grid), output, plan, model, n)
 
 
 def _grid(clamp: tuple[float, float] | None, step: float | None) -> Grid:

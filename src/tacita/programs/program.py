@@ -201,8 +201,6 @@ class Program:
         charge_ledger(ledger, name, f"{len(plans)} releases of {self.n} records", spent)
         values: dict[str, Any] = {}
         for release, plan, number in zip(self.releases, plans, numbers, strict=True):
-            if plan.table is not None and len(number) < release.query.statistic.cells:  # a table is over all cells
-                number = (*number, self.n - sum(number))
             values[release.name] = release.query.result(plan, plan.draw(number))
         for derived in self.derived:
             values[derived.name] = calculated(derived.function, [values[result.name] for result in derived.inputs])

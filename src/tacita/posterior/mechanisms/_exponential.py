@@ -86,5 +86,6 @@ class Exponential(Mechanism):
 
         if statistic.prior is None or statistic.n is None:
             raise PrivacyError(f"{self} cannot be used: {self.refusal(statistic)}.")
-        rows, curve = exponential_table(self, statistic.prior, statistic.n)
-        return ReleasePlan(self, Certificate(curve, f"enumeration of all {len(rows)} posteriors"), table=rows)
+        curve = exponential_table(self, statistic.prior, statistic.n)
+        how = f"enumeration of all {len(curve.rows)} posteriors"
+        return ReleasePlan(self, statistic, Certificate(curve, how), table=curve.rows)
