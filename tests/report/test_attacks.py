@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacita.report import Bound, Chart, Finding, Readings, Series, attacks, label_html, label_text, numbers
-from tacita.report.charts import chart_figure, tick_text
-from tacita.report.figures import BOTTOM, LEFT, RIGHT, TOP
 
 BARE = Finding(key="membership", heading="Who was in the data?", state="not-refuted", sentence="Nobody can tell.")
 SECRET = "0.123456789"
@@ -181,51 +179,3 @@ def test_bounds_are_rounded_to_the_safe_side_and_never_hide_a_broken_claim(lower
         assert high - upper < 1.1e-3
     elif lower > upper + 1e-7:
         assert low > high
-
-
-@given(
-    st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 2), max_size=6),
-    st.lists(st.tuples(*[st.floats(-1e4, 1e4)] * 2), max_size=6),
-    st.booleans(),
-)
-def test_every_chart_stays_inside_its_frame_with_a_few_round_ticks(first, second, log):
-    figure = chart_figure("k", chart(first, second, log=log))
-    if figure is None:
-        return
-    for line in figure.lines:
-        for x, y in (pair.split() for pair in line.path[1:].split("L")):
-            assert LEFT <= float(x) <= RIGHT
-            assert TOP <= float(y) <= BOTTOM
-    for ticks in (figure.x_ticks, figure.y_ticks):
-        assert 2 <= len(ticks) <= 7
-        assert len({tick[1] for tick in ticks}) == len(ticks)
-
-
-def test_axes_are_linear_or_logarithmic_as_asked():
-    line = ((0.001, 0.01), (0.1, 0.1), (1.0, 1.0))
-    log = chart_figure("k", chart(line, log=True))
-    assert [text for _, text, _ in log.x_ticks] == ["0.001", "0.01", "0.1", "1"]
-    gaps = [b[0] - a[0] for a, b in zip(log.x_ticks, log.x_ticks[1:], strict=False)]
-    assert gaps == pytest.approx([(RIGHT - LEFT) / 3] * 3, abs=0.11)
-    linear = chart_figure("k", chart(line))
-    assert [text for _, text, _ in linear.x_ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
-    assert linear.lines[0].path.endswith(f"L{RIGHT} {TOP}")
-    assert chart_figure("k", chart(((0.0, 0.0), (1.0, 1.0)), log=True)) is None
-    assert chart_figure("k", None) is None
-
-
-def test_a_histogram_keeps_its_corners_and_a_long_curve_stays_small():
-    corners = ((0.0, 0.0), (0.0, 2.0), (1.0, 2.0), (1.0, 1.0), (2.0, 1.0), (2.0, 0.0))
-    drawn = chart_figure("k", chart(corners)).lines[0].path
-    middle, half = (LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2
-    assert (
-        drawn == f"M{LEFT} {BOTTOM}L{LEFT} {TOP}L{middle:g} {TOP}L{middle:g} {half:g}L{RIGHT} {half:g}L{RIGHT} {BOTTOM}"
-    )
-    long = chart_figure("k", chart(tuple((i / 1e5, (i / 1e5) ** 0.5) for i in range(100_001))))
-    assert len(long.lines[0].path) < 12_000
-
-
-def test_ticks_are_short():
-    assert [tick_text(v, v) for v in (0.0, 0.001, 2.5e-4, 1e12)] == ["0", "0.001", "2.5·10⁻⁴", "10¹²"]
-    long = replace(chart(((0.0, 0.0), (1.0, 1.0))), x_title="W" * 400)
-    assert len(chart_figure("k", long).x_title) <= 54

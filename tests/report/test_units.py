@@ -10,7 +10,7 @@ import pytest
 
 from tacita.guarantee import Guarantee
 from tacita.report import GroupRow, Label, Readings, label_html, label_text, wording
-from tacita.report.figures import records_figure, steps_figure
+from tacita.report.charts import records_figure, steps_chart
 
 
 class Seen(HTMLParser):
@@ -113,14 +113,14 @@ def test_a_client_label_speaks_of_clients_and_rounds(show, public):
 
 def test_a_client_labels_pictures_speak_of_clients_and_rounds():
     label = client_label()
-    over_rounds, spread = steps_figure(label), records_figure(label)
+    over_rounds, spread = steps_chart(label), records_figure(label).chart
     assert over_rounds.x_title == "rounds"
     assert over_rounds.caption == "Every round adds to what an outsider could learn."
     assert "After 30 rounds, any one client: epsilon 1; a typical client: epsilon 0.8." in over_rounds.description
-    assert spread.y_title == "share of the followed clients"
+    assert spread.y_title == "% of the followed clients"
     assert spread.x_title == "individual epsilon; below it, attack success"
     assert spread.heading == "How exposed the followed clients are"
-    assert [line.name for line in spread.lines] == [
+    assert [line.name for line in spread.series] == [
         "Share of the clients under each epsilon",
         "Any one client (worst case): 1",
         "A typical client: 0.8",
@@ -185,7 +185,7 @@ def test_a_record_label_speaks_of_people_as_it_always_did():
 def test_a_record_label_of_a_federation_counts_rounds_and_still_speaks_of_people():
     label = one_unit("record", steps_word="round")
     said = page_words(label)
-    assert steps_figure(label).x_title == "rounds"
+    assert steps_chart(label).x_title == "rounds"
     assert "Declared before the first round" in said
     assert "Holds for every person, whatever their record" in said
     assert not re.search(r"\bsteps?\b", said)
@@ -247,8 +247,8 @@ def test_the_table_names_the_unit_of_each_figure_where_there_are_two():
 def test_the_spread_is_drawn_with_the_typical_figure_of_its_own_unit():
     label = joint_label()
     records_only = replace(label, readings=replace(label.readings, typical=label.readings.typical[2:]))
-    assert [line.key for line in records_figure(label).lines] == ["spread", "anyone", "typical"]
-    assert [line.key for line in records_figure(records_only).lines] == ["spread", "anyone"]
+    assert [line.hue for line in records_figure(label).chart.series] == ["spread", "anyone", "typical"]
+    assert [line.hue for line in records_figure(records_only).chart.series] == ["spread", "anyone"]
     assert [card.heading for card in wording.cards(records_only) if card.key == "typical"] == ["A typical record"]
 
 

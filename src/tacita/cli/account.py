@@ -180,7 +180,7 @@ def _bayesian_statements(
 
 def _require_figures() -> None:
     """Fail before the work, not after it."""
-    from tacita.report.curves import load_matplotlib
+    from tacita.report.charts import load_matplotlib
 
     load_matplotlib()
 
@@ -189,7 +189,7 @@ def _draw(figure: Path, accountant: BayesianAccountant, statements: list[Guarant
     import numpy as np
 
     from tacita.accounting import worst_curve
-    from tacita.report.curves import draw_curves
+    from tacita.report.plots import draw_curves
 
     worst, typical = statements[0], statements[2]
     epsilons = np.linspace(0.0, 1.25 * worst.epsilon, 80)

@@ -11,7 +11,7 @@ import numpy as np
 from tacita.guarantee import round_up_text
 from tacita.inference.methods import METHODS
 from tacita.inference.results import Result, Row, summarise
-from tacita.report.curves import load_matplotlib
+from tacita.report.charts import load_matplotlib
 
 _LINE, _FAINT, _INK, _GREY, _GRID = "#1f6f8b", "#9fc5d1", "#2b2b2b", "#6b6b6b", "#d9d9d9"
 _LONGEST, _MOST = 32, 120  # letters of a name, and rows of a figure

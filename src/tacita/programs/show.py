@@ -13,7 +13,7 @@ import numpy as np
 from tacita.posterior.mixtures import BetaMixture, Mixture, Shares
 from tacita.posterior.releases import Release
 from tacita.programs.results import Noisy
-from tacita.report.posteriors import Panel, Ridge, draw_posteriors
+from tacita.report.plots import Panel, Ridge, draw_posteriors
 
 if TYPE_CHECKING:
     from tacita._check import Floats

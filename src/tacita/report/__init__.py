@@ -1,4 +1,4 @@
-"""Pictures and pages of guarantees. Pages and pictures need the `report` extra; the data and the text do not."""
+"""Charts and pages of guarantees. Pages and charts need the `report` extra; the data and the text do not."""
 
 from tacita.label import Bound as Bound
 from tacita.label import Chart as Chart

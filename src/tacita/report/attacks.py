@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from tacita.label import AttackState as State
 from tacita.label import Bound, Finding
-from tacita.report.charts import chart_figure
-from tacita.report.figures import Figure
+from tacita.report.charts import Figure, draw
 from tacita.report.numbers import bound_texts, epsilon_text
 from tacita.report.units import inline
 
@@ -60,7 +59,7 @@ def attacks(findings: Sequence[Finding]) -> tuple[Attack, ...]:
             told=STATES[state(finding)] if finding.tests_claim else LEAKS[state(finding)],
             bars=bars(finding.bounds),
             scale_end=epsilon_text(scale_end(finding.bounds)),
-            figure=chart_figure(f"attack-{number}", finding.chart),
+            figure=draw(f"attack-{number}", finding.chart),
         )
         for number, finding in enumerate(findings)
     )

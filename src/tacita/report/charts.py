@@ -1,146 +1,287 @@
-"""An attack's chart as plain geometry: axes that fit its points, linear or both logarithmic."""
+"""A page's charts, drawn by matplotlib as inline SVG.
+
+A drawing holds numbers only: headings, legends and the titles of axes are HTML around it, so nothing a user writes
+reaches it. Its colours are the page's CSS variables, so that it follows the page into the dark and onto paper.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from io import StringIO
+from typing import Any
 
-from tacita.label import Chart, Series
-from tacita.report.figures import BOTTOM, LEFT, RIGHT, TOP, Figure, Line, Point, axis_title, round_step, svg_path
+from tacita import _check
+from tacita.guarantee import attack_success, percent_text
+from tacita.label import Chart, Label, Points, Series
+from tacita.report.numbers import delta_text, epsilon_text, tick_text
+from tacita.report.units import Unit, headline_unit
 
-MOST_TICKS = 5
-TINY, HUGE = 1e-100, 1e100
-APART = 0.7  # points nearer than this to the last one drawn cannot be told from it
+WIDTH, LEFT, RIGHT, TOP = 420, 54, 402, 12  # in units of which a phone shows about 340, so that text stays readable
+PLOT = 200  # how high the part between the axes is
+TINY, HUGE = 1e-100, 1e100  # between which points have a place on a chart
 
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LINES: dict[str, tuple[str, float, Any]] = {  # colour, width and dashes of a line, by hue
+    "anyone": ("#b0382f", 2.6, "-"),
+    "typical": ("#1a6580", 2.6, (0, (7, 4))),
+    "spread": ("#39754c", 2.6, "-"),
+    "plain": ("#4a5867", 1.8, (0, (2, 4))),
+}
+_INK, _SOFT, _RULE, _PAPER = "#15202b", "#4a5866", "#d5dce2", "#fffffe"
+_VARIABLES = {
+    **{colour: hue for hue, (colour, _, _) in _LINES.items()},
+    **{_LINES["plain"][0]: "soft", _INK: "ink", _SOFT: "soft", _RULE: "rule", _PAPER: "paper"},
+}
+_STYLE = {
+    "axes.autolimit_mode": "round_numbers",
+    "axes.axisbelow": True,
+    "axes.edgecolor": _SOFT,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.xmargin": 0.0,
+    "axes.ymargin": 0.0,
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 13.5,
+    "grid.color": _RULE,
+    "grid.linewidth": 1.0,
+    "lines.scale_dashes": False,
+    "svg.fonttype": "none",
+    "text.color": _INK,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "xtick.color": _SOFT,
+    "xtick.major.pad": 5.0,
+    "ytick.left": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axis:
-    """Where an axis begins and ends, its round numbers, and its scale."""
+class Figure:
+    """A chart with at least one line, and its drawing: the inside of an `svg` element, made of numbers alone."""
 
-    low: float
-    high: float
-    ticks: tuple[float, ...]
-    scale: Callable[[float], float] = float
+    key: str
+    chart: Chart
+    drawing: str
+    height: int
 
-    def share(self, value: float) -> float:
-        """Return how far along the axis a value lies, from 0 to 1."""
-        low, high = self.scale(self.low), self.scale(self.high)
-        return (self.scale(value) - low) / (high - low)
-
-    def text(self, tick: float) -> str:
-        """Return what stands at a tick."""
-        step = abs(tick) if self.scale is math.log10 else self.ticks[1] - self.ticks[0]
-        return tick_text(tick, step)
+    @property
+    def width(self) -> int:
+        """How wide the drawing is, in its own units."""
+        return WIDTH
 
 
-def chart_figure(key: str, chart: Chart | None) -> Figure | None:
-    """Return the chart as a picture, or None if there is no line to draw."""
+Mark = tuple[float, float, str]
+
+
+def load_matplotlib() -> Any:
+    """Return matplotlib, or say how to install it."""
+    try:
+        import matplotlib.style
+    except ImportError as error:
+        raise _check.missing("Figures need matplotlib", "report") from error
+    return matplotlib
+
+
+@contextmanager
+def styled(**settings: Any) -> Iterator[None]:
+    """Draw with these settings on top of matplotlib's defaults, whatever the user's own are."""
+    with load_matplotlib().style.context(["default", {"svg.hashsalt": "tacita", "text.parse_math": False, **settings}]):
+        yield
+
+
+def draw(
+    key: str,
+    chart: Chart | None,
+    *,
+    band: Points = (),
+    marks: tuple[Mark, ...] = (),
+    success_at: float | None = None,
+) -> Figure | None:
+    """Return a chart with its drawing, or None if there is no line to draw.
+
+    Args:
+        key: Tells the charts of a page apart.
+        chart: The lines. Points that have no place on the axes are left out, and so are lines with fewer than two.
+        band: Corners of an area to fill.
+        marks: Dots with a text of numbers beside them, as (x, y, text).
+        success_at: The delta at which the attack success is written below each epsilon of the horizontal axis.
+
+    Returns:
+        The figure. Equal arguments give equal figures.
+
+    Raises:
+        ImportError: If matplotlib is missing; the message names the install command.
+    """
     if chart is None:
         return None
-    lines = [(series, drawable(series, log=chart.log)) for series in chart.series]
-    lines = [(series, points) for series, points in lines if len(points) > 1]
-    if not lines:
+    series = (replace(s, points=_drawable(s.points, chart.log)) for s in chart.series)
+    shown = replace(chart, series=tuple(s for s in series if len(s.points) > 1))
+    if not shown.series:
         return None
-    across = [x for _, points in lines for x, _ in points]
-    up = [y for _, points in lines for _, y in points]
-    x_axis = log_axis(across) if chart.log else linear_axis(across)
-    y_axis = log_axis(up) if chart.log else linear_axis([0.0, *up])
+    lines = tuple((s.hue, s.points) for s in shown.series)
+    height = TOP + PLOT + (28 if success_at is None else 46)
     return Figure(
-        key=key,
-        heading=chart.heading,
-        caption=chart.caption,
-        description=chart.description,
-        lines=tuple(_line(series, points, x_axis, y_axis) for series, points in lines),
-        x_title=axis_title(chart.x_title),
-        y_title=axis_title(chart.y_title),
-        x_ticks=tuple((_across(x_axis, t), x_axis.text(t), "") for t in x_axis.ticks),
-        y_ticks=tuple((_up(y_axis, t), y_axis.text(t)) for t in y_axis.ticks),
+        key=key, chart=shown, height=height, drawing=_drawing(key, lines, chart.log, band, marks, success_at, height)
     )
 
 
-def drawable(series: Series, *, log: bool) -> list[Point]:
-    """Return the points that have a place on the chart, in their order."""
+def figures(label: Label) -> tuple[Figure, ...]:
+    """Return the label's own charts, as far as it has finite points."""
+    drawn = (records_figure(label), draw("steps", steps_chart(label)))
+    return tuple(figure for figure in drawn if figure is not None)
+
+
+def steps_chart(label: Label) -> Chart:
+    """Return epsilon over steps: of anyone, and on the owner's page of a typical person."""
+    own, unit, step = label.readings, headline_unit(label), label.steps_word
+    curves = [
+        ("anyone", unit.anyone, _finite(label.curve)),
+        ("typical", unit.typical, _finite(own.curve if own else ())),
+    ]
+    curves = [curve for curve in curves if len(curve[2]) > 1]
+    ends = "; ".join(f"{name.lower()}: epsilon {epsilon_text(points[-1][1])}" for _, name, points in curves)
+    last = max((points[-1][0] for _, _, points in curves), default=0.0)
+    return Chart(
+        heading="How it adds up over the run",
+        caption=f"Every {step} adds to what an outsider could learn.",
+        description=f"Epsilon grows with every {step}. After {last:,.0f} {step}s, {ends}.",
+        series=tuple(
+            Series(hue=hue, name=f"{name}: {epsilon_text(points[-1][1])}", points=points)  # type: ignore[arg-type]
+            for hue, name, points in curves
+        ),
+        x_title=f"{step}s",
+        y_title="epsilon",
+    )
+
+
+def records_figure(label: Label) -> Figure | None:
+    """Return the share of followed records under each epsilon, with the worst case and the typical figure as lines."""
+    own, unit, worst = label.readings, headline_unit(label), label.worst
+    points = _finite([(epsilon, percent) for percent, epsilon in (own.percentiles if own else ())])
+    if own is None or len(points) < 2:
+        return None
+    limits = [("anyone", f"{unit.anyone} (worst case)", worst.epsilon)]
+    typical = [g for g in own.typical if g.unit == worst.unit]
+    limits += [("typical", unit.typical, g.epsilon) for g in typical[:1] if g.is_bound]
+    limits = [limit for limit in limits if math.isfinite(limit[2])]
+    stairs = _stairs(points, max(points[-1][0], *(epsilon for _, _, epsilon in limits), 0.0))
+    chart = Chart(
+        heading=f"How exposed the followed {unit.many} are",
+        caption=_records_caption(points, unit),
+        description=_records_description(points, limits, unit),
+        series=(
+            Series(hue="spread", name=f"Share of the {unit.many} under each epsilon", points=stairs),
+            *(
+                Series(hue=hue, name=f"{name}: {epsilon_text(e)}", points=((e, 0.0), (e, 100.0)))  # type: ignore[arg-type]
+                for hue, name, e in limits
+            ),
+        ),
+        x_title="individual epsilon; below it, attack success",
+        y_title=f"% of the followed {unit.many}",
+    )
+    names = {50.0: "half", 90.0: "9 in 10"}
+    marks = tuple((e, p, f"{names[p]}: {epsilon_text(e)}") for e, p in points if p in names)
+    return draw("records", chart, band=(*stairs, (stairs[-1][0], 0.0)), marks=marks, success_at=worst.delta)
+
+
+def delta_note(label: Label) -> str:
+    """Return at which delta the charts are drawn."""
+    return f"All at delta {delta_text(label.worst.delta)}."
+
+
+@lru_cache(maxsize=64)
+def _drawing(
+    key: str,
+    lines: tuple[tuple[str, Points], ...],
+    log: bool,
+    band: Points,
+    marks: tuple[Mark, ...],
+    success_at: float | None,
+    height: int,
+) -> str:
+    with styled(**_STYLE | {"svg.hashsalt": f"tacita {key}"}):
+        from matplotlib.figure import Figure as Canvas
+
+        canvas = Canvas(figsize=(WIDTH / 72, height / 72))
+        axes = canvas.add_axes((LEFT / WIDTH, 1 - (TOP + PLOT) / height, (RIGHT - LEFT) / WIDTH, PLOT / height))
+        _set_axes(axes, log, success_at, [point for _, points in lines for point in points])
+        if band and not (log and min(map(min, band)) <= 0.0):
+            axes.fill(*zip(*band, strict=True), color=_LINES["spread"][0], alpha=0.15, lw=0, clip_on=False)
+        for hue, points in lines:
+            colour, width, dashes = _LINES[hue]
+            axes.plot(*zip(*points, strict=True), color=colour, lw=width, ls=dashes, gid=hue, clip_on=False)
+        axes.grid(axis="y", clip_on=False)
+        for x, y, text in marks:
+            axes.plot([x], [y], "o", color=_LINES["spread"][0], ms=8, mec=_PAPER, clip_on=False)
+            place, side = ((-9, -19), "right") if x > 0.6 * axes.get_xlim()[1] else ((9, -5), "left")
+            axes.annotate(text, (x, y), xytext=place, ha=side, textcoords="offset points", gid="mark")
+        file = StringIO()
+        canvas.savefig(
+            file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
+    return _inline(file.getvalue())
+
+
+def _set_axes(axes: Any, log: bool, success_at: float | None, points: list[tuple[float, float]]) -> None:
+    """Set scales, ticks and where the axes begin: at 0 if it is near, and always with the vertical one."""
+    from matplotlib import ticker
+
+    if log:
+        axes.set(xscale="log", yscale="log")
+        axes.minorticks_off()
+    else:
+        low, high = min(x for x, _ in points), max(x for x, _ in points)
+        axes.update_datalim([(0.0 if 0.0 < low <= 0.5 * high else low, 0.0)])
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_formatter(lambda value, _: tick_text(value))
+    axes.xaxis.set_major_formatter(
+        lambda value, _: tick_text(value) + ("" if success_at is None else f"\n{_success_text(value, success_at)}")
+    )
+
+
+def _success_text(epsilon: float, delta: float) -> str:
+    success = 0.5 if epsilon <= 0.0 else math.ceil(100.0 * attack_success(epsilon, delta) - 1e-9) / 100.0
+    return percent_text(success)
+
+
+def _inline(document: str) -> str:
+    """Return what stands inside an SVG document's root, in the page's colours and without ids that charts share."""
+    inside = document[document.index("<g id=") : document.rindex("</svg>")].replace("<g id=", "<g class=")
+    for colour, variable in _VARIABLES.items():
+        inside = inside.replace(colour, f"var(--{variable})")
+    return inside
+
+
+def _drawable(points: Points, log: bool) -> Points:
     low = TINY if log else -HUGE
-    return [(x, y) for x, y in series.points if low <= x <= HUGE and low <= y <= HUGE]
+    return tuple((x, y) for x, y in points if low <= x <= HUGE and low <= y <= HUGE)
 
 
-def linear_axis(values: list[float]) -> Axis:
-    """Return an axis that ends at round numbers. It begins at 0 if 0 is near.
-
-    Examples:
-        >>> linear_axis([0.1, 0.97]).ticks
-        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-        >>> linear_axis([-3.1, 4.2]).ticks
-        (-4.0, -2.0, 0.0, 2.0, 4.0, 6.0)
-    """
-    low, high = min(values), max(values)
-    if 0.0 < low <= 0.5 * high:
-        low = 0.0
-    size = max(abs(low), abs(high), TINY)
-    if high - low < 1e-6 * size:
-        low, high = low - 0.5 * size, high + 0.5 * size
-    step = round_step(high - low, MOST_TICKS)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    ticks = tuple(float(f"{i * step:.12g}") for i in range(first, last + 1))
-    return Axis(low=ticks[0], high=ticks[-1], ticks=ticks)
+def _finite(points: Any) -> Points:
+    return tuple((float(x), float(y)) for x, y in sorted(points) if math.isfinite(x) and math.isfinite(y))
 
 
-def log_axis(values: list[float]) -> Axis:
-    """Return an axis from one power of ten to another.
-
-    Examples:
-        >>> log_axis([2e-4, 1.0]).ticks
-        (0.0001, 0.001, 0.01, 0.1, 1.0)
-        >>> log_axis([0.2, 0.9]).ticks
-        (0.1, 0.2, 0.5, 1.0)
-    """
-    low, high = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
-    low = min(low, high - 1)
-    every = math.ceil((high - low) / MOST_TICKS)
-    ticks = [10.0**power for power in range(high, low - 1, -every)][::-1]
-    if high - low == 1:
-        ticks = [ticks[0], 2.0 * ticks[0], 5.0 * ticks[0], ticks[1]]
-    return Axis(low=10.0**low, high=10.0**high, ticks=tuple(ticks), scale=math.log10)
+def _stairs(points: Points, high: float) -> Points:
+    """Go along first, then up: between two known shares the smaller one is claimed."""
+    corners: list[tuple[float, float]] = [(0.0, 0.0)]
+    for epsilon, percent in points:
+        corners += [(epsilon, corners[-1][1]), (epsilon, percent)]
+    return (*corners, (high, corners[-1][1]))
 
 
-def tick_text(value: float, step: float) -> str:
-    """Format a round number so that it fits beside an axis.
-
-    Examples:
-        >>> [tick_text(*pair) for pair in ((0.25, 0.25), (-2.0, 1.0), (15_000.0, 5_000.0), (2e6, 1e6), (1e-4, 1e-4))]
-        ['0.25', '−2', '15k', '2M', '10⁻⁴']
-    """
-    sign, size = "−" if value < 0.0 else "", abs(value)
-    for unit, letter in ((1e6, "M"), (1e3, "k")):
-        if unit <= step < 1e3 * unit and size:
-            return f"{sign}{size / unit:g}{letter}"
-    if size == 0.0 or 1e-3 <= size < 1e9:
-        return f"{sign}{size:.9g}"
-    mantissa, power = f"{size:.3e}".split("e")
-    tens = "10" + str(int(power)).translate(_SUPERSCRIPT)
-    return sign + (tens if float(mantissa) == 1.0 else f"{float(mantissa):g}·{tens}")
+def _records_caption(points: Points, unit: Unit) -> str:
+    epsilon, percent = next((p for p in points if p[1] == 50), points[0])
+    share, most = "half" if percent == 50 else f"{percent:g}%", epsilon_text(epsilon)
+    return f"How to read it: {share} of the followed {unit.many} have an individual epsilon of at most {most}."
 
 
-def _line(series: Series, points: list[Point], x_axis: Axis, y_axis: Axis) -> Line:
-    places = [(_across(x_axis, x), _up(y_axis, y)) for x, y in points]
-    return Line(key=series.hue, path=svg_path(_apart(places)), name=series.name)
-
-
-def _across(axis: Axis, value: float) -> float:
-    return round(LEFT + (RIGHT - LEFT) * axis.share(value), 1)
-
-
-def _up(axis: Axis, value: float) -> float:
-    return round(BOTTOM - (BOTTOM - TOP) * axis.share(value), 1)
-
-
-def _apart(points: list[Point]) -> list[Point]:
-    """Leave out points that cannot be told from the one before, and keep both ends."""
-    kept = points[:1]
-    for point in points[1:-1]:
-        if max(abs(point[0] - kept[-1][0]), abs(point[1] - kept[-1][1])) >= APART:
-            kept.append(point)
-    return [*kept, points[-1]]
+def _records_description(points: Points, limits: list[tuple[str, str, float]], unit: Unit) -> str:
+    named = [p for p in points if p[1] in (10, 25, 50, 75, 90, 95, 99, 100)] or points[:: math.ceil(len(points) / 8)]
+    shares = ", ".join(f"{percent:g}% stay under {epsilon_text(epsilon)}" for epsilon, percent in named)
+    lines = "; ".join(f"{name.lower()}: {epsilon_text(epsilon)}" for _, name, epsilon in limits)
+    return f"Of the followed {unit.many}, {shares}." + (f" For comparison, {lines}." if lines else "")

@@ -96,3 +96,23 @@ def success_text(success: float) -> str:
     """
     coarse = math.ceil(success * 1000.0 - 1e-9) / 1000.0
     return percent_text(coarse if coarse < 1.0 else success)
+
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def tick_text(value: float) -> str:
+    """Format a round number so that it fits beside an axis.
+
+    Examples:
+        >>> [tick_text(value) for value in (0.25, -2.0, 15_000.0, 2e6, 1e-4, 2.5e12)]
+        ['0.25', '−2', '15,000', '2M', '10⁻⁴', '2.5·10¹²']
+    """
+    sign, size = "−" if value < 0.0 else "", abs(value)
+    if size == 0.0 or 1e-3 <= size < 1e6:
+        return f"{sign}{size:,g}"
+    if size < 1e9 and size >= 1e6:
+        return f"{sign}{size / 1e6:g}M"
+    mantissa, power = f"{size:.3e}".split("e")
+    tens = "10" + str(int(power)).translate(_SUPERSCRIPT)
+    return sign + (tens if float(mantissa) == 1.0 else f"{float(mantissa):g}·{tens}")

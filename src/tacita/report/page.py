@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacita import _check
 from tacita.label import GroupRow, Label
-from tacita.report import attacks, figures, numbers, units, wording
+from tacita.report import attacks, charts, numbers, units, wording
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -32,7 +32,7 @@ def label_html(label: Label) -> str:
         The document, to be written as UTF-8.
 
     Raises:
-        ImportError: If jinja2 is missing; the message names the install command.
+        ImportError: If jinja2 or matplotlib is missing; the message names the install command.
 
     Guarantee:
         The public page is a function of the label's public part alone: labels with equal `public()` give the
@@ -52,8 +52,10 @@ def label_frame(label: Label) -> str:
 
 
 def page_template() -> Template:
-    """Return the label's template; call it early, to fail before the work if jinja2 is missing."""
-    return template("tacita.report", "label.html.j2")
+    """Return the label's template; call it early, to fail before the work if jinja2 or matplotlib is missing."""
+    found = template("tacita.report", "label.html.j2")
+    charts.load_matplotlib()
+    return found
 
 
 @cache
@@ -68,7 +70,12 @@ def template(package: str, name: str) -> Template:
     except ImportError as error:
         raise _check.missing("Pages need jinja2", "report") from error
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalize
+        loader=jinja2.PackageLoader("tacita.report", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
     )
     return environment.from_string(files(package).joinpath(name).read_text(encoding="utf-8"))
 
@@ -96,9 +103,8 @@ def _view(label: Label) -> dict[str, Any]:
         "verdict": attacks.verdict(own.audit if own else ()),
         "not_run": attacks.NOT_RUN,
         "how_to_run": label.audit_command,
-        "figures": figures.figures(label),
-        "delta_note": figures.delta_note(label),
-        "box": {name: getattr(figures, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")},
+        "figures": charts.figures(label),
+        "delta_note": charts.delta_note(label),
         "rows": wording.rows(label),
         "several_units": len({row.unit for row in wording.rows(label)}) > 1,
         "many": units.headline_unit(label).many,

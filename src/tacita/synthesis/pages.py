@@ -18,9 +18,7 @@ import torch
 from torch import Tensor
 
 from tacita.label import Chart, Series
-from tacita.report import figures
-from tacita.report.charts import chart_figure
-from tacita.report.curves import load_matplotlib
+from tacita.report.charts import draw, load_matplotlib
 from tacita.report.page import template
 from tacita.report.units import version
 
@@ -29,7 +27,6 @@ PUBLIC = ("Made from the released set alone.", "Safe to publish where the releas
 THIS = "This release"
 LIMIT = "What it does not show"
 GAP = 4  # pixels between the pictures of a grid
-_BOX = {name: getattr(figures, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")}
 
 Points = Sequence[tuple[float, float]]
 State = Literal["", "holds", "open", "warning"]
@@ -129,7 +126,6 @@ def page(title: str, lead: str, sections: Sequence[Section], *, owner: bool) -> 
         sections=shown,
         owner=owner,
         band=OWNER if owner else PUBLIC,
-        box=_BOX,
         version=version(),
         percent=share_text,
         this=THIS,
@@ -143,7 +139,7 @@ def _shown(section: Section, key: str) -> Iterator[tuple[str, Any, tuple[str, ..
             yield "picture", drawing, ()
         elif isinstance(drawing, Bars):
             yield "bars", drawing, (drawing.compared,)
-        elif figure := chart_figure(f"{key}-{place}", drawing):
+        elif figure := draw(f"{key}-{place}", drawing):
             yield "lines", figure, tuple(series.name for series in drawing.series[1:])
 
 

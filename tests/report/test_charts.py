@@ -1,0 +1,111 @@
+"""Charts: drawn by matplotlib from numbers alone, in the page's colours, the same every time."""
+
+import math
+import re
+from dataclasses import replace
+
+import matplotlib
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacita.label import Chart, Readings, Series
+from tacita.report.charts import LEFT, PLOT, RIGHT, TOP, draw, records_figure, steps_chart
+from tacita.report.numbers import tick_text
+
+LINE = ((0.001, 0.01), (0.1, 0.1), (1.0, 1.0))
+
+
+def chart(*lines, log=False):
+    series = tuple(Series(hue="anyone", name="n", points=tuple(points)) for points in lines)
+    return Chart(heading="h", caption="c", description="d", x_title="x", y_title="y", series=series, log=log)
+
+
+def paths(figure, hue="anyone"):
+    """Return the corners of every line of a hue."""
+    found = re.findall(rf'<g class="{hue}">\s*<path d="([^"]*)"', figure.drawing)
+    return [[tuple(map(float, corner.split()[1:])) for corner in path.strip().splitlines()] for path in found]
+
+
+def texts(figure):
+    return re.findall(r"<text[^>]*>([^<]*)</text>", figure.drawing)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 2), max_size=6),
+    st.lists(st.tuples(*[st.floats(-1e4, 1e4)] * 2), max_size=6),
+    st.booleans(),
+)
+def test_every_line_stays_inside_its_frame(first, second, log):
+    figure = draw("k", chart(first, second, log=log))
+    if figure is None:
+        return
+    for x, y in (corner for path in paths(figure) for corner in path):
+        assert LEFT - 0.1 <= x <= RIGHT + 0.1
+        assert TOP - 0.1 <= y <= TOP + PLOT + 0.1
+
+
+def test_axes_are_linear_or_logarithmic_as_asked():
+    log, linear = draw("k", chart(LINE, log=True)), draw("k", chart(LINE))
+    assert texts(log)[:4] == ["0.001", "0.01", "0.1", "1"]
+    assert texts(linear)[:6] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+    (corners,) = paths(linear)
+    assert corners[-1] == pytest.approx((RIGHT, TOP))
+    assert paths(log)[0][1][0] == pytest.approx(LEFT + 2 / 3 * (RIGHT - LEFT))
+    assert draw("k", chart(((0.0, 0.0), (1.0, 1.0)), log=True)) is None
+    assert draw("k", None) is None
+
+
+def test_a_histogram_keeps_its_corners_and_a_long_curve_stays_small():
+    corners = ((0.0, 0.0), (0.0, 2.0), (1.0, 2.0), (1.0, 1.0), (2.0, 1.0), (2.0, 0.0))
+    middle, half, bottom = (LEFT + RIGHT) / 2, TOP + PLOT / 2, TOP + PLOT
+    expected = [(LEFT, bottom), (LEFT, TOP), (middle, TOP), (middle, half), (RIGHT, half), (RIGHT, bottom)]
+    assert paths(draw("k", chart(corners)))[0] == [pytest.approx(corner) for corner in expected]
+    long = draw("k", chart(tuple((i / 1e5, (i / 1e5) ** 0.5) for i in range(100_001))))
+    assert len(long.drawing) < 20_000
+
+
+def test_a_drawing_holds_nothing_but_numbers_and_the_pages_colours(make_label):
+    label = make_label("<script>")
+    for figure in (records_figure(label), draw("steps", steps_chart(label))):
+        assert not re.search(r"script|http|url\(| id=\"(?!m[0-9a-f])|#[0-9a-f]{6}|<style|<!--", figure.drawing)
+        assert set(re.findall(r"var\(--(\w+)\)", figure.drawing)) <= {"ink", "soft", "rule", "paper"} | set(
+            ("anyone", "typical", "spread")
+        )
+        assert all(re.search(r"\d", text) for text in texts(figure))
+
+
+def test_a_drawing_does_not_depend_on_the_users_settings(make_label):
+    before = draw("k", chart(LINE)).drawing
+    with matplotlib.rc_context({"font.size": 30, "lines.linewidth": 9, "svg.fonttype": "path", "axes.grid": True}):
+        from tacita.report.charts import _drawing
+
+        _drawing.cache_clear()
+        assert draw("k", chart(LINE)).drawing == before
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_charts_describe_themselves_and_the_public_page_has_no_spread(make_label):
+    label = make_label("x")
+    label = replace(label, worst=replace(label.worst, unit="record"))
+    long = replace(label, curve=tuple((step, step**0.5) for step in range(1, 100_001)))
+    assert "After 100,000 steps" in steps_chart(long).description
+    records = records_figure(label)
+    assert "50% stay under 0.325" in records.chart.description
+    assert "anyone (worst case): 1.017" in records.chart.description
+    assert "half: 0.325" in texts(records)
+    assert records_figure(label.public()) is None
+    endless = replace(label, curve=((1, math.inf), (2, math.inf)), readings=Readings())
+    assert draw("steps", steps_chart(endless)) is None
+
+
+def test_the_attack_success_below_an_epsilon_is_rounded_up(make_label):
+    label = make_label("x")
+    found = texts(records_figure(label))
+    assert found[found.index("1") + 1] == "74%"
+    assert found[found.index("0") + 1] == "50%"
+
+
+def test_ticks_are_short():
+    assert [tick_text(v) for v in (0.0, 0.001, 2.5e-4, 1e12)] == ["0", "0.001", "2.5·10⁻⁴", "10¹²"]
