@@ -82,8 +82,8 @@ class GradientHistograms(nn.Module):
         shares = (1.0 - apart.abs()).clamp_min(0.0)  # split between the two nearest directions
         maps = torch.cat([change * shares, images], 1)
         pooled = functional.avg_pool2d(maps, self.window, stride=self.stride, padding=self.window // 2)
-        flat: Tensor = pooled.clamp_min(0.0).sqrt().flatten(1)
-        return flat / flat.norm(dim=1, keepdim=True).clamp_min(_TINY)
+        flat = pooled.clamp_min(0.0).sqrt().flatten(1)
+        return functional.normalize(flat, eps=_TINY)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features, (n, features)."""
