@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tacita import _codec
 from tacita.cli.app import JSON, RUN_DIR, app, busy, new_run, print_json
 
 if TYPE_CHECKING:
-    from tacita.data.domains import Domain
     from tacita.guarantee import Guarantee
     from tacita.ledger import Ledger
     from tacita.programs.composition import Cost
@@ -130,7 +130,7 @@ def summary(program: Program) -> dict[str, Any]:
 
 
 def _release(release: PlannedRelease) -> dict[str, Any]:
-    query, moved = release.query, release.query.sensitivity
+    query = release.query
     return {
         "name": release.name,
         "line": release.span.line,
@@ -138,7 +138,7 @@ def _release(release: PlannedRelease) -> dict[str, Any]:
         "model": str(query.model) if query.model else None,
         "numbers": query.statistic.numbers,
         "unit": float(query.unit),
-        "sensitivity": {"metric": "l1", "stay": moved.stay, "cross": moved.cross},
+        "sensitivity": {"metric": "l1", **_codec.to_plain(query.sensitivity)},
         "mechanism": str(release.mechanism),
         "cost": {"stay": _cost(release.charge.stay), "cross": _cost(release.charge.cross)},
     }
@@ -150,8 +150,9 @@ def _cost(cost: Cost) -> dict[str, float]:
 
 def _lines(program: Program, path: Path) -> list[str]:
     from tacita.programs.composition import exact, text
+    from tacita.report.text import aligned
 
-    rows = [("release", "query", "one record moves it by", "mechanism", "costs")]
+    rows = []
     for release in program.releases:
         query = release.query
         model = f", {query.model}" if query.model else ""
@@ -159,13 +160,12 @@ def _lines(program: Program, path: Path) -> list[str]:
         moved = f"{query.sensitivity}{unit}"
         rows.append((release.name, query.label + model, moved, str(release.mechanism), str(release.charge.largest)))
     rows += [(d.name, f"from {', '.join(i.name for i in d.inputs)}", "", "", "nothing") for d in program.derived]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    table = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     spent = program.check()
     totals = [f"epsilon {text(spent.epsilon)} of {text(exact(program.epsilon))}"]
     if program.delta:
         totals.append(f"delta {text(spent.delta)} of {text(exact(program.delta))}")
     head = f"{path}: {program.n} records, of which one may be replaced by another"
+    table = aligned(("release", "query", "one record moves it by", "mechanism", "costs"), rows)
     return [head, "", *table, "", f"total: {', '.join(totals)}", "The program is well-typed. No data were read."]
 
 
@@ -180,14 +180,14 @@ def _kept(folder: Path, results: Any, spent: Guarantee, document: dict[str, Any]
     """Write the results to their folder, the data first; return them as text."""
     from tacita import runs
     from tacita.guarantee import round_up_text
-    from tacita.programs import show
+    from tacita.programs.results import write_figure
 
     runs.write_json(folder, "results.json", document)
     total = f"epsilon {round_up_text(spent.epsilon)} at delta {spent.delta:g}"
     text = f"{results}\n\nThis and everything charged before to {document['ledger']}: {total}."
     runs.write_text(folder, "results.txt", text + "\n")
-    if show.has_posteriors(results) and find_spec("matplotlib") is not None:
-        show.write_figure(folder / "posteriors.svg", results)
+    if find_spec("matplotlib") is not None:
+        write_figure(folder / "posteriors.svg", results)
     return text
 
 
@@ -219,6 +219,7 @@ def _ledger(book: Path, data: Path) -> Ledger:
 
 
 def _inspect(program: Program, data: Path, header: list[str] | None, as_json: bool) -> None:
+    from tacita.data.domains import Bool, Category
     from tacita.programs.tables import read
 
     unreadable = dict(read(program, data, header=header).unreadable)
@@ -227,15 +228,8 @@ def _inspect(program: Program, data: Path, header: list[str] | None, as_json: bo
         return
     typer.echo(f"{data}: {program.n} records, as the program says. For the data's owner, not for publication:")
     for name, number in unreadable.items():
-        domain = program.schema[name]
-        bad = f"cells that are not {domain}: {number}, each counts as {_fallback(domain)}"
-        says = bad if number else "every cell fits"
-        typer.echo(f"  {name}: {says}")
-
-
-def _fallback(domain: Domain) -> str:
-    from tacita.data.domains import Bool, Category
-
-    if isinstance(domain, Bool | Category):
-        return repr(domain.labels[domain.fallback])
-    return "its lower bound once it is clamped"
+        domain, fallback = program.schema[name], "its lower bound once it is clamped"
+        if isinstance(domain, Bool | Category):
+            fallback = repr(domain.labels[domain.fallback])
+        bad = f"cells that are not {domain}: {number}, each counts as {fallback}"
+        typer.echo(f"  {name}: {bad if number else 'every cell fits'}")

@@ -6,10 +6,10 @@ import ast
 import linecache
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from types import CodeType, FrameType, TracebackType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -51,9 +51,8 @@ class Span:
 
 def caller() -> Span:
     """Return the expression outside of tacita that is being evaluated."""
-    outside = (f for f in _frames(sys._getframe(1)) if not _is_ours(f))
-    first = next(outside)
-    found = next((f for f in chain([first], outside) if not _is_library(f.f_code.co_filename)), first)
+    outside = [frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if not _is_ours(frame)]
+    found = next((frame for frame in outside if not _is_library(frame.f_code.co_filename)), outside[0])
     return _position(found.f_code, found.f_lasti)
 
 
@@ -115,12 +114,6 @@ def _span_of(node: ast.expr | ast.stmt, file: str) -> Span:
     last = node.end_lineno or node.lineno
     start = _characters(linecache.getline(file, node.lineno), node.col_offset)
     return Span(file, node.lineno, start, last, _characters(linecache.getline(file, last), node.end_col_offset or 0))
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_ours(frame: FrameType) -> bool:

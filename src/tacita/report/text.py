@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tacita.label import Finding, GroupRow, Label, Readings
 from tacita.report import attacks, numbers, units, wording
@@ -97,12 +97,12 @@ def findings_text(findings: tuple[Finding, ...]) -> str:
     for attack in attacks.attacks(findings):
         found = attack.finding
         lines += ["", _wrap(f"{found.heading} [{attack.told}]"), _wrap(found.sentence, indent=2)]
-        lines += [f"  {row}" for row in _table(found.columns, found.rows)]
+        lines += [f"  {row}" for row in aligned(found.columns, found.rows)]
     return "\n".join(lines)
 
 
-def _table(columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Iterable[str]:
-    """Yield aligned lines; the last column is not padded."""
+def aligned(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
+    """Yield the lines of a table; the last column is not padded."""
     every = [columns, *rows] if columns else []
     widths = [max(len(row[i]) for row in every) for i in range(len(columns))]
     for row in every:
