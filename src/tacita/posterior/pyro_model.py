@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import gammaln
 
 from tacita import _check
 from tacita.posterior import models
@@ -35,10 +35,71 @@ _SUPPORTED = (
     "Supported are a Beta prior with Bernoulli records, a Dirichlet prior with Categorical records, and a Normal prior "
     "on the mean of Normal records whose scale is a constant, with every record observed once and as it is."
 )
-_RECORDS = {dist.Beta: dist.Bernoulli, dist.Dirichlet: dist.Categorical, dist.Normal: dist.Normal}
 
 Site = dict[str, Any]
 Reading = tuple[Any, tuple[Any, ...]]  # the prior's class, and the numbers that describe prior and records
+
+
+@dataclass(frozen=True)
+class _Family:
+    """A conjugate family: one entry of `_FAMILIES`.
+
+    Attributes:
+        records: The distribution of a record.
+        prior: The prior's parameters, by name.
+        latent: The parameter of a record's distribution that is the latent.
+        column: What the family is for; `{size}` is the number of the latent's entries.
+        cells: How many cells that column has, from the latent's entries; None for real numbers.
+        described: The description, from the numbers of prior and records.
+        points: Latent values to try: in the middle of the prior, and far out, where a clamp would show.
+        constants: A record's other parameters.
+    """
+
+    records: Any
+    prior: tuple[str, ...]
+    latent: str
+    column: str
+    cells: Callable[[int], int | None]
+    described: Callable[..., models.Model]
+    points: Callable[[Floats], Any]
+    constants: tuple[str, ...] = ()
+
+
+def _shares(numbers: Floats) -> list[Floats]:
+    rng = np.random.default_rng(9)
+    return [0.1 / len(numbers) + 0.9 * rng.dirichlet(np.full(len(numbers), a)) for a in (1.0, 1.0, 0.1)]
+
+
+_FAMILIES: dict[Any, _Family] = {
+    dist.Beta: _Family(
+        dist.Bernoulli,
+        prior=("concentration1", "concentration0"),
+        latent="probs",
+        column="a true/false column",
+        cells=lambda size: 2,
+        described=models.beta,
+        points=lambda numbers: (0.13, 0.46, 0.81, 0.002, 0.997),
+    ),
+    dist.Dirichlet: _Family(
+        dist.Categorical,
+        prior=("concentration",),
+        latent="probs",
+        column="a column with {size} categories",
+        cells=lambda size: size,
+        described=models.dirichlet,
+        points=_shares,
+    ),
+    dist.Normal: _Family(
+        dist.Normal,
+        prior=("loc", "scale"),
+        latent="loc",
+        constants=("scale",),
+        column="a column of real numbers",
+        cells=lambda size: None,
+        described=lambda mean, sd, record_sd: models.normal(mean, sd, record_sd=record_sd),
+        points=lambda numbers: numbers[0] + numbers[1] * np.array([-31.7, -1.3, 0.2, 2.1, 29.3]),
+    ),
+}
 
 
 class UnsupportedModel(ValueError):
@@ -103,33 +164,44 @@ def _recognise(model: Callable[[Any], Any], cells: int | None, datasets: list[to
     trace = _trace(model, datasets[0])
     latent, observed = _sites(trace)
     reading = _read(latent, observed, cells)
-    for data, point in product(datasets, _points(reading)):
+    family, numbers = _FAMILIES[reading[0]], np.array(reading[1], float)
+    for data, point in product(datasets, family.points(numbers)):
         value = torch.as_tensor(point).to(latent["value"]).reshape(latent["value"].shape)
         trace = _trace(poutine.condition(model, data={latent["name"]: value}), data)
         if _read(*_sites(trace, latent["name"]), cells) != reading:
             raise _refusal("its prior or the scale of its records changes with the data or from call to call")
-        _require_agreement(trace, reading, latent["name"], _array(value), _array(data))
-    return _described(reading)
+        _require_agreement(trace, family, latent["name"], value, data)
+    as_written = [float(str(x)) for x in reading[1]]  # a single-precision 0.1 is meant as 0.1
+    try:
+        return family.described(*as_written)
+    except ValueError as error:
+        reason = f"The Pyro model's numbers are out of range: {str(error).removesuffix('.')}"
+        raise UnsupportedModel(reason, _SUPPORTED) from error
 
 
-def _require_agreement(trace: Any, reading: Reading, name: str, point: Floats, data: Floats) -> None:
+def _require_agreement(trace: Any, family: _Family, name: str, value: torch.Tensor, data: torch.Tensor) -> None:
     """Refuse unless the records are the data, drawn given the latent, and the log joint is the family's."""
-    _, observed = _sites(trace, name)
+    latent, observed = _sites(trace, name)
     values = np.concatenate([_array(site["value"]) for site in observed])
     if len(values) != len(data):
         raise _refusal(f"it observes {len(values)} values where there are {len(data)} records")
-    if not np.array_equal(np.sort(values), np.sort(data)):
+    if not np.array_equal(np.sort(values), np.sort(_array(data))):
         raise _refusal("it observes something other than the records as they are, such as transformed or repeated ones")
     for site in observed:
-        drawn = _drawn_with(_unwrapped(site["fn"]))
-        if drawn.shape[1] != len(point) or not np.allclose(drawn, point, rtol=TOLERANCE, atol=0.0):
+        records = _unwrapped(site["fn"])
+        given = getattr(records, family.latent)
+        drawn = _array(given).reshape(-1, given.shape[-1] if records.arg_constraints[family.latent].event_dim else 1)
+        if drawn.shape[1] != value.numel() or not np.allclose(drawn, _array(value), rtol=TOLERANCE, atol=0.0):
             raise _refusal(f"the records of {site['name']!r} are not drawn with the latent {name!r} itself")
     with _model_errors():
         trace.compute_log_prob()
-    log_probs = {key: float(s["log_prob_sum"]) for key, s in trace.nodes.items() if "log_prob_sum" in s}
-    log_prior = log_probs.pop(name)
-    for found, terms in zip((log_prior, sum(log_probs.values())), _log_joint(reading, point, data), strict=True):
-        if not abs(found - terms.sum()) <= TOLERANCE * (1.0 + np.abs(terms).sum()):
+    found = {key: float(site["log_prob_sum"]) for key, site in trace.nodes.items() if "log_prob_sum" in site}
+    constants = {key: getattr(records, key).reshape(-1)[0] for key in family.constants}
+    record = family.records(**{family.latent: value.reshape(-1)}, **constants)
+    log_prior = float(_unwrapped(latent["fn"]).log_prob(value).sum())
+    log_likelihood = float(record.log_prob(data).sum())
+    for density, expected in ((found.pop(name), log_prior), (sum(found.values()), log_likelihood)):
+        if not abs(density - expected) <= TOLERANCE * (1.0 + abs(expected)):
             raise _refusal("its density is not the product of the prior and of one factor for each record")
 
 
@@ -171,51 +243,27 @@ def _require_plain(site: Site) -> None:
 def _read(latent: Site, observed: list[Site], cells: int | None) -> Reading:
     """Return the family and its numbers as the model computes with them, or refuse."""
     prior, name = _unwrapped(latent["fn"]), repr(latent["name"])
-    family = type(prior)
-    if family not in _RECORDS:
-        raise _refusal(f"its latent {name} has a prior of type {family.__name__}")
-    shape = latent["fn"].shape()
-    wanted = prior.event_shape.numel()
-    if shape.numel() != wanted:
-        raise _refusal(f"its latent {name} is a group of {shape.numel() // wanted} instead of a single one")
-    _require_suited(family, wanted, cells)
+    kind, size = type(prior), prior.event_shape.numel()
+    family = _FAMILIES.get(kind)
+    if family is None:
+        raise _refusal(f"its latent {name} has a prior of type {kind.__name__}")
+    group = latent["fn"].shape().numel() // size
+    if group != 1:
+        raise _refusal(f"its latent {name} is a group of {group} instead of a single one")
+    if family.cells(size) != cells:
+        column = "of real numbers" if cells is None else f"with {cells} categories"
+        wanted = family.column.format(size=size)
+        raise _refusal(f"its {kind.__name__} prior is for {wanted}, and this is a column {column}")
+    constants = set()
     for site in observed:
-        if type(_unwrapped(site["fn"])) is not _RECORDS[family]:
-            kind = type(_unwrapped(site["fn"])).__name__
-            raise _refusal(f"{site['name']!r} has the distribution {kind}, which is not conjugate to {family.__name__}")
-    if family is dist.Beta:
-        return family, (*_numbers(prior.concentration1), *_numbers(prior.concentration0))
-    if family is dist.Dirichlet:
-        return family, _numbers(prior.concentration)
-    scales = {scale for site in observed for scale in _numbers(_unwrapped(site["fn"]).scale)}
-    if len(scales) > 1:
+        records = _unwrapped(site["fn"])
+        if type(records) is not family.records:
+            other = type(records).__name__
+            raise _refusal(f"{site['name']!r} has the distribution {other}, which is not conjugate to {kind.__name__}")
+        constants |= {number for key in family.constants for number in _numbers(getattr(records, key))}
+    if len(constants) > len(family.constants):
         raise _refusal("its records have different scales")
-    return family, (*_numbers(prior.loc), *_numbers(prior.scale), *scales)
-
-
-def _require_suited(family: Any, size: int, cells: int | None) -> None:
-    column = "of real numbers" if cells is None else f"with {cells} categories"
-    kind = {dist.Beta: "a true/false column", dist.Normal: "a column of real numbers"}.get(
-        family, f"a column with {size} categories"
-    )
-    suited = {dist.Beta: cells == 2, dist.Normal: cells is None}.get(family, cells == size)
-    if not suited:
-        raise _refusal(f"its {family.__name__} prior is for {kind}, and this is a column {column}")
-
-
-def _described(reading: Reading) -> models.Model:
-    family, numbers = reading
-    as_written = [float(str(x)) for x in numbers]  # a single-precision 0.1 is meant as 0.1
-    try:
-        if family is dist.Beta:
-            return models.beta(*as_written)
-        if family is dist.Dirichlet:
-            return models.dirichlet(*as_written)
-        mean, sd, record_sd = as_written
-        return models.normal(mean, sd, record_sd=record_sd)
-    except ValueError as error:
-        reason = f"The Pyro model's numbers are out of range: {str(error).removesuffix('.')}"
-        raise UnsupportedModel(reason, _SUPPORTED) from error
+    return kind, (*(number for key in family.prior for number in _numbers(getattr(prior, key))), *constants)
 
 
 def _placeholders(cells: int | None) -> list[Any]:
@@ -226,43 +274,6 @@ def _placeholders(cells: int | None) -> list[Any]:
         return [rng.normal(scale=spread, size=n) for n, spread in zip(sizes, (1.0, 1e5, 1e2), strict=True)]
     constant = [np.zeros(5, int), np.full(5, cells - 1)]
     return [rng.integers(cells, size=n) for n in sizes] + constant
-
-
-def _points(reading: Reading) -> list[Floats]:
-    """Return latent values to try: in the middle of the prior, and far out, where a clamp would show."""
-    family, numbers = reading
-    if family is dist.Beta:
-        return [np.array([share]) for share in (0.13, 0.46, 0.81, 0.002, 0.997)]
-    if family is dist.Normal:
-        mean, sd = float(numbers[0]), float(numbers[1])
-        return [np.array([mean + k * sd]) for k in (-31.7, -1.3, 0.2, 2.1, 29.3)]
-    rng = np.random.default_rng(9)
-    return [0.1 / len(numbers) + 0.9 * rng.dirichlet(np.full(len(numbers), a)) for a in (1.0, 1.0, 0.1)]
-
-
-def _log_joint(reading: Reading, point: Floats, data: Floats) -> tuple[Floats, Floats]:
-    """Return the terms of the family's log prior density and of its log likelihood, computed in double precision."""
-    family, numbers = reading
-    weights = np.array(numbers, float)
-    if family is dist.Normal:
-        mean, sd, record_sd = weights
-        return _normal_terms(point, mean, sd), _normal_terms(data, float(point[0]), record_sd)
-    shares = np.array([point[0], 1.0 - point[0]]) if family is dist.Beta else point
-    counts = np.bincount(data.astype(int), minlength=len(weights)).astype(np.float64)
-    counts = counts[::-1] if family is dist.Beta else counts
-    log_prior = np.concatenate([(weights - 1.0) * np.log(shares), -gammaln(weights), gammaln([weights.sum()])])
-    return log_prior, counts * np.log(shares)
-
-
-def _normal_terms(x: Floats, mean: float, sd: float) -> Floats:
-    return np.array([-0.5 * np.sum(((x - mean) / sd) ** 2), -len(x) * np.log(sd), -0.5 * len(x) * np.log(2 * np.pi)])
-
-
-def _drawn_with(records: Any) -> Floats:
-    """Return what each record is drawn with, one row for each: a probability, probabilities, or a mean."""
-    if isinstance(records, dist.Categorical):
-        return _array(records.probs).reshape(-1, records.probs.shape[-1])
-    return _array(records.loc if isinstance(records, dist.Normal) else records.probs).reshape(-1, 1)
 
 
 def _unwrapped(fn: Any) -> Any:
