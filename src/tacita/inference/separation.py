@@ -18,7 +18,7 @@ import functools
 import inspect
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,9 @@ from torch.utils._pytree import tree_leaves
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita._guard import held
-from tacita.inference.sites import Site, Trial, model_errors, record_plate
-from tacita.inference.standins import PROBES, StandIn, StandIns, tolerate_errors
-from tacita.inference.terms import FreshDraws, Model, Run, Separated, Tensors, Unknown, called, without_validation
-from tacita.posterior.pyro_model import isolated_pyro_session
+from tacita.inference.terms import FreshDraws, Model, Run, Separated, Tensors, Unknown, called, one_row
+from tacita.inference.trials import PROBES, ModelError, Site, StandIn, StandIns, Trial, model_errors, record_plate
+from tacita.posterior.pyro_model import isolated_pyro_session, unwrapped
 
 _TOLERANCE = 1e-4  # relative: models compute in single precision
 _COMBINATIONS = 64  # of values of a record's discrete unknowns
@@ -71,24 +70,28 @@ def separate(model: Model, tensors: Tensors, names: tuple[str, ...] = (), *, dra
         trials = [one.trial for one in public.stand_ins]
         separated = _describe(model, names, public.example, trials, record_plate(trials), draws)
         for one in public.full:
-            with tolerate_errors() if one.wide else contextlib.nullcontext():
+            with contextlib.suppress(*((ModelError,) if one.wide else ())):
                 _require_separable(separated, one)
-        _require_differentiable(separated, public.full[0].batch)
+        with model_errors(Trial()):  # it must be differentiable, record by record
+            flat = torch.zeros(separated.size)
+            vmap(grad(separated.log_likelihood), in_dims=(None, 0), randomness="different")(flat, public.full[0].batch)
+            grad(separated.log_prior)(flat)
         public.require_unchanged()
-        _require_empty_store()
+        kept = ", ".join(map(repr, pyro.get_param_store().keys()))
+    if kept:
+        raise PrivacyError(
+            f"The model keeps something from call to call, in Pyro's parameter store: {kept}. Use public constants."
+        )
     return separated
 
 
 def start_of(separated: Separated) -> Tensor:
     """Return where a fit starts: the means of the priors, or the middle of the range where a mean is not finite."""
     flat, trial = torch.zeros(separated.size), Trial()
-    with isolated_pyro_session(), without_validation(), torch.no_grad():
+    with isolated_pyro_session(), torch.no_grad():
         for u in separated.unknowns:  # one after the other, as a prior may be built on those before it
-            with (
-                trial,
-                Run(separated.values(flat), {x.name for x in separated.unknowns}, separated.plate, separated.drawn),
-            ):
-                called(separated.model, separated.names, tuple(t.unsqueeze(0) for t in separated.example))
+            with trial:
+                separated.run(separated.values(flat), one_row(separated.example), drawn=separated.drawn)
             try:
                 free = u.transform.inv(trial.sites[u.name].fn.mean.expand(u.shape)).reshape(-1)
             except (NotImplementedError, AttributeError, RuntimeError):
@@ -96,14 +99,6 @@ def start_of(separated: Separated) -> Tensor:
             if bool(torch.isfinite(free).all()) and float(free.abs().max()) < 1e6:
                 flat[u.place] = free
     return flat
-
-
-def _require_empty_store() -> None:
-    kept = ", ".join(map(repr, pyro.get_param_store().keys()))
-    if kept:
-        raise PrivacyError(
-            f"The model keeps something from call to call, in Pyro's parameter store: {kept}. Use public constants."
-        )
 
 
 def _require_arguments(model: Model, names: tuple[str, ...], tensors: Tensors) -> None:
@@ -194,10 +189,21 @@ def _describe(
             f"A record's own discrete unknowns in plate {plate!r} take more than {_COMBINATIONS} combinations of "
             f"values: {', '.join(f'{n!r} ({local[n].line})' for n, _ in discrete)}. Sum them out in the model."
         )
-    drawn = tuple(n for n, s in local.items() if not s.fn.support.is_discrete)
-    for name in drawn:
-        _require_drawable(name, local[name])
-    return Separated(model, tuple(unknowns), names, plate, discrete, drawn, draws, example)
+    drawn = {n: s for n, s in local.items() if not s.fn.support.is_discrete}
+    for name, site in drawn.items():
+        try:
+            with FreshDraws(), warnings.catch_warnings(action="ignore"):  # of operations that run record by record
+                vmap(lambda _, fn: fn.rsample(), in_dims=(0, None), randomness="different")(torch.zeros(2), site.fn)
+        except (RuntimeError, NotImplementedError):
+            raise ValueError(
+                f"Site {name!r} ({site.line}) is a record's own unknown with a {_kind(site)} prior, whose draws "
+                "cannot be differentiated for each record. Use another distribution for it."
+            ) from None
+    return Separated(model, tuple(unknowns), names, plate, discrete, tuple(drawn), draws, example)
+
+
+def _kind(site: Site) -> str:
+    return type(unwrapped(site.fn)).__name__
 
 
 def _latents(trial: Trial, plate: str) -> tuple[dict[str, Site], dict[str, Site]]:
@@ -207,17 +213,6 @@ def _latents(trial: Trial, plate: str) -> tuple[dict[str, Site], dict[str, Site]
         {name: site for name, site in latents.items() if plate not in site.frames},
         {name: site for name, site in latents.items() if plate in site.frames},
     )
-
-
-def _require_drawable(name: str, site: Site) -> None:
-    try:
-        with FreshDraws(), _no_performance_warning():
-            vmap(lambda _: site.fn.rsample(), randomness="different")(torch.zeros(2))
-    except (RuntimeError, NotImplementedError):
-        raise ValueError(
-            f"Site {name!r} ({site.line}) is a record's own unknown with a {_kind(site.fn)} prior, whose draws "
-            "cannot be differentiated for each record. Use another distribution for it."
-        ) from None
 
 
 def _unknown(name: str, site: Site, others: list[Site], start: int) -> Unknown:
@@ -256,7 +251,7 @@ def _support(name: str, site: Site, others: list[Site]) -> Tensor:
     if not site.fn.has_enumerate_support:
         raise ValueError(
             f"Site {name!r} ({site.line}) is a record's own discrete unknown whose values cannot be listed "
-            f"({_kind(site.fn)}). Sum it out in the model."
+            f"({_kind(site)}). Sum it out in the model."
         )
     values = site.fn.enumerate_support(expand=False)
     if not all(torch.equal(other.fn.enumerate_support(expand=False), values) for other in others):
@@ -280,13 +275,13 @@ def _require_separable(separated: Separated, stand_in: StandIn) -> None:
         values = {**separated.values(flat), **{name: support[0] for name, support in separated.discrete}}
         together, *singles = (
             _run_on(
-                separated, {**values, **({} if looped else _drawn(separated, trial, rows))}, tuple(t[rows] for t in few)
+                separated, values if looped else values | _drawn(separated, trial, rows), tuple(t[rows] for t in few)
             )
             for rows in (range(PROBES), *([i] for i in range(PROBES)))
         )
         for name, density in together.priors.items():
             if bool(torch.isnan(density)):
-                raise ValueError(f"The density of site {name!r} ({trial.sites[name].line}) is not a number.")
+                raise ModelError(f"The density of site {name!r} ({trial.sites[name].line}) is not a number.")
             if not all(_add_up([single.priors[name]], density) for single in singles):
                 raise PrivacyError(
                     f"The prior of {name!r} ({trial.sites[name].line}) changes with the records. A prior is fixed "
@@ -339,25 +334,8 @@ def _require_sum(separated: Separated, trial: Trial, singles: list[Run], togethe
 
 
 def _run_on(separated: Separated, values: Mapping[str, Tensor], batch: Tensors) -> Run:
-    run = Run(values, {u.name for u in separated.unknowns}, separated.plate, ())
-    with model_errors(Trial(), len(batch[0])), without_validation(), torch.no_grad(), run:
-        called(separated.model, separated.names, batch)
-    return run
-
-
-def _require_differentiable(separated: Separated, few: Tensors) -> None:
-    flat = torch.zeros(separated.size)
-    with model_errors(Trial(), 1):
-        vmap(grad(separated.log_likelihood), in_dims=(None, 0), randomness="different")(flat, few)
-        grad(separated.log_prior)(flat)
-
-
-@contextlib.contextmanager
-def _no_performance_warning() -> Iterator[None]:
-    """Silence the warning about operations that run record by record."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop")
-        yield
+    with model_errors(Trial(len(batch[0]))), torch.no_grad():
+        return separated.run(values, batch)
 
 
 def _add_up(parts: list[Tensor], whole: Tensor, tolerance: float = _TOLERANCE) -> bool:
@@ -368,9 +346,3 @@ def _add_up(parts: list[Tensor], whole: Tensor, tolerance: float = _TOLERANCE) -
         return True
     room = tolerance * (1.0 + abs(total) + sum(map(abs, sums)))
     return found == total or (math.isfinite(room) and abs(found - total) <= room)
-
-
-def _kind(fn: Any) -> str:
-    while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
-        fn = fn.base_dist
-    return type(fn).__name__

@@ -70,7 +70,7 @@ class Separated:
 
     def log_prior(self, flat: Tensor) -> Tensor:
         """Return the log density of the unknowns, unconstrained, at one flat vector. Looks at no record."""
-        run = self._run(self.values(flat), self.example, terms=False)
+        run = self.run(self.values(flat), one_row(self.example), drawn=self.drawn, terms=False)
         total = torch.stack(list(run.priors.values())).sum()
         for u in self.unknowns:
             free = flat[u.place].reshape(u.free_shape)
@@ -89,20 +89,34 @@ class Separated:
         return torch.logsumexp(terms, 0) - math.log(self.draws)
 
     def _summed(self, values: Mapping[str, Tensor], record: Tensors) -> Tensor:
+        sites, batch = [name for name, _ in self.discrete], one_row(record)
         terms = [
-            self._run({**values, **chosen}, record, priors=False).term
-            for chosen in (
-                dict(zip((name for name, _ in self.discrete), combination, strict=True))
-                for combination in product(*(support for _, support in self.discrete))
-            )
+            self.run({**values, **dict(zip(sites, chosen, strict=True))}, batch, drawn=self.drawn, priors=False).term
+            for chosen in product(*(support for _, support in self.discrete))
         ]
         return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), 0)
 
-    def _run(self, values: Mapping[str, Tensor], record: Tensors, **only: bool) -> Run:
-        run = Run(values, {u.name for u in self.unknowns}, self.plate, self.drawn, **only)
-        with without_validation(), FreshDraws() if self.drawn else contextlib.nullcontext(), run:
-            called(self.model, self.names, tuple(t.unsqueeze(0) for t in record))
+    def run(self, values: Mapping[str, Tensor], batch: Tensors, *, drawn: tuple[str, ...] = (), **only: bool) -> Run:
+        """Call the model with a batch, some sites fixed.
+
+        Args:
+            values: Of sites, by name.
+            batch: Records, along the first dimension.
+            drawn: Sites whose densities are left out, as their draws are averaged over.
+            only: `priors=False` or `terms=False`, to leave one of the two out.
+
+        Returns:
+            The densities of the sites.
+        """
+        run = Run(values, {u.name for u in self.unknowns}, self.plate, drawn, **only)
+        with without_validation(), FreshDraws() if drawn else contextlib.nullcontext(), run:
+            called(self.model, self.names, batch)
         return run
+
+
+def one_row(record: Tensors) -> Tensors:
+    """Return a record as a batch of one."""
+    return tuple(t.unsqueeze(0) for t in record)
 
 
 def called(model: Model, names: tuple[str, ...], tensors: Tensors) -> Any:

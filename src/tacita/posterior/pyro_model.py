@@ -188,7 +188,7 @@ def _require_agreement(trace: Any, family: _Family, name: str, value: torch.Tens
     if not np.array_equal(np.sort(values), np.sort(_array(data))):
         raise _refusal("it observes something other than the records as they are, such as transformed or repeated ones")
     for site in observed:
-        records = _unwrapped(site["fn"])
+        records = unwrapped(site["fn"])
         given = getattr(records, family.latent)
         drawn = _array(given).reshape(-1, given.shape[-1] if records.arg_constraints[family.latent].event_dim else 1)
         if drawn.shape[1] != value.numel() or not np.allclose(drawn, _array(value), rtol=TOLERANCE, atol=0.0):
@@ -198,7 +198,7 @@ def _require_agreement(trace: Any, family: _Family, name: str, value: torch.Tens
     found = {key: float(site["log_prob_sum"]) for key, site in trace.nodes.items() if "log_prob_sum" in site}
     constants = {key: getattr(records, key).reshape(-1)[0] for key in family.constants}
     record = family.records(**{family.latent: value.reshape(-1)}, **constants)
-    log_prior = float(_unwrapped(latent["fn"]).log_prob(value).sum())
+    log_prior = float(unwrapped(latent["fn"]).log_prob(value).sum())
     log_likelihood = float(record.log_prob(data).sum())
     for density, expected in ((found.pop(name), log_prior), (sum(found.values()), log_likelihood)):
         if not abs(density - expected) <= TOLERANCE * (1.0 + abs(expected)):
@@ -242,7 +242,7 @@ def _require_plain(site: Site) -> None:
 
 def _read(latent: Site, observed: list[Site], cells: int | None) -> Reading:
     """Return the family and its numbers as the model computes with them, or refuse."""
-    prior, name = _unwrapped(latent["fn"]), repr(latent["name"])
+    prior, name = unwrapped(latent["fn"]), repr(latent["name"])
     kind, size = type(prior), prior.event_shape.numel()
     family = _FAMILIES.get(kind)
     if family is None:
@@ -256,7 +256,7 @@ def _read(latent: Site, observed: list[Site], cells: int | None) -> Reading:
         raise _refusal(f"its {kind.__name__} prior is for {wanted}, and this is a column {column}")
     constants = set()
     for site in observed:
-        records = _unwrapped(site["fn"])
+        records = unwrapped(site["fn"])
         if type(records) is not family.records:
             other = type(records).__name__
             raise _refusal(f"{site['name']!r} has the distribution {other}, which is not conjugate to {kind.__name__}")
@@ -276,7 +276,8 @@ def _placeholders(cells: int | None) -> list[Any]:
     return [rng.integers(cells, size=n) for n in sizes] + constant
 
 
-def _unwrapped(fn: Any) -> Any:
+def unwrapped(fn: Any) -> Any:
+    """Return a distribution without what makes it independent or expanded."""
     while isinstance(fn, dist.Independent | dist.ExpandedDistribution):
         fn = fn.base_dist
     return fn
