@@ -22,9 +22,9 @@ from pyro.infer.autoguide import AutoDiagonalNormal
 from torch import Tensor
 from turns import median_seconds
 
-from tacita.inference.methods.noisy import Noisy
+from tacita.inference.methods.private_steps import Noisy
+from tacita.inference.request import Settings
 from tacita.inference.separation import separate
-from tacita.inference.settings import Settings
 from tacita.training import PrivateTraining
 
 ROUNDS, WARM_UP, RECORDS, FEATURES, RATE = 200, 20, 4000, 20, 0.1

@@ -10,7 +10,7 @@ import torch
 
 from tacita import runs
 from tacita.inference import coverage, fit
-from tacita.inference.calibration import Coverage, _held, _responses, _simulated
+from tacita.inference.calibration import Coverage, _responses, _simulated, _stretch
 from tacita.inference.fitting import label_of_run
 from tacita.inference.labels import OWNER
 from tacita.inference.separation import separate
@@ -116,7 +116,7 @@ def test_numbers_that_cannot_vary_and_derived_ones_count_for_nothing():
     x = torch.randn(60, 2)
     result = fit(model, x, noise_multiplier=0.1, panel=0, **{**FIT, "steps": 20})
     far = {"root": torch.tensor([[1.0, 0.0], [0.9999, math.sqrt(1 - 0.9999**2)]])}
-    held, _ = _held(result, far, 0.95)
-    assert held.isnan().sum() == 2
-    assert held.nansum() == 0
+    stretch = _stretch(result, far, 0.95)
+    assert stretch.isnan().sum() == 2
+    assert (stretch > 1.0).sum() == 2
     assert 0.0 <= coverage(result, x, worlds=2, seed=1).share <= 1.0

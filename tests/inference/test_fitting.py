@@ -20,7 +20,8 @@ from tacita.cli import app
 from tacita.inference import coverage, fit, resume
 from tacita.inference.fitting import label_of_run
 from tacita.inference.guides import Variational
-from tacita.inference.inputs import tensors_of
+from tacita.inference.methods import METHODS
+from tacita.inference.request import tensors_of
 from tacita.ledger import Ledger
 
 NOISE, STEPS, RATE = 8.0, 20, 0.2
@@ -287,7 +288,10 @@ def test_langevin_dynamics_releases_its_chain_and_no_more():
     with pytest.raises(PrivacyError, match="5 draws were released"):
         result.posterior.sample(6)
     assert "not calibrated" in str(result.summary())
-    assert "Langevin" in dict(result.label().mechanism)["Method"]
+    rows = dict(result.label().mechanism)
+    assert "Langevin" in rows["Method"]
+    assert rows["Intervals"] == METHODS["sgld"].note  # and none of a guide's
+    assert "Guide" not in rows
     assert result.to_arviz().posterior["mean"].shape == (1, 5)
 
 
@@ -667,9 +671,9 @@ def test_f3_a_record_that_the_model_cannot_take_stops_nothing(method, place, tmp
     """A missing answer, coded as -1: the fit ends as it does without that record's answer."""
     data = torch.arange(60) % 3
     odd = data.index_fill(0, torch.tensor([place]), -1)
-    more = {"pairs": 2, "workers": 1, "noise_multiplier": None} if method == "final-samples" else {}
+    more = {"pairs": 1, "workers": 1, "noise_multiplier": None} if method == "final-samples" else {}
     for number, records in enumerate((data, odd)):
-        result = quick(kinds, records, method=method, sample_rate=1.0, run_dir=tmp_path / str(number), **more)
+        result = quick(kinds, records, method=method, sample_rate=1.0, steps=4, run_dir=tmp_path / str(number), **more)
         assert result.posterior.sample()["shares"].isfinite().all()
     pages = {(tmp_path / number / "label.html").read_bytes() for number in "01"}
     assert len(pages) == 1
@@ -678,7 +682,7 @@ def test_f3_a_record_that_the_model_cannot_take_stops_nothing(method, place, tmp
 def test_held_out_records_are_taken_by_name_and_refused_if_they_are_others():
     data = {"x": torch.randn(60, 2), "y": torch.ones(60)}
     figures = {
-        quick(logistic, data, holdout=held, panel=30).label().readings.typical[0].epsilon
+        quick(logistic, data, holdout=held, panel=30, steps=5).label().readings.typical[0].epsilon
         for held in (data, {"y": data["y"], "x": data["x"]})
     }
     assert len(figures) == 1
@@ -716,7 +720,7 @@ def test_a_flat_prior_is_a_prior(method):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"training": {"foo": 1}}, "training holds 'foo'"),
+        ({"training": {"foo": 1}}, "training may not hold 'foo': what fit passes on is stops"),
         ({"training": {"loss_fn": 1}}, "training may not hold 'loss_fn'"),
         ({"training": [1]}, "training must be a dict"),
         ({"noise_multiplier": None, "epsilon": 1e-5}, r"epsilon must be in \[0.0001, 500\]"),

@@ -12,10 +12,9 @@ from torch import nn
 from torch.distributions import Independent, LowRankMultivariateNormal, Normal
 from torch.func import jacrev
 
-from tacita.inference.descent import variational
+from tacita.inference.descent import MIN_SIGNAL_TO_NOISE, estimate_errors, variational
 from tacita.inference.guides import GUIDES, Guide, GuideKind, Langevin, Variational
-from tacita.inference.settings import Settings
-from tacita.inference.widening import MIN_SIGNAL_TO_NOISE, estimate_errors
+from tacita.inference.request import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +59,7 @@ def test_every_guide_of_the_table_can_be_fitted(name, monkeypatch):
     monkeypatch.setitem(GUIDES, "toy", GuideKind(lambda size: 2, "A toy."))
     start, settings = torch.zeros(17), Settings(guide=name, steps=3)
     separated = SimpleNamespace(log_prior=prior)
-    optimizer = variational(nn.Parameter(start.clone()), separated, settings, start, 0)
+    optimizer = variational(nn.Parameter(start.clone()), separated, settings, 0)
     assert optimizer.guide.rank == GUIDES[name].rank(17) == {"diagonal": 0, "low-rank": 4, "toy": 2}[name]
     assert GUIDES[name].diagonal == (optimizer.guide.rank == 0)
     assert GUIDES[name].note.endswith(".")

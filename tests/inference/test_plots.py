@@ -39,11 +39,10 @@ def result():
     return fitted(4)
 
 
-def lines_of(axis):
-    """(low, high, height, width) of every horizontal line, and the dots."""
-    made = [(line.get_xdata(), line.get_ydata(), line.get_linewidth()) for line in axis.get_lines()]
-    bars = [(x[0], x[1], y[0], width) for x, y, width in made if len(x) == 2 and y[0] == y[1]]
-    return bars, [(x[0], y[0]) for x, y, _ in made if len(x) == 1]
+def shown_in(axis):
+    """(low, high) of the thin and of the thick lines, by row, and the dots."""
+    thin, thick = ([tuple(line[:, 0]) for line in lines.get_segments()] for lines in axis.collections)
+    return thin, thick, axis.get_lines()[0].get_xydata().tolist()
 
 
 def png(figure):
@@ -61,12 +60,11 @@ def test_every_unknown_has_its_mean_and_two_intervals(result):
     assert all(len(name) <= 32 for name in names)
     assert [name[-3:] for name in names[:4]] == ["[0]", "[1]", "[2]", "[3]"]
     wide, half = result.summary().rows, result.summary(level=0.5).rows
-    bars, dots = lines_of(near)
+    thin, thick, dots = shown_in(near)
     for place in range(5):
-        here = sorted((width, low, high) for low, high, y, width in bars if y == place)
-        assert here[0][1:] == pytest.approx((wide[place].low, wide[place].high))
-        assert here[1][1:] == pytest.approx((half[place].low, half[place].high))
-        assert dots[place] == (pytest.approx(wide[place].mean), place)
+        assert thin[place] == pytest.approx((wide[place].low, wide[place].high))
+        assert thick[place] == pytest.approx((half[place].low, half[place].high))
+        assert dots[place] == [pytest.approx(wide[place].mean), place]
     assert near.get_ylim()[0] > near.get_ylim()[1]  # the first one is on top
     assert "epsilon" in far.get_xlabel()
     assert png(figure).startswith(b"\x89PNG")

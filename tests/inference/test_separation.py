@@ -17,7 +17,7 @@ from scipy.stats import norm, poisson
 from torch.distributions import biject_to, constraints
 
 from tacita._check import PrivacyError
-from tacita.inference.methods._private_steps import Evidence
+from tacita.inference.methods.private_steps import Evidence
 from tacita.inference.separation import separate, start_of
 from tacita.training.records import record_loss
 from tacita.training.step import private_gradient

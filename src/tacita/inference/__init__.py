@@ -22,8 +22,8 @@ try:
 except ImportError as error:
     raise _check.missing("Inference needs Pyro and PyTorch", "bayes") from error
 
-from tacita.inference.box import Box as Box
 from tacita.inference.calibration import coverage as coverage
+from tacita.inference.final_samples import Box as Box
 from tacita.inference.fitting import fit as fit
 from tacita.inference.fitting import resume as resume
 from tacita.inference.plots import elbo_plot as elbo_plot

@@ -7,6 +7,7 @@ truth 95% of the time. The covariates are the real ones, so the result is for th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,11 +21,10 @@ from torch import Tensor
 from tacita import _check
 from tacita._check import renamed
 from tacita.inference.fitting import fit, label_of_run
-from tacita.inference.inputs import records_like
 from tacita.inference.labels import OWNER, owner_facts
 from tacita.inference.methods import METHODS
+from tacita.inference.request import Progress, records_like, reporter
 from tacita.inference.results import Result
-from tacita.inference.settings import Progress, reporter
 from tacita.inference.terms import Separated, Tensors, called, without_validation
 from tacita.posterior.pyro_model import isolated_pyro_session
 from tacita.runs import Run, write_json
@@ -103,7 +103,7 @@ def coverage(
     settings = {key: value for key, value in result.settings.items() if key not in ("method", "bare_rate")}
     settings |= {key: value for key, value in result.guarantee.mechanism if key == "noise_multiplier"}
     report = reporter(progress, "Worlds")
-    inside, stretch = list[Tensor](), list[Tensor]()
+    stretches = list[Tensor]()
     truths = result.draws(seed=int(seeds.integers(2**62)))
     for number in range(count):
         drawn = int(seeds.integers(2**62))
@@ -118,10 +118,9 @@ def coverage(
             progress=lambda step, steps: None,
             **settings,
         )
-        for values, row in zip((inside, stretch), _held(again, truth, level), strict=True):
-            values.append(row)
+        stretches.append(_stretch(again, truth, level))
         report(number + 1, count)
-    found = _summarised(separated, torch.stack(inside), torch.stack(stretch), level)
+    found = _summarised(separated, torch.stack(stretches), level)
     if result.run_dir is not None:
         write_json(result.run_dir, OWNER, {**owner_facts(result.run_dir), "coverage": asdict(found)})
         Run(result.run_dir).write_label(label_of_run(result.run_dir))
@@ -166,32 +165,29 @@ def _simulated(
     return tuple(simulated)
 
 
-def _held(result: Result, truth: Mapping[str, Tensor], level: float) -> tuple[Tensor, Tensor]:
-    """Return, for every number of the posterior, whether its interval holds the truth and how far it would have to.
+def _stretch(result: Result, truth: Mapping[str, Tensor], level: float) -> Tensor:
+    """Return by which factor each number's interval must be stretched about its middle to hold the truth.
 
-    Numbers that never vary, such as those of a Cholesky factor that are 0 or 1, count for nothing.
+    It is 1 or less where it does. Numbers that never vary, such as those of a Cholesky factor that are 0 or 1, count
+    for nothing: there it is NaN.
     """
-    held, needed = [], []
-    for name, values in result.draws().items():
-        table, target = values.reshape(len(values), -1).double(), truth[name].reshape(-1).double()
-        low, high = (torch.quantile(table, q, dim=0) for q in ((1 - level) / 2, (1 + level) / 2))
-        middle, half = (low + high) / 2, (high - low) / 2
-        held.append(torch.where(half > 0.0, ((low <= target) & (target <= high)).double(), torch.nan))
-        needed.append(torch.where(half > 0.0, (target - middle).abs() / half, torch.nan))
-    return torch.cat(held), torch.cat(needed)
+    ends = torch.tensor([(row.low, row.high) for row in result.summary(level=level)], dtype=torch.float64)
+    middle, half = ends.mean(1), (ends[:, 1] - ends[:, 0]) / 2
+    target = torch.cat([truth[u.name].reshape(-1).double() for u in result.posterior.separated.unknowns])
+    return torch.where(half > 0.0, (target - middle).abs() / half, torch.nan)
 
 
-def _summarised(separated: Separated, inside: Tensor, needed: Tensor, level: float) -> Coverage:
-    by_world = inside.nanmean(1)
-    share, count = float(by_world.mean()), len(by_world)
-    guess = (share * count + 1.0) / (count + 2.0)  # some doubt is left even if all worlds agree
-    sizes = [int(np.prod(u.shape)) for u in separated.unknowns]
-    parts = torch.split(inside, sizes, dim=1)
+def _summarised(separated: Separated, stretches: Tensor, level: float) -> Coverage:
+    inside = torch.where(stretches.isnan(), torch.nan, (stretches <= 1.0).double())
+    by_world, worlds = inside.nanmean(1), len(inside)
+    share = float(by_world.mean())
+    guess = (share * worlds + 1.0) / (worlds + 2.0)  # some doubt is left even if all worlds agree
+    parts = torch.split(inside, [math.prod(u.shape) for u in separated.unknowns], dim=1)
     return Coverage(
         level=level,
         share=share,
-        error=max(float(by_world.std()), (guess * (1.0 - guess) / inside.shape[1]) ** 0.5) / count**0.5,
-        widen=float(torch.nanquantile(needed.flatten(), level)),
+        error=max(float(by_world.std()), (guess * (1.0 - guess) / inside.shape[1]) ** 0.5) / worlds**0.5,
+        widen=float(torch.nanquantile(stretches.flatten(), level)),
         sites=tuple((u.name, float(part.nanmean())) for u, part in zip(separated.unknowns, parts, strict=True)),
-        worlds=len(inside),
+        worlds=worlds,
     )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +34,6 @@ from tacita.accounting import delta_from_costs, epsilon_from_costs
 from tacita.assumptions import assume
 from tacita.estimators import band_mean, unseen_mass
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
-from tacita.inference.box import Box, worst_divergences
 from tacita.mechanisms.diagonal import Gaussians, renyi_divergences
 from tacita.mechanisms.gaussian import smallest_epsilon
 
@@ -42,8 +41,84 @@ if TYPE_CHECKING:
     from tacita._check import Floats
 
 ORDERS = tuple(float(lam) for lam in np.geomspace(1e-3, 1e6, 145))  # λ = α - 1, fixed: 16 a decade lose below 0.3%
-
 _SHARE = 1 / 20  # of delta, for the band
+_MARGIN = 1e-6  # by which a box is widened, for parameters that were held to it in single precision
+_LARGEST = 1e30  # of a box: draws are kept in single precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """What every variational parameter is held to, declared before the data were seen.
+
+    Attributes:
+        bound: Means lie in [-bound, bound]; one number, or one for each coordinate.
+        low: Scales are at least this; likewise.
+        high: Scales are at most this; likewise.
+        dimension: Number of coordinates.
+    """
+
+    bound: Any
+    low: Any
+    high: Any
+    dimension: int
+
+    def __post_init__(self) -> None:
+        d = _check.count("dimension", self.dimension)
+        for name in ("bound", "low", "high"):
+            values = np.asarray(getattr(self, name), dtype=np.float64)
+            if values.shape not in ((), (d,)) or not (np.abs(values) < _LARGEST).all():
+                raise ValueError(
+                    f"{name} must be a number below {_LARGEST:g}, or {d} of them, got shape {values.shape}."
+                )
+            object.__setattr__(self, name, tuple(np.broadcast_to(values, (d,)).tolist()))
+        if not (min(self.bound) >= 0.0 and min(self.low) > 0.0 and np.all(np.less_equal(self.low, self.high))):
+            raise ValueError("A box needs bound >= 0 and 0 < low <= high in every coordinate.")
+
+    def extremes(self) -> tuple[Gaussians, Gaussians]:
+        """Return the two Gaussians of the box that are farthest apart: wide at the top, narrow at the bottom."""
+        means = np.atleast_2d(self.bound) * (1.0 + _MARGIN)
+        wide, narrow = np.atleast_2d(self.high) * (1.0 + _MARGIN), np.atleast_2d(self.low) / (1.0 + _MARGIN)
+        return Gaussians(means, wide), Gaussians(-means, narrow)
+
+    def holds(self, points: Gaussians) -> bool:
+        """Return whether all of them lie in the box, up to the millionth of each side by which `extremes` widens it."""
+        top, bottom = self.extremes()
+        if points.means.shape[1] != self.dimension:
+            raise ValueError(f"The box has {self.dimension} coordinates, the Gaussians {points.means.shape[1]}.")
+        means, scales = points.means, points.scales
+        inside = (np.abs(means) <= top.means) & (bottom.scales <= scales) & (scales <= top.scales)
+        return bool(inside.all())
+
+    def project(self, means: Floats, scales: Floats) -> Gaussians:
+        """Return the Gaussians with every mean and scale moved into the box, no further than needed.
+
+        What is not finite becomes a mean of zero and the lowest scale: a training that diverged lies in the box too,
+        since whether it diverges may depend on one record.
+        """
+        middle, narrow = np.where(np.isfinite(means), means, 0.0), np.where(np.isfinite(scales), scales, self.low)
+        return Gaussians(np.clip(middle, np.negative(self.bound), self.bound), np.clip(narrow, self.low, self.high))
+
+    def __str__(self) -> str:
+        bound, low, high = max(self.bound), min(self.low), max(self.high)
+        each = all(len(set(side)) == 1 for side in (self.bound, self.low, self.high))
+        scales = f"standard deviations of {low:g}" if low == high else f"standard deviations from {low:g} to {high:g}"
+        return f"means within {bound:g} of zero, {scales}" + ("" if each else ", and for some unknowns less")
+
+
+def worst_divergences(orders: Sequence[float] | Floats, box: Box) -> Floats:
+    """Return the largest D_α of any two Gaussians in a box, in either direction; shape (E,).
+
+    In each coordinate D_α(1‖2) rises with |m_1 - m_2|, and for given means it is largest at s_1 = high, s_2 = low:
+    that makes 1 - λx and s_2²(1 - λx) least; and of two laws with one mean the wide one diverges more from the narrow
+    one than the other way round. So the largest value is reached at `Box.extremes`, and nothing is lost. It is
+    infinite where (high/low)² ≥ α/(α - 1) in some coordinate.
+
+    Examples:
+        >>> box = Box(bound=0.5, low=1.0, high=1.2, dimension=1)
+        >>> worst_divergences([2.0, 4.0], box).round(3).tolist()
+        [1.893, inf]
+    """
+    return np.asarray(renyi_divergences(orders, *box.extremes())[:, 0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +181,9 @@ def final_samples_cost(
         True
     """
     total = _check.probability("delta", delta)
-    failure = 0.0 if complete else _failure(total, gamma)
+    failure = 0.0 if complete else total * _SHARE if gamma is None else _check.probability("gamma", gamma)
+    if failure >= total:
+        raise PrivacyError(f"gamma={failure:g} reaches delta={total:g}; pass a smaller one or leave it out.")
     costs = pair_costs(with_record, without, samples=samples)
     if box is not None and not (box.holds(with_record) and box.holds(without)):
         raise PrivacyError("A posterior lies outside the declared box: the training must hold every parameter to it.")
@@ -129,6 +206,17 @@ def box_guarantee(box: Box | None, *, samples: int, delta: float) -> Guarantee:
 
     It needs no data, so it can be had before training.
 
+    Args:
+        box: What every parameter is held to.
+        samples: How many points are released, all from one posterior.
+        delta: The failure probability.
+
+    Returns:
+        The guarantee, which may be published.
+
+    Guarantee:
+        Of the samples alone, for any data and any record, as long as every posterior is held to the box.
+
     Examples:
         >>> box_guarantee(Box(bound=0.5, low=1.0, high=1.0, dimension=1), samples=1, delta=1e-5).epsilon < 5
         True
@@ -139,8 +227,8 @@ def box_guarantee(box: Box | None, *, samples: int, delta: float) -> Guarantee:
     epsilon, mechanism, assumed = np.inf, [("samples", float(r))], "no-box"
     if box is not None:
         epsilon = float(epsilon_from_costs(box_costs(box, samples=r), ORDERS, delta=total, notion="weak"))
-        mechanism += [("box_bound", float(np.max(box.bound))), ("box_low", float(np.min(box.low)))]
-        mechanism += [("box_high", float(np.max(box.high))), ("dimension", float(box.dimension))]
+        mechanism += [("box_bound", max(box.bound)), ("box_low", min(box.low))]
+        mechanism += [("box_high", max(box.high)), ("dimension", float(box.dimension))]
         assumed = "box"
     return Guarantee(
         kind="worst_case",
@@ -176,6 +264,11 @@ def pair_epsilons(costs: Floats, *, delta: float) -> Floats:
 def pair_costs(with_record: Gaussians, without: Gaussians, *, samples: int) -> Floats:
     """Return λ r D_{λ+1} of each pair, for λ in ORDERS, infinite where it does not exist.
 
+    Args:
+        with_record: Posteriors with the record.
+        without: Their partners without it, row by row.
+        samples: r, how many points are released.
+
     Returns:
         Shape (2, m, orders): with the record against without it, and the other way round.
     """
@@ -195,27 +288,17 @@ def pair_deltas(costs: Floats, *, epsilon: float) -> Floats:
     return np.asarray(delta_from_costs(costs, ORDERS, epsilon=epsilon, notion="weak").max(axis=0))
 
 
-def _failure(delta: float, gamma: float | None) -> float:
-    if gamma is None:
-        return delta * _SHARE
-    failure = _check.probability("gamma", gamma)
-    if failure >= delta:
-        raise PrivacyError(f"gamma={failure:g} reaches delta={delta:g}; pass a smaller one or leave it out.")
-    return failure
-
-
 def _bayesian(epsilon: float, worst: Guarantee, *, pairs: int, gamma: float) -> Guarantee:
     if gamma:
         unseen = f"{unseen_mass(pairs, gamma=gamma):.2g}"
         seen = [assume("independent-replays"), assume("unseen-charged", pairs=pairs, unseen=unseen)]
     else:
         seen = [assume("every-record-replayed")]
-    capped = epsilon >= worst.epsilon
     return Guarantee(
         kind="bayesian",
         epsilon=max(min(epsilon, worst.epsilon), SMALLEST_EPSILON),
         delta=worst.delta,
-        method="worst-case cap" if capped else "moments",
+        method="worst-case cap" if epsilon >= worst.epsilon else "moments",
         sampling="none",
         scope="reading",
         notion="weak",

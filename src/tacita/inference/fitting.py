@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from tacita import _check
 from tacita._check import renamed
 from tacita.inference.methods import METHODS
+from tacita.inference.request import Progress, Request, Settings
 from tacita.inference.results import Result
-from tacita.inference.settings import Progress, Request, Settings
 from tacita.inference.terms import Model
 from tacita.label import Label
 from tacita.runs import Run
-from tacita.training.loop import PrivateTraining
-from tacita.training.plan import Plan
-from tacita.training.settings import Books, Follow
 
-_DECIDED = {  # arguments of PrivateTraining that fit sets itself
-    "model",
-    "loss_fn",
-    "dataset",
-    "optimizer",
-    "plan",
-    "follow",
-    "books",
-    "settings",
-    "sample_rate",
-    "steps",
-    "clip_norm",
-    "target",
-    "batch_size",
-    "nominal_size",
-    "purpose",
-    "seed",
-}
+TRAINING = ("stops", "budget", "individual_every", "record_budget", "certificate", "tolerated", "groups", "chunk")
+"""Arguments of PrivateTraining that a fit passes on."""
 
 
 @renamed("rng")
@@ -81,7 +60,8 @@ def fit(
         panel: How many records are followed for the typical case.
         progress: Called with (step, steps) after each step; with trainings for `final-samples`. None shows a line on
             the terminal, if there is one.
-        training: Further arguments of `tacita.training.PrivateTraining`, such as `individual_every` or `groups`.
+        training: Further arguments of `tacita.training.PrivateTraining`, such as `individual_every` or `groups`; any of
+            `fitting.TRAINING`.
         settings: Fields of `Settings` (guide, samples, steps, clip_norm, learning_rate, …); `batch_size` and
             `nominal_size`, both declared, or `sample_rate`; for `final-samples` also fields of `replays.Replays`.
 
@@ -151,23 +131,14 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
 
 
 def _request(method: str, settings: dict[str, Any], **arguments: Any) -> Request:
-    """Check the arguments of `fit`, before anything is charged."""
+    """Refuse, before anything is charged, what would fail later or elsewhere under another name."""
     way = METHODS[_check.one_of("method", method, tuple(METHODS))]
     for other in METHODS.values():
         foreign = [key for key in other.options if key in settings and key not in way.options]
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: for method={other.name!r} only, got method={method!r}.")
     options = {key: settings.pop(key) for key in way.options if key in settings}
-    _require_arguments(*(arguments[key] for key in ("epsilon", "seed", "name", "progress", "training")))
-    declared = Settings.declare(method, {**way.defaults, **settings})
-    for key, reason in way.refuses.items():
-        if arguments[key] is not None:
-            raise ValueError(f"{key} does not go with method={method!r}{reason}.")
-    return Request(settings=declared, options=options, **arguments)
-
-
-def _require_arguments(epsilon: Any, seed: Any, name: Any, progress: Any, training: Any) -> None:
-    """Refuse, before anything is charged, what would fail later or elsewhere under another name."""
+    epsilon, seed, name, progress, training = map(arguments.get, ("epsilon", "seed", "name", "progress", "training"))
     if epsilon is not None:
         _check.in_range("epsilon", epsilon, 1e-4, 500.0)
     if seed is not None:
@@ -178,10 +149,11 @@ def _require_arguments(epsilon: Any, seed: Any, name: Any, progress: Any, traini
         raise TypeError(f"progress must be a function of (step, steps), got {type(progress).__name__}.")
     if training is not None and not isinstance(training, Mapping):
         raise TypeError(f"training must be a dict of arguments of PrivateTraining, got {type(training).__name__}.")
-    options = {*inspect.signature(PrivateTraining).parameters, *inspect.signature(Plan.declare).parameters}
-    options |= {field.name for group in (Follow, Books) for field in fields(group)}
     for key in training or ():
-        if key in _DECIDED or key in inspect.signature(fit).parameters:
-            raise ValueError(f"training may not hold {key!r}, which fit decides or takes as its own argument.")
-        if key not in options:
-            raise TypeError(f"training holds {key!r}, which is not an argument of PrivateTraining.")
+        if key not in TRAINING:
+            raise ValueError(f"training may not hold {key!r}: what fit passes on is {', '.join(TRAINING)}.")
+    declared = Settings.declare(method, {**way.defaults, **settings})
+    for key, reason in way.refuses.items():
+        if arguments[key] is not None:
+            raise ValueError(f"{key} does not go with method={method!r}{reason}.")
+    return Request(settings=declared, options=options, **arguments)

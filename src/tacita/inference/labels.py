@@ -10,23 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacita.assumptions import Assumption, assume
+from tacita.assumptions import assume
 from tacita.facts import RunFacts
 from tacita.guarantee import SMALLEST_EPSILON, round_up_text
-from tacita.inference.box import Box
 from tacita.inference.final_samples import box_guarantee, final_samples_cost, pair_costs, pair_epsilons
-from tacita.inference.guides import GUIDES
 from tacita.inference.replays import ALL, Released, Replays
-from tacita.label import (
-    Label,
-    Readings,
-    build,
-    noise_assumption,
-    not_hardened,
-    percentiles,
-    run_rows,
-    status_rows,
-)
+from tacita.label import Label, Readings, build, noise_assumption, not_hardened, percentiles, run_rows, status_rows
 from tacita.mechanisms.diagonal import Gaussians
 from tacita.runs import read_json
 
@@ -66,18 +55,9 @@ def owner_facts(folder: Path | None) -> dict[str, Any]:
     return read_json(folder, OWNER) if folder is not None and (folder / OWNER).is_file() else {}
 
 
-def purpose(method: Method, separated: Separated) -> str:
-    """Return what a fit is for, in a sentence."""
-    return f"The posterior of a Pyro model, {_count(separated.size)}, by {method.text}."
-
-
-def _count(numbers: int) -> str:
+def count_of(numbers: int) -> str:
+    """Return how many unknown numbers there are, in words."""
     return "1 unknown number" if numbers == 1 else f"{numbers} unknown numbers"
-
-
-def interval_notes(method: Method, guide: str) -> tuple[str, ...]:
-    """Return what a reader of a method's intervals should know, whatever the outcome."""
-    return tuple(note for note in (method.note, GUIDES[guide].note if method.fits_guide else "") if note)
 
 
 def with_warning(notes: tuple[str, ...], warning: str) -> tuple[str, ...]:
@@ -100,7 +80,7 @@ def add_fit(label: Label, method: Method, document: Mapping[str, Any], owner: Ma
     settings = document["settings"]
     unknowns = {name: math.prod(shape) for name, shape in document["unknowns"].items()}
     sites = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in unknowns.items())
-    rows = [("Method", method.text), ("Unknowns", f"{_count(sum(unknowns.values()))}: {sites}")]
+    rows = [("Method", method.text), ("Unknowns", f"{count_of(sum(unknowns.values()))}: {sites}")]
     if method.fits_guide:
         rows.append(("Guide", f"{settings['guide']} Gaussian over the unconstrained unknowns"))
     if document["notes"]:
@@ -151,37 +131,19 @@ def label_of_samples(
     Returns:
         The label, whose worst case is the box's alone.
     """
-    samples, replays = int(document["settings"]["samples"]), Replays.from_dict(document["replays"])
-    box, bare = replays.box, document["settings"]["bare_rate"] is True
-    worst = box_guarantee(box, samples=samples, delta=delta)
-    rests_on = (*_sample_assumptions(box, facts), *((assume("bare-rate"),) if bare else ()))
-    readings = Readings(facts=_facts(facts, box, released.fitted), panels=_unreplayed(replays))
-    if without is not None:
-        readings = _replayed(readings, released, without, replays, samples=samples, delta=delta)
-    label = build(
-        facts,
-        worst,
-        rests_on=rests_on,
-        mechanism=_sample_rows(document, facts, box),
-        declared=() if box is None else (f"Whatever the data, the posterior is confined to a box: {box}.",),
-        not_hardened=not_hardened("how long a fit takes depends on how many records were drawn for its steps"),
-        bare_rate=bare,
-        readings=readings,
+    settings, replays = document["settings"], Replays.from_dict(document["replays"])
+    samples, box, bare = int(settings["samples"]), replays.box, settings["bare_rate"] is True
+    codes = ("no-box-declared" if box is None else "box-enforced", "one-posterior", "part-clipped")
+    charged = "draws-charged-in-memory" if facts.in_memory else "draws-charged"
+    chosen = (
+        "record-is-person",
+        "model-chosen-blindly",
+        "fit-stays",
+        "nothing-else",
+        *(("bare-rate",) if bare else ()),
     )
-    return add_fit(label, method, document)
-
-
-def _sample_assumptions(box: Box | None, facts: RunFacts) -> tuple[Assumption, ...]:
-    codes = ["no-box-declared" if box is None else "box-enforced", "one-posterior", "part-clipped"]
-    codes.append("draws-charged-in-memory" if facts.in_memory else "draws-charged")
-    chosen = ("record-is-person", "model-chosen-blindly", "fit-stays", "nothing-else")
-    return (*map(assume, codes), noise_assumption(facts), *map(assume, chosen))
-
-
-def _sample_rows(document: Mapping[str, Any], facts: RunFacts, box: Box | None) -> tuple[tuple[str, str], ...]:
-    settings = document["settings"]
-    return (
-        ("Released draws", f"{settings['samples']}, all from one posterior; no more can be drawn"),
+    rows = (
+        ("Released draws", f"{samples}, all from one posterior; no more can be drawn"),
         ("Box", "none" if box is None else str(box)),
         ("Noise in training", "none; the randomness of the draws provides the privacy"),
         ("Clip norm", f"{settings['clip_norm']:g}"),
@@ -189,51 +151,54 @@ def _sample_rows(document: Mapping[str, Any], facts: RunFacts, box: Box | None) 
         ("Steps", str(settings["steps"])),
         *run_rows(facts),
     )
+    label = build(
+        facts,
+        box_guarantee(box, samples=samples, delta=delta),
+        rests_on=(*map(assume, (*codes, charged)), noise_assumption(facts), *map(assume, chosen)),
+        mechanism=rows,
+        declared=() if box is None else (f"Whatever the data, the posterior is confined to a box: {box}.",),
+        not_hardened=not_hardened("how long a fit takes depends on how many records were drawn for its steps"),
+        bare_rate=bare,
+        readings=_sample_readings(facts, released, without, replays, samples=samples, delta=delta),
+    )
+    return add_fit(label, method, document)
 
 
-def _facts(facts: RunFacts, box: Box | None, fitted: Gaussians) -> tuple[tuple[str, str], ...]:
-    rows = [("Training records", str(facts.trained)), *status_rows(facts)]
+def _sample_readings(
+    facts: RunFacts, released: Released, without: Gaussians | None, replays: Replays, *, samples: int, delta: float
+) -> Readings:
+    """Return what the owner sees, and what the replays show: the typical case, each record's own, what is no bound."""
+    rows, fitted, box = [("Training records", str(facts.trained)), *status_rows(facts)], released.fitted, replays.box
     if box is not None:
         means, scales = fitted.means[0], fitted.scales[0]
         held = (np.abs(means) >= box.bound).sum(), ((scales <= box.low) | (scales >= box.high)).sum()
         rows.append(("At an edge of the box", f"{held[0]} of {len(means)} means, {held[1]} of {len(means)} scales"))
-    return tuple(rows)
-
-
-def _unreplayed(replays: Replays) -> str:
-    if replays.pairs == 0:
-        return "The fit was not replayed without single records, so there is no typical figure."
-    return "The replays without single records are not finished: continue with tacita.inference.resume."
-
-
-def _replayed(
-    readings: Readings, released: Released, without: Gaussians, replays: Replays, *, samples: int, delta: float
-) -> Readings:
-    """Add what the replays show: the typical case, each replayed record's own, and what is not a bound."""
+    if without is None:
+        panels = "The replays without single records are not finished: continue with tacita.inference.resume."
+        if replays.pairs == 0:
+            panels = "The fit was not replayed without single records, so there is no typical figure."
+        return Readings(facts=tuple(rows), panels=panels)
     count, complete, one_step = len(without.means), replays.pairs == ALL, released.one_step
-    every = Gaussians(np.repeat(released.fitted.means, count, 0), np.repeat(released.fitted.scales, count, 0))
-    cost = final_samples_cost(every, without, samples=samples, delta=delta, box=replays.box, complete=complete)
-    epsilons = np.clip(
-        pair_epsilons(pair_costs(every, without, samples=samples), delta=delta),
-        SMALLEST_EPSILON,
-        cost.worst_case.epsilon,
-    )
-    dataset, *enforced = (a for a in cost.bayesian.assumptions if a not in cost.worst_case.assumptions)
+    every = Gaussians(np.repeat(fitted.means, count, 0), np.repeat(fitted.scales, count, 0))
+    cost = final_samples_cost(every, without, samples=samples, delta=delta, box=box, complete=complete)
+    own = pair_epsilons(pair_costs(every, without, samples=samples), delta=delta)
+    dataset, *checks = (a for a in cost.bayesian.assumptions if a not in cost.worst_case.assumptions)
     typical = [replace(cost.bayesian, assumptions=(dataset,))]
-    checks = enforced
     if one_step is not None and one_step.delta == delta:
         typical.append(replace(one_step, assumptions=one_step.assumptions[:1]))
         checks.append(one_step.assumptions[0])
-    seen = (
-        f"the average over the replayed records alone would be epsilon {round_up_text(cost.observed)}. It is NOT A "
-        "BOUND: records that were not replayed may cost any amount more"
-    )
-    drawn = f"{count} records of these data were drawn with replacement, and the fit was replayed without each"
-    return replace(
-        readings,
+    panels = f"The fit was replayed without each of the {count} records of these data"
+    if not complete:
+        panels = f"{count} records of these data were drawn with replacement, and the fit was replayed without each"
+        seen = (
+            f"the average over the replayed records alone would be epsilon {round_up_text(cost.observed)}. It is NOT "
+            "A BOUND: records that were not replayed may cost any amount more"
+        )
+        rows.append(("Seen in the replays", seen))
+    return Readings(
+        facts=tuple(rows),
         typical=tuple(typical),
-        panels=f"The fit was replayed without each of the {count} records of these data" if complete else drawn,
-        percentiles=percentiles(epsilons),
+        panels=panels,
+        percentiles=percentiles(np.clip(own, SMALLEST_EPSILON, cost.worst_case.epsilon)),
         checks=tuple(checks),
-        facts=readings.facts if complete else (*readings.facts, ("Seen in the replays", seen)),
     )

@@ -22,7 +22,8 @@ def posterior_plot(result: Result, *, sites: Sequence[str] | None = None) -> Any
     """Return a matplotlib Figure with every unknown's mean and its 50% and 95% intervals, one a row.
 
     It shows nothing but the posterior, and costs nothing further. Neighbouring sites of about the same scale share an
-    axis.
+    axis. `arviz.plot_forest(result.to_arviz())` is a plainer figure of the released draws, with highest-density
+    intervals; here intervals are central, as in the summary, and many more draws are taken where they are free.
 
     Args:
         result: A fit.
@@ -35,7 +36,12 @@ def posterior_plot(result: Result, *, sites: Sequence[str] | None = None) -> Any
     mpl = load_matplotlib()
     from matplotlib.figure import Figure
 
-    panels = _panels(_rows(result, sites))
+    draws = result.draws()
+    for name in sites or ():
+        if name not in draws:
+            raise ValueError(f"There is no site {name!r}; there are {', '.join(map(repr, draws))}.")
+    shown = [{name: draws[name]} for name in (draws if sites is None else sites)]
+    panels = _panels([list(zip(summarise(site, 0.95), summarise(site, 0.5), strict=True)) for site in shown])
     counts = [len(panel) for panel in panels]
     if sum(counts) > _MOST:
         raise ValueError(
@@ -48,7 +54,12 @@ def posterior_plot(result: Result, *, sites: Sequence[str] | None = None) -> Any
         for axis, panel in zip(axes, panels, strict=True):
             _forest(axis, panel)
         figure.suptitle(f"Posterior of {result.label().title}", x=0.01, ha="left", weight="bold", fontsize=11)
-        axes[-1].set_xlabel(_caption(result), fontsize=8.5, color=_GREY)
+        worst = result.guarantee
+        promise = f"any {worst.unit}: epsilon {round_up_text(worst.epsilon)} at delta {round_up_text(worst.delta)}"
+        if math.isinf(worst.epsilon):
+            promise = "without a privacy guarantee: epsilon is infinite"
+        key = "dot: mean, thick line: 50% interval, thin line: 95% interval"
+        axes[-1].set_xlabel(f"{key}\n{promise}", fontsize=8.5, color=_GREY)
     return figure
 
 
@@ -69,11 +80,13 @@ def elbo_plot(result: Result) -> Any:
         raise ValueError("The fit kept no evidence bound to show.")
     last = max(len(values), int(result.settings.get("steps", 0)))  # a resumed fit holds its later steps only
     steps, values = (np.arange(last - len(values), last) + 1)[finite], values[finite]
+    window = np.ones(min(len(values), 2 * max(1, len(values) // 40) + 1))  # a twentieth of the steps, less at the ends
+    smooth = np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
     with mpl.rc_context(_RC):
         figure = Figure(figsize=(7.5, 3.6), layout="constrained")
         axis = figure.subplots()
         axis.plot(steps, values, color=_FAINT, lw=0.8, label="each step, at its own draw and sample")
-        axis.plot(steps, _running_mean(values), color=_LINE, lw=2, label="running mean")
+        axis.plot(steps, smooth, color=_LINE, lw=2, label="running mean")
         low, high = np.quantile(values, 0.1), values.max()  # the climb of the first steps would hide all others
         room = 0.08 * (high - low) or 1.0
         axis.set_ylim(low - 3 * room, high + room)
@@ -89,39 +102,29 @@ def elbo_plot(result: Result) -> Any:
     return figure
 
 
-def _rows(result: Result, sites: Sequence[str] | None) -> list[tuple[list[Row], list[Row]]]:
-    """Return each site's rows with 95% intervals, and the same with 50% intervals."""
-    draws = result.draws()
-    for name in sites or ():
-        if name not in draws:
-            raise ValueError(f"There is no site {name!r}; there are {', '.join(map(repr, draws))}.")
-    return [
-        (list(summarise({name: draws[name]}, 0.95)), list(summarise({name: draws[name]}, 0.5)))
-        for name in (draws if sites is None else sites)
-    ]
-
-
-def _panels(sites: list[tuple[list[Row], list[Row]]]) -> list[list[tuple[Row, Row]]]:
+def _panels(sites: list[list[tuple[Row, Row]]]) -> list[list[tuple[Row, Row]]]:
     """Return rows in groups that share an axis: neighbours that all take up a twentieth of it, or else everything."""
     panels: list[list[tuple[Row, Row]]] = []
     low = high = least = 0.0
-    for wide, narrow in sites:
-        ends = min(row.low for row in wide), max(row.high for row in wide)
+    for rows in sites:
+        ends = min(wide.low for wide, _ in rows), max(wide.high for wide, _ in rows)
         span = ends[1] - ends[0]
         low, high, least = min(low, ends[0]), max(high, ends[1]), min(least, span)
         if not panels or high - low > 20.0 * least:
             panels.append([])
             low, high, least = *ends, span
-        panels[-1] += zip(wide, narrow, strict=True)
+        panels[-1] += rows
     return panels if len(panels) <= 8 else [[row for panel in panels for row in panel]]
 
 
 def _forest(axis: Any, rows: list[tuple[Row, Row]]) -> None:
-    for place, (wide, narrow) in enumerate(rows):
-        axis.plot([wide.low, wide.high], [place, place], color=_LINE, lw=1.2, solid_capstyle="butt")
-        axis.plot([narrow.low, narrow.high], [place, place], color=_LINE, lw=4, solid_capstyle="butt")
-        axis.plot([wide.mean], [place], "o", color="white", mec=_INK, mew=1.2, ms=4.5, zorder=3)
-    axis.set_yticks(range(len(rows)), [_short(wide.name) for wide, _ in rows])
+    """Draw one row for each number: its 95% interval, its 50% interval and its mean."""
+    places = range(len(rows))
+    for level, width in enumerate((1.2, 4.0)):
+        axis.hlines(places, [row[level].low for row in rows], [row[level].high for row in rows], color=_LINE, lw=width)
+    axis.plot([wide.mean for wide, _ in rows], places, "o", color="white", mec=_INK, mew=1.2, ms=4.5, zorder=3)
+    names = [wide.name for wide, _ in rows]  # long ones with their middle cut out, so that an element's number stays
+    axis.set_yticks(places, [n if len(n) <= _LONGEST else f"{n[: _LONGEST - 11]}…{n[-10:]}" for n in names])
     axis.set_ylim(len(rows) - 0.4, -0.6)
     low, high = axis.get_xlim()
     if low < 0.0 < high:
@@ -135,25 +138,3 @@ def _forest(axis: Any, rows: list[tuple[Row, Row]]) -> None:
 def _finish(axis: Any) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_axisbelow(True)
-
-
-def _caption(result: Result) -> str:
-    worst = result.guarantee
-    promise = f"any {worst.unit}: epsilon {round_up_text(worst.epsilon)} at delta {round_up_text(worst.delta)}"
-    if math.isinf(worst.epsilon):
-        promise = "without a privacy guarantee: epsilon is infinite"
-    return f"dot: mean, thick line: 50% interval, thin line: 95% interval\n{promise}"
-
-
-def _running_mean(values: Any) -> Any:
-    """Return means over a window of a twentieth of the steps, narrower at the ends."""
-    half = max(1, len(values) // 40)
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    places = np.arange(len(values))
-    low, high = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
-    return (sums[high] - sums[low]) / (high - low)
-
-
-def _short(name: str) -> str:
-    """Return a name with its middle cut out where it is long, so that the number of an element stays."""
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 11]}…{name[-10:]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,25 @@ class Posterior:
     location: Tensor | None = None
     covariance: Tensor | None = None
 
+    @classmethod
+    def gaussian(
+        cls, separated: Separated, location: Tensor, covariance: Tensor, samples: int, rng: np.random.Generator
+    ) -> Posterior:
+        """Return a Gaussian posterior with its first draws.
+
+        Args:
+            separated: The model.
+            location: The mean of the unconstrained unknowns.
+            covariance: Theirs, with the error of the fit.
+            samples: How many draws are released with it.
+            rng: Of the draws.
+
+        Returns:
+            The posterior.
+        """
+        mean = location.detach()
+        return cls(separated, _gaussian_draws(mean, covariance, samples, rng), mean, covariance)
+
     @renamed("rng")
     def sample(self, size: int | None = None, *, seed: int | None = None) -> dict[str, Tensor]:
         """Return draws of every site, by name, along the first dimension.
@@ -58,7 +78,7 @@ class Posterior:
         count = _check.count("size", size, high=10**7)
         if self.location is not None and self.covariance is not None:
             rng = np.random.default_rng(seed)
-            return self.separated.values(gaussian_draws(self.location, self.covariance, count, rng))
+            return self.separated.values(_gaussian_draws(self.location, self.covariance, count, rng))
         if count > len(self.released):
             raise PrivacyError(
                 f"{len(self.released)} draws were released and paid for, and {count} are asked for. Fit again with "
@@ -66,8 +86,15 @@ class Posterior:
             )
         return self.separated.values(self.released[:count])
 
+    def write(self, folder: Path) -> None:
+        """Write the released draws: posterior.npz, one array for each site."""
+        with zipfile.ZipFile(folder / "posterior.npz", "w") as archive:  # np.savez reserves the name "file"
+            for name, values in self.sample().items():
+                with archive.open(f"{name}.npy", "w") as entry:
+                    np.lib.format.write_array(entry, values.numpy(), allow_pickle=False)
 
-def gaussian_draws(location: Tensor, covariance: Tensor, count: int, rng: np.random.Generator) -> Tensor:
+
+def _gaussian_draws(location: Tensor, covariance: Tensor, count: int, rng: np.random.Generator) -> Tensor:
     """Return draws of a Gaussian, flat, along the first dimension."""
     root = torch.linalg.cholesky(covariance.double())
     noise = torch.from_numpy(rng.standard_normal((count, len(location))))
@@ -118,16 +145,27 @@ class Summary:
 
 
 def summarise(draws: Mapping[str, Tensor], level: float, notes: tuple[str, ...] = ()) -> Summary:
-    """Return the summary of draws of every site."""
-    rows = []
-    tails = ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
+    """Return means, standard deviations and central intervals of draws of every site.
+
+    ArviZ's summaries and forest plots, which `Result.to_arviz` opens, show highest-density intervals. These are
+    central ones: they hold the same probability after a change of scale, and `coverage` checks them.
+
+    Args:
+        draws: Along the first dimension, by site.
+        level: The probability that an interval holds.
+        notes: What a reader should know.
+
+    Returns:
+        A row for each number of each site.
+    """
+    rows: list[Row] = []
     for name, values in draws.items():
         table = values.reshape(len(values), -1).double().numpy()
-        for place, column in zip(np.ndindex(tuple(values.shape[1:])), table.T, strict=True):
+        low, high = np.quantile(table, ((1.0 - level) / 2.0, (1.0 + level) / 2.0), axis=0)
+        sd = table.std(0, ddof=1) if len(table) > 1 else np.full(len(low), math.nan)
+        for place, *numbers in zip(np.ndindex(tuple(values.shape[1:])), table.mean(0), sd, low, high, strict=True):
             where = f"{name}[{','.join(map(str, place))}]" if place else name
-            low, high = np.quantile(column, tails)
-            sd = column.std(ddof=1) if len(column) > 1 else float("nan")
-            rows.append(Row(where, float(column.mean()), float(sd), float(low), float(high)))
+            rows.append(Row(where, *map(float, numbers)))
     return Summary(tuple(rows), level, notes)
 
 

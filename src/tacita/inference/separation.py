@@ -167,10 +167,9 @@ def _describe(
         others = _latents(trial, plate)
         if set(others[0]) != set(shared) or (trial.rows == 1 and set(others[1]) != set(local)):
             odd = min(set(others[0]) ^ set(shared) or set(others[1]) ^ set(local))
-            line = (trial if odd in trial.sites else stand_in).sites[odd].line
+            where = (trial if odd in trial.sites else stand_in).sites[odd].where
             raise PrivacyError(
-                f"Site {odd!r} ({line}) is sampled with some records and not with others; every call must sample the "
-                "same sites."
+                f"Site {where} is sampled with some records and not with others; every call must sample the same sites."
             )
     if not shared:
         raise PrivacyError(
@@ -182,21 +181,21 @@ def _describe(
         unknowns.append(_unknown(name, site, [trial.sites[name] for trial in trials], start))
         start = unknowns[-1].place.stop
     discrete = tuple(
-        (n, _support(n, s, [trial.sites[n] for trial in singles])) for n, s in local.items() if s.fn.support.is_discrete
+        (n, _support(s, [trial.sites[n] for trial in singles])) for n, s in local.items() if s.fn.support.is_discrete
     )
     if math.prod(len(values) for _, values in discrete) > _COMBINATIONS:
         raise ValueError(
             f"A record's own discrete unknowns in plate {plate!r} take more than {_COMBINATIONS} combinations of "
-            f"values: {', '.join(f'{n!r} ({local[n].line})' for n, _ in discrete)}. Sum them out in the model."
+            f"values: {', '.join(local[n].where for n, _ in discrete)}. Sum them out in the model."
         )
     drawn = {n: s for n, s in local.items() if not s.fn.support.is_discrete}
-    for name, site in drawn.items():
+    for site in drawn.values():
         try:
             with FreshDraws(), warnings.catch_warnings(action="ignore"):  # of operations that run record by record
                 vmap(lambda _, fn: fn.rsample(), in_dims=(0, None), randomness="different")(torch.zeros(2), site.fn)
         except (RuntimeError, NotImplementedError):
             raise ValueError(
-                f"Site {name!r} ({site.line}) is a record's own unknown with a {_kind(site)} prior, whose draws "
+                f"Site {site.where} is a record's own unknown with a {_kind(site)} prior, whose draws "
                 "cannot be differentiated for each record. Use another distribution for it."
             ) from None
     return Separated(model, tuple(unknowns), names, plate, discrete, tuple(drawn), draws, example)
@@ -218,13 +217,13 @@ def _latents(trial: Trial, plate: str) -> tuple[dict[str, Site], dict[str, Site]
 def _unknown(name: str, site: Site, others: list[Site], start: int) -> Unknown:
     if site.fn.support.is_discrete:
         raise ValueError(
-            f"Site {name!r} ({site.line}) is discrete and shared by all records; only continuous unknowns have a "
+            f"Site {site.where} is discrete and shared by all records; only continuous unknowns have a "
             "variational posterior. Sum it out in the model."
         )
     if not torch.is_floating_point(site.value):
-        raise ValueError(f"Site {name!r} ({site.line}) is not real valued.")
+        raise ValueError(f"Site {site.where} is not real valued.")
     if site.value.numel() == 0:
-        raise ValueError(f"Site {name!r} ({site.line}) has no numbers: its shape is {tuple(site.value.shape)}.")
+        raise ValueError(f"Site {site.where} has no numbers: its shape is {tuple(site.value.shape)}.")
     transform = biject_to(site.fn.support)
     free = transform.inv(site.value)
     points = torch.linspace(-1.0, 1.0, max(1, free.numel())).reshape(free.shape).to(free)
@@ -233,31 +232,29 @@ def _unknown(name: str, site: Site, others: list[Site], start: int) -> Unknown:
             biject_to(other.fn.support)(points), transform(points)
         ):
             raise ValueError(
-                f"The range of site {name!r} ({site.line}) changes from call to call, with the records or with other "
+                f"The range of site {site.where} changes from call to call, with the records or with other "
                 "unknowns. Give it a fixed range."
             )
     place = slice(start, start + free.numel())
-    return Unknown(name, tuple(site.value.shape), place, tuple(free.shape), transform, site.line)
+    return Unknown(name, tuple(site.value.shape), place, tuple(free.shape), transform)
 
 
-def _support(name: str, site: Site, others: list[Site]) -> Tensor:
+def _support(site: Site, others: list[Site]) -> Tensor:
     vector = isinstance(site.fn, dist.Independent) and site.fn.reinterpreted_batch_ndims > 0
     if vector or math.prod(site.fn.batch_shape) > 1:
         plates = ", ".join(map(repr, site.frames))
         raise ValueError(
-            f"Site {name!r} ({site.line}) is a vector of a record's own discrete unknowns (plates: {plates}), which "
+            f"Site {site.where} is a vector of a record's own discrete unknowns (plates: {plates}), which "
             "cannot be summed out. Sum it out in the model, or give each its own site."
         )
     if not site.fn.has_enumerate_support:
         raise ValueError(
-            f"Site {name!r} ({site.line}) is a record's own discrete unknown whose values cannot be listed "
+            f"Site {site.where} is a record's own discrete unknown whose values cannot be listed "
             f"({_kind(site)}). Sum it out in the model."
         )
     values = site.fn.enumerate_support(expand=False)
     if not all(torch.equal(other.fn.enumerate_support(expand=False), values) for other in others):
-        raise ValueError(
-            f"The values that site {name!r} ({site.line}) can take change with the records. Give it fixed ones."
-        )
+        raise ValueError(f"The values that site {site.where} can take change with the records. Give it fixed ones.")
     return torch.as_tensor(values).reshape(len(values), *values.shape[len(site.fn.batch_shape) + 1 :])
 
 
@@ -281,10 +278,10 @@ def _require_separable(separated: Separated, stand_in: StandIn) -> None:
         )
         for name, density in together.priors.items():
             if bool(torch.isnan(density)):
-                raise ModelError(f"The density of site {name!r} ({trial.sites[name].line}) is not a number.")
+                raise ModelError(f"The density of site {trial.sites[name].where} is not a number.")
             if not all(_add_up([single.priors[name]], density) for single in singles):
                 raise PrivacyError(
-                    f"The prior of {name!r} ({trial.sites[name].line}) changes with the records. A prior is fixed "
+                    f"The prior of {trial.sites[name].where} changes with the records. A prior is fixed "
                     "before the data are seen: use public constants."
                 )
         _require_numbers(separated, trial, singles, together)
@@ -310,7 +307,7 @@ def _require_numbers(separated: Separated, trial: Trial, singles: list[Run], tog
     lost = (n for single in singles for n, density in single.terms.items() if bool(torch.isnan(density)))
     name = next(lost, next(iter(together.terms)))
     raise PrivacyError(
-        f"Records cannot be separated at site {name!r} ({trial.sites[name].line}): inside plate {separated.plate!r} a "
+        f"Records cannot be separated at site {trial.sites[name].where}: inside plate {separated.plate!r} a "
         "record has a density with others and none alone, or only alone, as when records are standardised by their own "
         "mean and deviation. Standardise them before the fit, with public constants."
     )
@@ -321,7 +318,7 @@ def _require_sum(separated: Separated, trial: Trial, singles: list[Run], togethe
     for name, density in together.terms.items():
         if same and not _add_up([single.terms[name] for single in singles], density, tolerance):
             raise PrivacyError(
-                f"Records cannot be separated at site {name!r} ({trial.sites[name].line}): inside plate "
+                f"Records cannot be separated at site {trial.sites[name].where}: inside plate "
                 f"{separated.plate!r} a record's density changes with the other records, as when they are centred or "
                 "scaled by their own mean. Use public constants."
             )

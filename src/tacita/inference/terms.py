@@ -31,7 +31,6 @@ class Unknown:
     place: slice
     free_shape: tuple[int, ...]  # of its unconstrained value
     transform: Any
-    line: str
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,16 @@ def one_row(record: Tensors) -> Tensors:
 
 
 def called(model: Model, names: tuple[str, ...], tensors: Tensors) -> Any:
-    """Call a model with a batch of records."""
+    """Call a model with a batch of records.
+
+    Args:
+        model: The Pyro model.
+        names: Its argument for each tensor; () to pass them by place.
+        tensors: The records, along the first dimension.
+
+    Returns:
+        What the model returns.
+    """
     return model(**dict(zip(names, tensors, strict=True))) if names else model(*tensors)
 
 

@@ -36,11 +36,11 @@ class ModelError(ValueError):
 class Site:
     """What a trial run shows of one site."""
 
+    where: str  # its name and line
     fn: Any
     value: Tensor
     observed: bool
     frames: dict[str, int | None]  # the plates around it, and their dimensions; None for a loop
-    line: str
 
 
 class Trial(Messenger):  # type: ignore[misc]
@@ -69,7 +69,8 @@ class Trial(Messenger):  # type: ignore[misc]
                 )
         elif not msg["infer"].get("_deterministic"):
             frames = {frame.name: frame.dim for frame in msg["cond_indep_stack"]}
-            self.sites[msg["name"]] = Site(msg["fn"], msg["value"], msg["is_observed"], frames, line)
+            where = f"{msg['name']!r} ({line})"
+            self.sites[msg["name"]] = Site(where, msg["fn"], msg["value"], msg["is_observed"], frames)
 
     def _pyro_param(self, msg: Any) -> None:
         raise PrivacyError(
@@ -81,22 +82,22 @@ class Trial(Messenger):  # type: ignore[misc]
 def record_plate(trials: list[Trial]) -> str:
     """Return the plate over the records: the one whose size follows their number, with all observed sites inside."""
     lines = {name: line for trial in trials for name, (_, line) in trial.plates.items()}
-    observed = [(name, site) for trial in trials for name, site in trial.sites.items() if site.observed]
+    observed = [site for trial in trials for site in trial.sites.values() if site.observed]
     if not observed:
         raise PrivacyError("The model observes nothing: pass the records to a site, as obs=….")
     right = {name for name in lines if all(trial.plates.get(name, (0,))[0] == trial.rows for trial in trials)}
     common = right
-    for name, site in observed:
+    for site in observed:
         around = ", ".join(f"{p!r} ({lines[p]})" for p in site.frames)
         if not right.intersection(site.frames):
             problem = f"plate {around} has another size" if around else "there is no plate around it"
             raise PrivacyError(
-                f"Site {name!r} ({site.line}) observes records outside a plate of their number ({problem}), so they "
+                f"Site {site.where} observes records outside a plate of their number ({problem}), so they "
                 "cannot be told apart. Write: with pyro.plate('records', len(…)): around it."
             )
         if not common.intersection(site.frames):
             raise PrivacyError(
-                f"Site {name!r} ({site.line}) observes records in plate {around}, and other sites do in plate "
+                f"Site {site.where} observes records in plate {around}, and other sites do in plate "
                 f"{min(common)!r} ({lines[min(common)]}). Observe all of a record in one plate."
             )
         common = common.intersection(site.frames)
@@ -203,7 +204,7 @@ class StandIns:
             for name, density in densities.items():
                 if any(id(getattr(node, "variable", None)) in inputs for node in _nodes(density)):
                     raise PrivacyError(
-                        f"The model keeps something from call to call: site {name!r} ({again.sites[name].line}) uses "
+                        f"The model keeps something from call to call: site {again.sites[name].where} uses "
                         "what an earlier call was given, as when the first records' mean is kept to centre all. Use "
                         "public constants."
                     )
@@ -224,9 +225,9 @@ class StandIns:
             for name in {**one.densities, **after}:
                 both = name in one.densities and name in after
                 if not both or not np.isclose(float(after[name]), one.densities[name], 1e-6, 1e-6, equal_nan=True):
-                    line = (trial if name in trial.sites else one.trial).sites[name].line
+                    where = (trial if name in trial.sites else one.trial).sites[name].where
                     raise PrivacyError(
-                        f"The model keeps something from call to call: site {name!r} ({line}) has another density on "
+                        f"The model keeps something from call to call: site {where} has another density on "
                         "the same public stand-ins after other calls than before, or draws random numbers outside "
                         "pyro.sample. Use public constants."
                     )

@@ -9,12 +9,11 @@ import numpy as np
 
 from tacita.assumptions import assume
 from tacita.facts import RunFacts
-from tacita.inference.descent import descend, gaussian_posterior
-from tacita.inference.labels import add_fit, document_of, interval_notes, with_warning
+from tacita.inference.descent import descend, estimate_errors
+from tacita.inference.labels import add_fit, document_of, with_warning
 from tacita.inference.methods.protocol import Method
-from tacita.inference.results import Result
-from tacita.inference.settings import Request, reporter
-from tacita.inference.widening import estimate_errors
+from tacita.inference.request import Request, reporter
+from tacita.inference.results import Posterior, Result
 from tacita.label import Readings, build, no_guarantee
 
 _UNUSED = ("epsilon", "noise_multiplier", "ledger", "run_dir", "holdout", "training")
@@ -34,8 +33,8 @@ class Plain(Method):
         report = reporter(request.progress, "Steps")
         optimizer, elbo = descend(separated, tensors, replace(settings, clip_norm=1e12), rng, progress=report)
         fitted, errors = optimizer.fitted(), estimate_errors(optimizer, 0.0)
-        posterior = gaussian_posterior(separated, fitted, errors.widened(fitted), settings.samples, rng)
-        notes, warning = interval_notes(self, settings.guide), errors.warning(fitted)
+        posterior = Posterior.gaussian(separated, fitted.location, errors.widened(fitted), settings.samples, rng)
+        notes, warning = self.interval_notes(settings.guide), errors.warning(fitted)
         label = build(
             RunFacts(request.title, "A posterior of a Pyro model, fitted without privacy.", seeded=False),
             no_guarantee(delta=request.delta),

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
+from tacita.inference.guides import GUIDES
+from tacita.inference.labels import count_of
+from tacita.inference.request import Request
 from tacita.inference.results import Result
-from tacita.inference.settings import Request
+from tacita.inference.terms import Separated
 from tacita.label import Label
 from tacita.runs import Run, RunError
 
@@ -38,6 +41,14 @@ class Method(Protocol):
     options: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = MappingProxyType({})
     refuses: Mapping[str, str] = MappingProxyType({})
+
+    def purpose(self, separated: Separated) -> str:
+        """Return what a fit is for, in a sentence."""
+        return f"The posterior of a Pyro model, {count_of(separated.size)}, by {self.text}."
+
+    def interval_notes(self, guide: str) -> tuple[str, ...]:
+        """Return what a reader of its intervals should know, whatever the outcome."""
+        return tuple(note for note in (self.note, GUIDES[guide].note if self.fits_guide else "") if note)
 
     @abstractmethod
     def fit(self, request: Request) -> Result:

@@ -12,29 +12,21 @@ import numpy as np
 from torch import Tensor, nn
 
 from tacita._check import PrivacyError
-from tacita.inference.descent import seeded_draws, write_draws
-from tacita.inference.guides import PointOptimizer
-from tacita.inference.inputs import records_like
-from tacita.inference.labels import (
-    KIND,
-    OWNER,
-    add_fit,
-    document_of,
-    interval_notes,
-    owner_facts,
-    purpose,
-    with_warning,
-)
+from tacita.inference.descent import estimate_errors, seeded_draws, variational
+from tacita.inference.guides import GUIDES, Langevin
+from tacita.inference.labels import KIND, OWNER, add_fit, document_of, owner_facts, with_warning
 from tacita.inference.methods.protocol import Method
+from tacita.inference.request import Request, Settings, records_like, reporter
 from tacita.inference.results import Posterior, Result
 from tacita.inference.separation import start_of
-from tacita.inference.settings import Progress, Request, Settings, reporter
 from tacita.inference.terms import Separated, Tensors
 from tacita.label import Label
 from tacita.runs import Run, write_json
 from tacita.training.labels import label_of_run as label_of_training
 from tacita.training.loop import PrivateTraining
-from tacita.training.plan import Plan
+
+Rng = np.random.Generator
+Outcome = tuple[Posterior, tuple[str, ...], str]  # what to know about intervals, and a warning
 
 
 class Evidence(nn.Module):
@@ -54,16 +46,32 @@ class PrivateSteps(Method):
     """What the methods whose steps are a `PrivateTraining` share."""
 
     @abstractmethod
-    def optimizer(
-        self, point: nn.Parameter, separated: Separated, settings: Settings, start: Tensor, seed: int | None
-    ) -> PointOptimizer:
-        """Return the optimiser that turns private gradients into a posterior."""
+    def optimizer(self, point: nn.Parameter, separated: Separated, settings: Settings, seed: int | None) -> Any:
+        """Return the optimiser that turns private gradients at a point into a posterior.
+
+        Args:
+            point: The parameter of the likelihood, where the fit starts.
+            separated: The model.
+            settings: The fit's.
+            seed: Of the points that are drawn.
+
+        Returns:
+            A `PointOptimizer`.
+        """
 
     @abstractmethod
-    def posterior(
-        self, optimizer: Any, plan: Plan, separated: Separated, settings: Settings, rng: np.random.Generator
-    ) -> tuple[Posterior, tuple[str, ...], str]:
-        """Return the posterior, what to know about its intervals, and a warning or an empty text."""
+    def posterior(self, private: PrivateTraining, separated: Separated, settings: Settings, rng: Rng) -> Outcome:
+        """Return the outcome of the steps.
+
+        Args:
+            private: The training after its last step.
+            separated: The model.
+            settings: The fit's.
+            rng: Of the released draws.
+
+        Returns:
+            The posterior, what to know about its intervals, and a warning or an empty text.
+        """
 
     def fit(self, request: Request) -> Result:
         """Fit the model; see `Method`."""
@@ -91,13 +99,13 @@ class PrivateSteps(Method):
                 run_dir=request.run_dir,
                 seed=request.seed,
                 name=request.title,
-                purpose=purpose(self, separated),
+                purpose=self.purpose(separated),
                 **dict(request.training or {}),
             )
             settings = replace(settings, sample_rate=private.plan.sample_rate, steps=private.plan.steps)
             if private.run_dir is not None:
                 Run(private.run_dir).write(kind=KIND, fit=document_of(separated, asdict(settings)))
-            return self._finish(private, separated, settings, request.progress, request.seed)
+            return self._finish(private, separated, settings, request)
 
     def resume(self, run: Run, request: Request) -> Result:
         """Continue an interrupted fit with fresh noise; see `Method`."""
@@ -119,7 +127,7 @@ class PrivateSteps(Method):
             declared = ("sample_rate", "steps", "clip_norm")
             if any(getattr(settings, name) != getattr(private.plan, name) for name in declared):
                 raise PrivacyError("The settings in run.json are not those that the run was started with.")
-            return self._finish(private, separated, settings, request.progress, None)
+            return self._finish(private, separated, settings, request)
 
     def label(self, run: Run, *, delta: float | None) -> Label:
         """Return the label of a run directory; see `Method`."""
@@ -127,32 +135,33 @@ class PrivateSteps(Method):
         with run.reading():
             return add_fit(label, self, run.document()["fit"], owner_facts(run.folder))
 
-    def parts(self, separated: Separated, settings: Settings, seed: int | None) -> tuple[Evidence, PointOptimizer]:
-        """Return the loss of a record, and the optimiser of its one parameter."""
-        start = start_of(separated)
-        evidence = Evidence(separated, start)
-        return evidence, self.optimizer(evidence.point, separated, settings, start, seed)
+    def parts(self, separated: Separated, settings: Settings, seed: int | None) -> tuple[Evidence, Any]:
+        """Return the loss of a record, and the optimiser of its one parameter.
 
-    def _finish(
-        self,
-        private: PrivateTraining,
-        separated: Separated,
-        settings: Settings,
-        progress: Progress | None,
-        seed: int | None,
-    ) -> Result:
+        Args:
+            separated: The model.
+            settings: The fit's.
+            seed: Of the points that are drawn.
+
+        Returns:
+            Both, before the first step.
+        """
+        evidence = Evidence(separated, start_of(separated))
+        return evidence, self.optimizer(evidence.point, separated, settings, seed)
+
+    def _finish(self, private: PrivateTraining, separated: Separated, settings: Settings, request: Request) -> Result:
         optimizer, plan, size = private.optimizer, private.plan, private._facts.trained
         settings = replace(settings, steps=plan.steps)  # fewer than requested where a budget cut them
         optimizer.start(plan.steps, noise=plan.noise_multiplier * plan.clip_norm)
-        report, elbo, norms = reporter(progress, "Steps"), [], []
+        report, elbo, norms = reporter(request.progress, "Steps"), [], []
         for step in private.steps(curve=False):
             elbo.append(-step.loss * size + float(optimizer.public))
             norms.append(step.norms)
             report(step.number, plan.steps)
-        rng = np.random.default_rng(None if seed is None else [seed, 2**31 + 1])  # not the stream of the secret coins
-        posterior, notes, warning = self.posterior(optimizer, plan, separated, settings, rng)
+        seeds = None if request.seed is None else [request.seed, 2**31 + 1]  # not the stream of the secret coins
+        posterior, notes, warning = self.posterior(private, separated, settings, np.random.default_rng(seeds))
         # The run's document, which is public, leaves out what was computed from the outcome.
-        document = document_of(separated, asdict(settings), interval_notes(self, settings.guide))
+        document = document_of(separated, asdict(settings), self.interval_notes(settings.guide))
         owner = owner_facts(private.run_dir) | {"warning": warning}
         if norms:
             owner["clipped"] = clipped_share(norms)
@@ -161,10 +170,53 @@ class PrivateSteps(Method):
             run = Run(private.run_dir)
             run.write(fit=document)
             write_json(run.folder, OWNER, owner)
-            write_draws(run.folder, posterior)
+            posterior.write(run.folder)
             run.write_label(label)
         notes = with_warning(notes, warning)
         return Result(posterior, self.name, label, tuple(elbo), notes, asdict(settings), private.run_dir)
+
+
+class Noisy(PrivateSteps):
+    """Fit a guide by private steps; its intervals include the noise of the fit."""
+
+    name = "noisy"
+    text = "variational inference, each record's gradient clipped and noised"
+    note = "Intervals include the noise of the private fit."
+
+    def optimizer(self, point: nn.Parameter, separated: Separated, settings: Settings, seed: int | None) -> Any:
+        """Return the optimiser of a guide; see `PrivateSteps`."""
+        return variational(point, separated, settings, seed)
+
+    def posterior(self, private: PrivateTraining, separated: Separated, settings: Settings, rng: Rng) -> Outcome:
+        """Return the fitted Gaussian, widened by the error of the fit; see `PrivateSteps`."""
+        plan, fitted = private.plan, private.optimizer.fitted()
+        errors = estimate_errors(private.optimizer, plan.noise_multiplier * plan.clip_norm / plan.sample_rate)
+        covariance = errors.widened(fitted)
+        widest = float((covariance.diagonal() / fitted.covariance().diagonal()).sqrt().max())
+        posterior = Posterior.gaussian(separated, fitted.location, covariance, settings.samples, rng)
+        wider = f"It widens them by at most {math.ceil(100 * widest - 100)}%."
+        return posterior, (f"{self.note} {wider}", GUIDES[settings.guide].note), errors.warning(fitted)
+
+
+class Sgld(PrivateSteps):
+    """Keep points of one chain of private steps as draws."""
+
+    name = "sgld"
+    text = "Langevin dynamics, whose own noise provides the privacy"
+    note = "Draws from one chain that has not reached its stationary distribution: intervals are not calibrated."
+    fits_guide = False
+    objective = "log joint density"
+
+    def optimizer(self, point: nn.Parameter, separated: Separated, settings: Settings, seed: int | None) -> Any:
+        """Return the chain; see `PrivateSteps`."""
+        rate, steps, keep = settings.sample_rate, settings.steps, settings.samples
+        return Langevin(point, separated.log_prior, sample_rate=rate, steps=steps, keep=keep)
+
+    def posterior(self, private: PrivateTraining, separated: Separated, settings: Settings, rng: Rng) -> Outcome:
+        """Return the points that were kept; the last one if there are none. See `PrivateSteps`."""
+        optimizer = private.optimizer
+        kept = optimizer.kept if len(optimizer.kept) else optimizer.point.detach()[None].clone()
+        return Posterior(separated, kept), (self.note,), ""
 
 
 def _holdout(separated: Separated, holdout: Any) -> Tensors | None:
