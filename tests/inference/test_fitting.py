@@ -129,10 +129,10 @@ def test_the_label_speaks_of_the_posterior(run):
     label = result.label()
     rows = dict(label.mechanism)
     assert label.title == "Heights"
-    assert rows["Unknowns"] == "2 numbers: mean, spread"
+    assert rows["Unknowns"] == "2 unknown numbers: mean, spread"
     assert "variational" in rows["Method"]
     assert "include the noise" in rows["Intervals"]
-    assert "wider" in result.notes[0]
+    assert "widens" in result.notes[0]
     assert any("one record of plate 'people' at a time" in check.text for check in label.public().checks)
 
 
