@@ -49,7 +49,7 @@ def candidate(name: str, changed: dict[str, Any], seed: int) -> dict[str, Any]:
     task = replace(task, train=(inputs[:kept], labels[:kept]), held=(inputs[kept:], labels[kept:]))
     rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
-        maker = GENERATORS[task.recipe.generator].make(task, runs.Run.create(Path(folder) / "run").folder)
+        maker = GENERATORS[task.recipe.generator](task, runs.Run.create(Path(folder) / "run").folder, resume=False)
         maker.run(lambda step, doing: None)
         made = sample(maker.generator, task.samples, rng=rng, shares=maker.shares, annotate=maker.annotate)
     return {"row": name, "seed": seed, "changed": changed, "student": student(made, task.held, 10, rng=rng)}

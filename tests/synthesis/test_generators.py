@@ -22,20 +22,31 @@ from tacita.synthesis.recipes import Recipe
 from tacita.synthesis.release import released_dataset
 
 
+@dataclass
 class Toy:
     """An untrained generator, which never reads a record."""
 
     purpose = "Synthetic records from an untrained generator."
     private = False
     entries = frozenset({"width"})
+    steps, shares, annotate = 1, None, None
 
-    def make(self, task, folder):
-        return ToyMaker(task, folder)
+    task: Any
+    folder: Any
+    resume: bool
 
-    def resume(self, task, folder):
-        return ToyMaker(task, folder)
+    def __post_init__(self):
+        self.generator = make_generator(self.task.shape, len(self.task.classes), width=self.task.recipe.width or 8)
+        self.untrained = copy.deepcopy(self.generator)
+        self.facts = facts_of(self.task, self.purpose)
 
-    def label(self, run, delta):
+    def run(self, progress):
+        progress(1, "nothing")
+        self.facts = self.facts.with_status("done")
+        write_run(self.folder, self.task.recipe, self.facts)
+
+    @staticmethod
+    def label(run, delta):
         return build(
             run.facts,
             no_guarantee(delta=delta),
@@ -45,28 +56,9 @@ class Toy:
         )
 
 
-@dataclass
-class ToyMaker:
-    task: Any
-    folder: Any
-    steps = 1
-    shares = None
-    annotate = None
-
-    def __post_init__(self):
-        self.generator = make_generator(self.task.shape, len(self.task.classes), width=self.task.recipe.width or 8)
-        self.untrained = copy.deepcopy(self.generator)
-        self.facts = facts_of(self.task, Toy.purpose)
-
-    def run(self, progress):
-        progress(1, "nothing")
-        self.facts = self.facts.with_status("done")
-        write_run(self.folder, self.task.recipe, self.facts)
-
-
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch):
-    monkeypatch.setitem(GENERATORS, "toy", Toy())
+    monkeypatch.setitem(GENERATORS, "toy", Toy)
 
 
 def recipe(name):

@@ -17,7 +17,6 @@ from tacita.synthesis.fedgp import federate_generator as federate_generator
 from tacita.synthesis.fedgp import resume_generator as resume_generator
 from tacita.synthesis.gan import sample as sample
 from tacita.synthesis.generators import GENERATORS as GENERATORS
-from tacita.synthesis.generators.kind import GeneratorKind as GeneratorKind
 from tacita.synthesis.generators.kind import Maker as Maker
 from tacita.synthesis.influence import AverageCase as AverageCase
 from tacita.synthesis.influence import average_case as average_case

@@ -325,38 +325,17 @@ def _averages(features: FeatureMap, made: Tensor, groups: int) -> Tensor:
     return features(made).reshape(groups, len(made) // groups, -1).mean(1)
 
 
-def default_features(shape: Sequence[int], kind: str) -> Moments:
-    """Return the public features that a kind of data ("images", "small images" or "table") is released by."""
-    return Moments(shape, **FEATURES[kind])
-
-
-def default_generator(shape: Sequence[int], classes: int, blocks: Sequence[int], kind: str) -> Generator:
-    """Return the generator that is fitted to a kind of data.
+def new_generator(features: Moments, classes: int, blocks: Sequence[int]) -> Generator:
+    """Return the untrained generator that is fitted to a release by these features.
 
     Args:
-        shape: Of one record.
+        features: The public features.
         classes: How many classes there are.
         blocks: For tables: how many features each column has.
-        kind: "images", "small images" or "table".
 
     Returns:
-        The untrained generator.
+        For images, one that follows from the moments in closed form; for tables, a network.
     """
-    if kind == "table":
-        return make_generator(shape, classes, blocks=blocks)
-    return MomentGenerator(default_features(shape, kind), classes)
-
-
-def settings(kind: str, *, steps: int | None = None, learning_rate: float | None = None) -> dict[str, Any]:
-    """Return the settings of a fit to a kind of data, with what is asked for instead.
-
-    Args:
-        kind: "images", "small images" or "table".
-        steps: Steps of the fit; None for the default.
-        learning_rate: Of the fit; None for the default.
-
-    Returns:
-        The keyword arguments of `fit_generator`.
-    """
-    asked = {"steps": steps, "learning_rate": learning_rate}
-    return {**DEFAULTS[kind], **{name: value for name, value in asked.items() if value is not None}}
+    if len(features.shape) == 1:
+        return make_generator(features.shape, classes, blocks=blocks)
+    return MomentGenerator(features, classes)

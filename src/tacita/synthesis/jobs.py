@@ -131,7 +131,7 @@ def start(recipe: Recipe, folder: str | Path) -> Job:
     owner = Owner(where).hold()
     write_recipe(where, task)
     try:
-        return Job(GENERATORS[recipe.generator].make(task, where), where, owner)
+        return Job(GENERATORS[recipe.generator](task, where, resume=False), where, owner)
     except Exception:
         shutil.rmtree(where)  # nothing was charged or released, so there is nothing to resume
         raise
@@ -143,7 +143,7 @@ def restart(folder: str | Path) -> Job:
     where = Path(folder)
     task = prepare(recipe, coins)
     with Owner(where).opening() as owner:
-        return Job(GENERATORS[recipe.generator].resume(task, where), where, owner)
+        return Job(GENERATORS[recipe.generator](task, where, resume=True), where, owner)
 
 
 def release_federated(generator: Generator, recipe: FedGP, folder: Path, count: int) -> AverageCase:

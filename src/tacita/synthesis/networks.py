@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _SMALLEST = 1e-12
-_SMALL = 16  # images with a shorter side are treated as plain numbers
+SMALL = 16  # images with a shorter side are treated as plain numbers
 
 
 def make_generator(
@@ -33,10 +33,33 @@ def make_generator(
     Returns:
         The generator, with random weights.
     """
-    if len(shape) == 3:
-        kind = ImageGenerator if min(shape[1:]) >= _SMALL else SmallImageGenerator
-        return kind(tuple(shape), classes, latent=latent, width=width)
-    return TableGenerator(tuple(blocks) or (1,) * math.prod(shape), classes, latent=latent, width=2 * width)
+    if len(shape) == 1:
+        return TableGenerator(tuple(blocks) or (1,) * shape[0], classes, latent=latent, width=2 * width)
+    channels, high, wide = shape
+    if min(high, wide) < SMALL:  # convolutions would gain nothing and cost much
+        net = nn.Sequential(
+            nn.Linear(latent + classes, 4 * width),
+            nn.LeakyReLU(0.2),
+            nn.Linear(4 * width, 4 * width),
+            nn.LeakyReLU(0.2),
+            nn.Linear(4 * width, math.prod(shape)),
+            nn.Sigmoid(),
+            nn.Unflatten(1, tuple(shape)),
+        )
+        return NetworkGenerator(net, latent, classes)
+    if high % 4 or wide % 4:
+        raise ValueError(f"An image's sides must be multiples of 4, got {high} by {wide}; pad or crop it.")
+    start = (2 * width, high // 4, wide // 4)
+    net = nn.Sequential(
+        nn.Linear(latent + classes, math.prod(start)),
+        nn.Unflatten(1, start),
+        nn.SELU(),
+        nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
+        nn.SELU(),
+        nn.ConvTranspose2d(width, channels, 4, 2, 1),
+        nn.Sigmoid(),
+    )
+    return NetworkGenerator(net, latent, classes)
 
 
 def make_critic(
@@ -55,8 +78,16 @@ def make_critic(
     Returns:
         The critic, with random weights.
     """
-    if len(shape) == 3 and min(shape[1:]) >= _SMALL:
-        body, size = _image_body(tuple(shape), width)
+    if len(shape) == 3 and min(shape[1:]) >= SMALL:
+        channels, high, wide = shape
+        size = 2 * width * (high // 4) * (wide // 4)
+        body = nn.Sequential(
+            nn.Conv2d(channels, width, 4, 2, 1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 2 * width, 4, 2, 1),
+            nn.LeakyReLU(0.2),
+            nn.Flatten(),
+        )
     else:
         size = 8 * width
         body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), size), nn.LeakyReLU(0.2))
@@ -83,47 +114,17 @@ class Generator(nn.Module):
         return torch.cat([z, _ones(labels, self.classes, z.dtype)], 1)
 
 
-class ImageGenerator(Generator):
-    """A linear layer, then transposed convolutions, each doubling the side; pixels in [0, 1]."""
+class NetworkGenerator(Generator):
+    """A network from latent numbers and labels to images; pixels in [0, 1]."""
 
-    def __init__(self, shape: tuple[int, ...], classes: int, *, latent: int, width: int) -> None:
+    def __init__(self, net: nn.Module, latent: int, classes: int) -> None:
         super().__init__()
-        channels, high, wide = shape
-        doublings = 2 if high % 4 == 0 and wide % 4 == 0 else 0
-        if doublings == 0:
-            raise ValueError(f"An image's sides must be multiples of 4, got {high} by {wide}; pad or crop it.")
-        self.latent, self.classes = latent, classes
-        self.start = (2 * width, high // 4, wide // 4)
-        self.into = nn.Linear(latent + classes, math.prod(self.start))
-        self.up = nn.Sequential(
-            nn.SELU(),
-            nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
-            nn.SELU(),
-            nn.ConvTranspose2d(width, channels, 4, 2, 1),
-        )
+        self.net, self.latent, self.classes = net, latent, classes
 
     def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return one image for every row of `z`."""
-        return torch.sigmoid(self.up(self.into(self.entry(z, labels)).unflatten(1, self.start)))
-
-
-class SmallImageGenerator(Generator):
-    """Two hidden layers: for images of a few dozen pixels, where convolutions gain nothing and cost much."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int, *, latent: int, width: int) -> None:
-        super().__init__()
-        self.latent, self.classes, self.shape = latent, classes, shape
-        self.net = nn.Sequential(
-            nn.Linear(latent + classes, 4 * width),
-            nn.LeakyReLU(0.2),
-            nn.Linear(4 * width, 4 * width),
-            nn.LeakyReLU(0.2),
-            nn.Linear(4 * width, math.prod(shape)),
-        )
-
-    def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return one image for every row of `z`."""
-        return torch.sigmoid(self.net(self.entry(z, labels))).reshape(-1, *self.shape)
+        made: Tensor = self.net(self.entry(z, labels))
+        return made
 
 
 class TableGenerator(Generator):
@@ -156,7 +157,9 @@ class TableGenerator(Generator):
             if size == 1:
                 columns.append(torch.tanh(part))
                 continue
-            columns.append(_one_of(part + gumbel[:, used : used + size]))
+            soft = torch.softmax(part + gumbel[:, used : used + size], 1)
+            hard = _ones(soft.argmax(1), size, soft.dtype)
+            columns.append(hard + (soft - soft.detach()))
             used += size
         return torch.cat(columns, 1)
 
@@ -206,24 +209,6 @@ def draw_latent(generator: Generator, count: int, *, draws: torch.Generator) -> 
     return torch.randn(count, generator.latent, generator=draws)
 
 
-def _image_body(shape: tuple[int, ...], width: int) -> tuple[nn.Module, int]:
-    channels, high, wide = shape
-    body = nn.Sequential(
-        nn.Conv2d(channels, width, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.Conv2d(width, 2 * width, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.Flatten(),
-    )
-    return body, 2 * width * (high // 4) * (wide // 4)
-
-
 def _ones(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
     """Return labels as ones and zeros; torch's own form cannot be run record by record."""
     return (labels[:, None] == torch.arange(classes)).to(dtype)
-
-
-def _one_of(scores: Tensor) -> Tensor:
-    soft = torch.softmax(scores, 1)
-    hard = _ones(soft.argmax(1), soft.shape[1], soft.dtype)
-    return hard + (soft - soft.detach())

@@ -15,10 +15,10 @@ from tacita.data import Dataset
 from tacita.runs import Run
 from tacita.synthesis.generators import GENERATORS
 from tacita.synthesis.generators.kind import COMMON
+from tacita.synthesis.networks import SMALL
 from tacita.training.recipes import check_words, dataset_of, parts_of, read_recipe
 
 KIND = "synthesis"
-_SMALL = 16  # images with a shorter side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ class Task:
         """`small images`, `images` or `table`: what default settings go by."""
         if len(self.shape) == 1:
             return "table"
-        return "small images" if min(self.shape[1:]) < _SMALL else "images"
+        return "small images" if min(self.shape[1:]) < SMALL else "images"
 
     @property
     def samples(self) -> int:
@@ -183,7 +183,7 @@ def prepare(recipe: Recipe, coins: int | None = None) -> Task:
     if dataset.classes is None:
         raise ValueError("Generators make records of classes: choose a target with classes, not a range.")
     shape = dataset.inputs.shape[1:]
-    if len(shape) not in (1, 3) or (len(shape) == 3 and min(shape[1:]) >= _SMALL and any(s % 4 for s in shape[1:])):
+    if len(shape) not in (1, 3) or (len(shape) == 3 and min(shape[1:]) >= SMALL and any(s % 4 for s in shape[1:])):
         raise ValueError(f"Records must be images with sides that 4 divides, or rows of a table; got shape {shape}.")
     train, held, _ = parts_of(dataset, recipe.holdout_rate, coins)
     return Task(recipe, dataset, train, held, coins)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -35,9 +35,14 @@ WIDTHS = {"small images": 64, "images": 32, "table": 64}  # of the generators
 
 
 class Maker(Protocol):
-    """One generator in the making.
+    """A kind of generator; an instance is one generator in the making.
+
+    To add a kind, write a file with such a class and a line in `GENERATORS`.
 
     Attributes:
+        purpose: What is made, in a sentence, for the label.
+        private: Whether it gives a guarantee that is calibrated to a target, and charged to a ledger.
+        entries: The recipe entries that it takes besides `COMMON`; others are refused.
         task: What is asked for, with the data.
         generator: The network; trained once `run` has returned.
         untrained: The network as it was before any training, for a control.
@@ -47,6 +52,9 @@ class Maker(Protocol):
         facts: What the run knows about itself.
     """
 
+    purpose: ClassVar[str]
+    private: ClassVar[bool]
+    entries: ClassVar[frozenset[str]]
     task: Task
     generator: Generator
     untrained: Generator
@@ -55,38 +63,14 @@ class Maker(Protocol):
     annotate: Annotate
     facts: RunFacts
 
+    def __init__(self, task: Task, folder: Path, *, resume: bool) -> None:
+        """Begin a run in a new directory, or take up an interrupted one; nothing new has been charged on return."""
+
     def run(self, progress: Progress) -> None:
         """Take the remaining steps; an interrupted run can be resumed."""
 
-
-class GeneratorKind(Protocol):
-    """One kind of generator. To add one, write a file with such a class and add an instance to `GENERATORS`.
-
-    Attributes:
-        purpose: What is made, in a sentence, for the label.
-        private: Whether it gives a guarantee that is calibrated to a target, and charged to a ledger.
-        entries: The recipe entries that it takes besides `COMMON`; others are refused.
-    """
-
-    @property
-    def purpose(self) -> str:
-        """What is made, in a sentence."""
-
-    @property
-    def private(self) -> bool:
-        """Whether it gives a calibrated guarantee."""
-
-    @property
-    def entries(self) -> frozenset[str]:
-        """The recipe entries that it takes."""
-
-    def make(self, task: Task, folder: Path) -> Maker:
-        """Begin a run in a new directory; nothing has been charged yet when this returns."""
-
-    def resume(self, task: Task, folder: Path) -> Maker:
-        """Take up an interrupted run."""
-
-    def label(self, run: Run, delta: float) -> Label:
+    @staticmethod
+    def label(run: Run, delta: float) -> Label:
         """Return the label of a run directory at this delta; the data are not needed.
 
         Raises:
@@ -145,7 +129,7 @@ def new_game(task: Task, chosen: Mapping[str, Any], classes: int, *, layer_noise
     Returns:
         Both networks, with random weights.
     """
-    fix_weights(task.recipe.seed)
+    seed_weights(task.recipe.seed)
     generator = make_generator(task.shape, classes, blocks=task.blocks, width=WIDTHS[task.kind])
     critic = make_critic(task.shape, classes, width=chosen["width"], layer_noise=layer_noise)
     pool = max(8, chosen["batch_size"] // max(1, classes))  # generated records of a class: about as many as real ones
@@ -177,7 +161,7 @@ def fresh_generator(seed: int | None) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def fix_weights(seed: int | None) -> None:
+def seed_weights(seed: int | None) -> None:
     """Make the networks' first weights repeatable, where a seed was chosen."""
     if seed is not None:
         torch.manual_seed(seed)

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -20,14 +20,16 @@ from tacita.ledger import Ledger
 from tacita.owner import Owner
 from tacita.runs import Run, RunError
 from tacita.synthesis import embedding as embeddings
+from tacita.synthesis.features import Moments
 from tacita.synthesis.generators.kind import (
     Annotate,
     Progress,
     facts_of,
-    fix_weights,
     fresh_generator,
     ledger_path,
     require_signal,
+    seed_weights,
+    settings,
     write_run,
 )
 from tacita.training.charges import Charges, ledger_at
@@ -42,89 +44,24 @@ if TYPE_CHECKING:
 _FOLLOWED = 2000  # records whose contribution to an embedding is kept for the typical case
 
 
-class MeanEmbedding:
-    """One Gaussian release of sensitivity 1."""
-
-    purpose = "Synthetic records from a generator fitted to one noisy release of mean features."
-    private = True
-    entries = frozenset({"epsilon", "noise_multiplier", "ledger", "steps", "learning_rate"})
-
-    def make(self, task: Task, folder: Path) -> EmbeddingMaker:
-        """Begin a run."""
-        return EmbeddingMaker(task, folder, self.purpose, resume=False)
-
-    def resume(self, task: Task, folder: Path) -> EmbeddingMaker:
-        """Take up an interrupted run."""
-        return EmbeddingMaker(task, folder, self.purpose, resume=True)
-
-    def label(self, run: Run, delta: float) -> Label:
-        """Return the label of the one release.
-
-        Raises:
-            PrivacyError: If nothing was released, or files and ledger contradict each other.
-        """
-        document, facts = run.document(), run.facts
-        plan, name = Plan.from_dict(document["plan"]), str(document["id"])
-        _check_charged(ledger_path(run.recipe.get("ledger"), run.folder), name, plan, str(document["head"]))
-        state, saved = run.load()
-        if saved["id"] != name or float(state["embedding"]["settings"][0]) != plan.noise_multiplier:
-            raise PrivacyError("The kept release belongs to another run.")
-        worst = gaussian_release(noise_multiplier=plan.noise_multiplier, delta=delta)
-        codes = ("unit-vectors", "one-release", "embedding-fixed-beforehand", "release-charged")
-        asked = ("after-release", "record-is-person", "generator-chosen-blindly", "nothing-else")
-        return build(
-            facts,
-            worst,
-            rests_on=[*map(assume, codes), noise_assumption(facts), *map(assume, asked)],
-            curve=((1, worst.epsilon),),
-            mechanism=(
-                ("Generator", "mean-embedding: one noisy sum of class-conditional features"),
-                ("Sensitivity", "1, for one record added or removed"),
-                ("Noise standard deviation", f"{plan.noise_multiplier:.6g}"),
-                ("Releases", "1"),
-                *run_rows(facts),
-            ),
-            not_hardened=not_hardened("how long it takes depends on how many records there are"),
-            bare_rate=plan.bare_rate,
-            readings=Standing(plan, 1, _panels(state, saved), facts, {}).readings(delta, worst),
-        )
-
-
-def _check_charged(file: Path, name: str, plan: Plan, head: str) -> None:
-    """Refuse to label what the ledger does not know as charged by this plan."""
-    with Ledger.open(file) as ledger:
-        _require_same_ledger(ledger, head)
-        if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
-            raise PrivacyError("The run's plan is not the one that its ledger froze before the release.")
-        if ledger.charged(name) == 0:
-            raise PrivacyError("Nothing was released yet: there is nothing to label.")
-
-
-def _require_same_ledger(ledger: Ledger, head: str) -> None:
-    if not ledger.contains(head):
-        raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
-
-
-def _panels(state: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Panel]:
-    found = state["panels"].items()
-    return {name: Panel.restore(None, part, saved["panels"][name], budget=None) for name, part in found}
-
-
 @dataclass
-class EmbeddingMaker:
-    """Releases a noisy embedding once, and fits a generator to it."""
+class MeanEmbedding:
+    """One Gaussian release of sensitivity 1, and a generator fitted to it."""
+
+    purpose: ClassVar[str] = "Synthetic records from a generator fitted to one noisy release of mean features."
+    private: ClassVar[bool] = True
+    entries: ClassVar[frozenset[str]] = frozenset({"epsilon", "noise_multiplier", "ledger", "steps", "learning_rate"})
 
     task: Task
     folder: Path
-    purpose: str
     resume: bool
 
     def __post_init__(self) -> None:
         recipe, task = self.task.recipe, self.task
-        self.settings = embeddings.settings(task.kind, steps=recipe.steps, learning_rate=recipe.learning_rate)
-        self.features = embeddings.default_features(task.shape, task.kind)
-        fix_weights(recipe.seed)
-        self.generator = embeddings.default_generator(task.shape, len(task.classes), task.blocks, task.kind)
+        self.settings = settings(task, embeddings.DEFAULTS)
+        self.features = Moments(task.shape, **embeddings.FEATURES[task.kind])
+        seed_weights(recipe.seed)
+        self.generator = embeddings.new_generator(self.features, len(task.classes), task.blocks)
         self.untrained = copy.deepcopy(self.generator)
         self.annotate: Annotate = None
         self.shares: Any = None
@@ -234,3 +171,56 @@ class EmbeddingMaker:
     def _write(self) -> None:
         plan = self.plan.to_dict()
         write_run(self.folder, self.task.recipe, self.facts, id=self.identity, plan=plan, head=self.head)
+
+    @staticmethod
+    def label(run: Run, delta: float) -> Label:
+        """Return the label of the one release.
+
+        Raises:
+            PrivacyError: If nothing was released, or files and ledger contradict each other.
+        """
+        document, facts = run.document(), run.facts
+        plan, name = Plan.from_dict(document["plan"]), str(document["id"])
+        _check_charged(ledger_path(run.recipe.get("ledger"), run.folder), name, plan, str(document["head"]))
+        state, saved = run.load()
+        if saved["id"] != name or float(state["embedding"]["settings"][0]) != plan.noise_multiplier:
+            raise PrivacyError("The kept release belongs to another run.")
+        worst = gaussian_release(noise_multiplier=plan.noise_multiplier, delta=delta)
+        codes = ("unit-vectors", "one-release", "embedding-fixed-beforehand", "release-charged")
+        asked = ("after-release", "record-is-person", "generator-chosen-blindly", "nothing-else")
+        return build(
+            facts,
+            worst,
+            rests_on=[*map(assume, codes), noise_assumption(facts), *map(assume, asked)],
+            curve=((1, worst.epsilon),),
+            mechanism=(
+                ("Generator", "mean-embedding: one noisy sum of class-conditional features"),
+                ("Sensitivity", "1, for one record added or removed"),
+                ("Noise standard deviation", f"{plan.noise_multiplier:.6g}"),
+                ("Releases", "1"),
+                *run_rows(facts),
+            ),
+            not_hardened=not_hardened("how long it takes depends on how many records there are"),
+            bare_rate=plan.bare_rate,
+            readings=Standing(plan, 1, _panels(state, saved), facts, {}).readings(delta, worst),
+        )
+
+
+def _check_charged(file: Path, name: str, plan: Plan, head: str) -> None:
+    """Refuse to label what the ledger does not know as charged by this plan."""
+    with Ledger.open(file) as ledger:
+        _require_same_ledger(ledger, head)
+        if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
+            raise PrivacyError("The run's plan is not the one that its ledger froze before the release.")
+        if ledger.charged(name) == 0:
+            raise PrivacyError("Nothing was released yet: there is nothing to label.")
+
+
+def _require_same_ledger(ledger: Ledger, head: str) -> None:
+    if not ledger.contains(head):
+        raise PrivacyError("This is not the ledger that the run was opened in, or it was rolled back.")
+
+
+def _panels(state: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Panel]:
+    found = state["panels"].items()
+    return {name: Panel.restore(None, part, saved["panels"][name], budget=None) for name, part in found}

@@ -1,9 +1,8 @@
-"""The Wasserstein GAN as the thesis words it: a whole batch's gradient is clipped, so one record moves it by 2C."""
+"""The Wasserstein GAN as the thesis describes it: a whole batch's gradient is clipped, so one record moves it by 2C."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tacita._check import PrivacyError
 from tacita.accounting import participation_bound
@@ -11,40 +10,29 @@ from tacita.assumptions import assume
 from tacita.label import Label, build, noise_assumption, not_hardened
 from tacita.runs import Run
 from tacita.synthesis.generators.kind import readings
-from tacita.synthesis.generators.wgan_gp import ENTRIES, WganMaker
+from tacita.synthesis.generators.wgan_gp import ENTRIES, WganGp
 
 if TYPE_CHECKING:
-    from tacita.synthesis.recipes import Task
+    from tacita.synthesis.recipes import Recipe
 
 CLIP_NORM, NOISE_MULTIPLIER = 0.5, 0.01  # of the thesis
 
 
-class PapersWgan:
+class PapersWgan(WganGp):
     """For comparison with the thesis: its noise is too small for a useful worst case, and nothing is calibrated."""
 
-    purpose = "Synthetic records from a Wasserstein GAN clipped and noised as the thesis describes it."
-    private = False
-    entries = ENTRIES | {"clip_norm", "noise_multiplier"}
+    purpose: ClassVar[str] = "Synthetic records from a Wasserstein GAN clipped and noised as the thesis describes it."
+    entries: ClassVar[frozenset[str]] = ENTRIES | {"clip_norm", "noise_multiplier"}
 
-    def make(self, task: Task, folder: Path) -> WganMaker:
-        """Begin a run."""
-        return self._maker(task, folder, resume=False)
+    def clipping(self, recipe: Recipe) -> dict[str, Any]:
+        """Return the clip norm of a whole batch's gradient, and the noise over it."""
+        return {
+            "clip_norm": recipe.clip_norm or CLIP_NORM,
+            "noise_multiplier": recipe.noise_multiplier or NOISE_MULTIPLIER,
+        }
 
-    def resume(self, task: Task, folder: Path) -> WganMaker:
-        """Take up an interrupted run."""
-        return self._maker(task, folder, resume=True)
-
-    def _maker(self, task: Task, folder: Path, *, resume: bool) -> WganMaker:
-        return WganMaker(
-            task,
-            folder,
-            self.purpose,
-            resume=resume,
-            clip_norm=task.recipe.clip_norm or CLIP_NORM,
-            noise_multiplier=task.recipe.noise_multiplier or NOISE_MULTIPLIER,
-        )
-
-    def label(self, run: Run, delta: float) -> Label:
+    @staticmethod
+    def label(run: Run, delta: float) -> Label:
         """Return the label with the true worst case, for a sensitivity of 2C.
 
         Raises:

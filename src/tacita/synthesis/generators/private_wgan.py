@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -54,104 +54,19 @@ CRITICS: dict[str, dict[str, Any]] = {  # by kind of data
 ANNOTATOR: dict[str, Any] = {"steps": 200, "batch_size": 512, "learning_rate": 0.5}
 
 
+@dataclass
 class PrivateWgan:
-    """The worst case of one private training, or of two that are composed."""
+    """A private critic and its generator; the worst case of one private training, or of two that are composed."""
 
-    purpose = "Synthetic records from a Wasserstein GAN whose critic was trained with DP-SGD."
-    private = True
-    entries = frozenset(
+    purpose: ClassVar[str] = "Synthetic records from a Wasserstein GAN whose critic was trained with DP-SGD."
+    private: ClassVar[bool] = True
+    entries: ClassVar[frozenset[str]] = frozenset(
         {"epsilon", "noise_multiplier", "ledger", "steps", "batch_size", "learning_rate", "critic_steps"}
         | {"clip_norm", "width", "panel", "annotator"}
     )
 
-    def make(self, task: Task, folder: Path) -> PrivateWganMaker:
-        """Begin a run."""
-        return PrivateWganMaker(task, folder, self.purpose, resume=False)
-
-    def resume(self, task: Task, folder: Path) -> PrivateWganMaker:
-        """Take up an interrupted run."""
-        return PrivateWganMaker(task, folder, self.purpose, resume=True)
-
-    def label(self, run: Run, delta: float) -> Label:
-        """Return the label of the critic's training, or of both trainings composed.
-
-        Raises:
-            PrivacyError: If the run's files contradict its ledger or each other.
-        """
-        ledger_file = ledger_path(run.recipe.get("ledger"), run.folder)
-        annotated, facts = _annotated(run), run.facts
-        critic = standing_of_run(run.folder / "critic", ledger_file=ledger_file)
-        kind = "unlabelled, with a private annotator" if annotated else "conditional"
-        rows = (("Generator", f"private-wgan, {kind}; gradient penalty inside each record's loss"),)
-        if annotated:
-            annotator = standing_of_run(run.folder / "annotator", ledger_file=ledger_file)
-            return _composed_label(critic, annotator, rows, facts, delta)
-        own = replace(
-            critic.facts, title=facts.title, purpose=facts.purpose, metrics=facts.metrics, ledger=facts.ledger
-        )
-        label = replace(critic, facts=own).label(delta)
-        shown = replace(label.readings or Readings(), facts=owner_rows(facts))
-        label = replace(label, mechanism=(*rows, *label.mechanism), readings=shown)
-        return label.resting_on(assume("after-release"))
-
-
-def _annotated(run: Run) -> bool:
-    """Return whether there were two trainings; what the files say of it must agree, and agree with the ledger."""
-    parts, recipe = len(run.document()["parts"]), run.recipe
-    if len({bool(recipe.get("annotator")), parts == 2, (run.folder / "annotator").exists()}) > 1:
-        raise PrivacyError("The files of this run do not agree on whether an annotator was trained.")
-    if not recipe.get("ledger"):
-        with Ledger.open(ledger_path(None, run.folder)) as ledger:
-            if len(ledger.runs()) != parts:
-                raise PrivacyError(
-                    "The run's own ledger holds more, or fewer, trainings than its label would speak of."
-                )
-    return parts == 2
-
-
-def _composed_label(critic: Standing, annotator: Standing, rows: Pairs, facts: RunFacts, delta: float) -> Label:
-    """Return the label of a critic and an annotator that were trained on the same records."""
-    parts = {"Critic": critic, "Annotator": annotator}
-    alone = {name: part.worst(delta / 2.0) for name, part in parts.items()}
-    typical = [part.readings(delta / 2.0, alone[name]).typical for name, part in parts.items()]
-    worst = composed([(p.plan.sample_rate, p.plan.noise_multiplier, p.end) for p in parts.values()], delta=delta)
-    mechanism = tuple(
-        (f"{name}: {row.lower()}", value)
-        for name, part in parts.items()
-        for row, value in (*part.mechanism, run_rows(part.facts)[0])
-    )
-    figures = tuple(
-        (f"{name} alone", f"epsilon {round_up_text(own.epsilon)} at delta {round_up_text(own.delta)}")
-        for name, own in alone.items()
-    )
-    return build(
-        facts,
-        worst,
-        rests_on=(*critic.rests_on, assume("parts-composed"), assume("after-release")),
-        mechanism=(*rows, *mechanism, *figures, run_rows(facts)[1]),
-        not_hardened=not_hardened(),
-        readings=_summed(typical, worst, facts),
-    )
-
-
-def _summed(typical: Sequence[tuple[Guarantee, ...]], worst: Guarantee, facts: RunFacts) -> Readings:
-    """Return the owner's readings: the typical figures of both parts, added and capped by the worst case."""
-    if not all(typical):
-        return readings(facts, "No records were followed, so there is no typical figure.")
-    total = typical[0][0] + typical[1][0]
-    if total.epsilon > worst.epsilon:
-        total = replace(total, epsilon=worst.epsilon, method="worst-case cap")
-    panels = "Records were followed through both trainings; the two figures, each at half of delta, are added."
-    return readings(facts, panels, typical=(total,))
-
-
-@dataclass
-class PrivateWganMaker:
-    """Trains the annotator, if there is one, then critic and generator in turns."""
-
     task: Task
     folder: Path
-    purpose: str
     resume: bool
 
     def __post_init__(self) -> None:
@@ -271,6 +186,79 @@ class PrivateWganMaker:
 
     def _write(self) -> None:
         write_run(self.folder, self.task.recipe, self.facts, parts=self.parts)
+
+    @staticmethod
+    def label(run: Run, delta: float) -> Label:
+        """Return the label of the critic's training, or of both trainings composed.
+
+        Raises:
+            PrivacyError: If the run's files contradict its ledger or each other.
+        """
+        ledger_file = ledger_path(run.recipe.get("ledger"), run.folder)
+        annotated, facts = _annotated(run), run.facts
+        critic = standing_of_run(run.folder / "critic", ledger_file=ledger_file)
+        kind = "unlabelled, with a private annotator" if annotated else "conditional"
+        rows = (("Generator", f"private-wgan, {kind}; gradient penalty inside each record's loss"),)
+        if annotated:
+            annotator = standing_of_run(run.folder / "annotator", ledger_file=ledger_file)
+            return _composed_label(critic, annotator, rows, facts, delta)
+        own = replace(
+            critic.facts, title=facts.title, purpose=facts.purpose, metrics=facts.metrics, ledger=facts.ledger
+        )
+        label = replace(critic, facts=own).label(delta)
+        shown = replace(label.readings or Readings(), facts=owner_rows(facts))
+        label = replace(label, mechanism=(*rows, *label.mechanism), readings=shown)
+        return label.resting_on(assume("after-release"))
+
+
+def _annotated(run: Run) -> bool:
+    """Return whether there were two trainings; what the files say of it must agree, and agree with the ledger."""
+    parts, recipe = len(run.document()["parts"]), run.recipe
+    if len({bool(recipe.get("annotator")), parts == 2, (run.folder / "annotator").exists()}) > 1:
+        raise PrivacyError("The files of this run do not agree on whether an annotator was trained.")
+    if not recipe.get("ledger"):
+        with Ledger.open(ledger_path(None, run.folder)) as ledger:
+            if len(ledger.runs()) != parts:
+                raise PrivacyError(
+                    "The run's own ledger holds more, or fewer, trainings than its label would speak of."
+                )
+    return parts == 2
+
+
+def _composed_label(critic: Standing, annotator: Standing, rows: Pairs, facts: RunFacts, delta: float) -> Label:
+    """Return the label of a critic and an annotator that were trained on the same records."""
+    parts = {"Critic": critic, "Annotator": annotator}
+    alone = {name: part.worst(delta / 2.0) for name, part in parts.items()}
+    typical = [part.readings(delta / 2.0, alone[name]).typical for name, part in parts.items()]
+    worst = composed([(p.plan.sample_rate, p.plan.noise_multiplier, p.end) for p in parts.values()], delta=delta)
+    mechanism = tuple(
+        (f"{name}: {row.lower()}", value)
+        for name, part in parts.items()
+        for row, value in (*part.mechanism, run_rows(part.facts)[0])
+    )
+    figures = tuple(
+        (f"{name} alone", f"epsilon {round_up_text(own.epsilon)} at delta {round_up_text(own.delta)}")
+        for name, own in alone.items()
+    )
+    return build(
+        facts,
+        worst,
+        rests_on=(*critic.rests_on, assume("parts-composed"), assume("after-release")),
+        mechanism=(*rows, *mechanism, *figures, run_rows(facts)[1]),
+        not_hardened=not_hardened(),
+        readings=_summed(typical, worst, facts),
+    )
+
+
+def _summed(typical: Sequence[tuple[Guarantee, ...]], worst: Guarantee, facts: RunFacts) -> Readings:
+    """Return the owner's readings: the typical figures of both parts, added and capped by the worst case."""
+    if not all(typical):
+        return readings(facts, "No records were followed, so there is no typical figure.")
+    total = typical[0][0] + typical[1][0]
+    if total.epsilon > worst.epsilon:
+        total = replace(total, epsilon=worst.epsilon, method="worst-case cap")
+    panels = "Records were followed through both trainings; the two figures, each at half of delta, are added."
+    return readings(facts, panels, typical=(total,))
 
 
 def require_budget(ledger: Ledger, parts: Sequence[Part]) -> None:

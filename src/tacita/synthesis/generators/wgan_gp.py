@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tacita._guard import Interrupts
 from tacita.assumptions import assume
@@ -24,7 +24,7 @@ from tacita.synthesis.generators.kind import (
 )
 
 if TYPE_CHECKING:
-    from tacita.synthesis.recipes import Task
+    from tacita.synthesis.recipes import Recipe, Task
 
 DEFAULTS: dict[str, dict[str, Any]] = {  # by kind of data
     "small images": {"steps": 4000, "batch_size": 64, "learning_rate": 2e-3, "critic_steps": 3, "width": 32},
@@ -35,80 +35,37 @@ ENTRIES = frozenset({"steps", "batch_size", "learning_rate", "critic_steps", "wi
 LAYER_NOISE = 1.5
 
 
-class WganGp:
-    """No guarantee: the data are used without noise."""
-
-    purpose = "Synthetic records from a Wasserstein GAN that was trained without privacy."
-    private = False
-    entries = ENTRIES | {"dp_critic"}
-
-    def make(self, task: Task, folder: Path) -> WganMaker:
-        """Begin a run."""
-        return self._maker(task, folder, resume=False)
-
-    def resume(self, task: Task, folder: Path) -> WganMaker:
-        """Take up an interrupted run."""
-        return self._maker(task, folder, resume=True)
-
-    def _maker(self, task: Task, folder: Path, *, resume: bool) -> WganMaker:
-        layer_noise = LAYER_NOISE if task.recipe.dp_critic else 0.0
-        return WganMaker(task, folder, self.purpose, resume=resume, layer_noise=layer_noise)
-
-    def label(self, run: Run, delta: float) -> Label:
-        """Return a label with an infinite worst case."""
-        facts, layer = run.facts, bool(run.recipe.get("dp_critic"))
-        declared = (
-            "No guarantee: the data were used without noise. Anything below was measured, for the owner; a measurement "
-            "bounds nothing.",
-            "The critic clips its features to length one and adds noise of 1.5 to them (the thesis's DP critic). That "
-            "hides neither the critic's weights nor the gradients that shape the generator: it is a regulariser.",
-        )
-        return build(
-            facts,
-            no_guarantee(delta=delta),
-            rests_on=(assume("generator-unlimited"),),
-            mechanism=(("Generator", f"wgan-gp{', with the DP critic layer' if layer else ''}"),),
-            declared=declared if layer else declared[:1],
-            readings=readings(facts, "No records were followed: there is no noise to account for."),
-        )
-
-
 @dataclass
-class WganMaker:
-    """Trains critic and generator in turns, on plain gradients or on a batch's clipped one.
+class WganGp:
+    """Trains critic and generator in turns. No guarantee: the data are used without noise."""
 
-    Attributes:
-        task: What is asked for, with the data.
-        folder: The run directory.
-        purpose: For the label.
-        resume: Whether to go on from a checkpoint.
-        layer_noise: Of the critic's noisy layer; 0 for none.
-        clip_norm: The largest norm of a batch's gradient; None for no clipping.
-        noise_multiplier: Noise standard deviation over `clip_norm`.
-    """
+    purpose: ClassVar[str] = "Synthetic records from a Wasserstein GAN that was trained without privacy."
+    private: ClassVar[bool] = False
+    entries: ClassVar[frozenset[str]] = ENTRIES | {"dp_critic"}
 
     task: Task
     folder: Path
-    purpose: str
     resume: bool
-    layer_noise: float = 0.0
-    clip_norm: float | None = None
-    noise_multiplier: float = 0.0
 
     def __post_init__(self) -> None:
         task, chosen = self.task, settings(self.task, DEFAULTS)
+        layer_noise = LAYER_NOISE if task.recipe.dp_critic else 0.0
         self.facts, self.shares = facts_of(task, self.purpose), None
         self.annotate: Annotate = None
-        game = new_game(task, chosen, len(task.classes), layer_noise=self.layer_noise)
+        game = new_game(task, chosen, len(task.classes), layer_noise=layer_noise)
         self.generator, self.untrained = game.generator, copy.deepcopy(game.generator)
         del chosen["width"]
-        self.plan = Wgan(**chosen, size=task.size, clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier)
+        self.plan = Wgan(**chosen, size=task.size, **self.clipping(task.recipe))
         rng = fresh_generator(None if self.resume else task.recipe.seed)
         self.training = WganTraining(self.plan, game, *task.train, rng=rng, run_dir=self.folder)
         if self.resume and Run(self.folder).has_checkpoint:
             self.training.restore()
         self.steps = self.plan.steps
         self._write()
+
+    def clipping(self, recipe: Recipe) -> dict[str, Any]:
+        """Return how a batch's gradient is clipped and noised: not at all."""
+        return {}
 
     def run(self, progress: Progress) -> None:
         """Train critic and generator in turns; Ctrl-C lets a step finish."""
@@ -125,3 +82,22 @@ class WganMaker:
     def _write(self) -> None:
         plan = {**asdict(self.plan), "sample_rate": self.plan.sample_rate}
         write_run(self.folder, self.task.recipe, self.facts, plan=plan)
+
+    @staticmethod
+    def label(run: Run, delta: float) -> Label:
+        """Return a label with an infinite worst case."""
+        facts, layer = run.facts, bool(run.recipe.get("dp_critic"))
+        declared = (
+            "No guarantee: the data were used without noise. Anything below was measured, for the owner; a measurement "
+            "bounds nothing.",
+            "The critic clips its features to length one and adds noise of 1.5 to them (the thesis's DP critic). That "
+            "hides neither the critic's weights nor the gradients that shape the generator: it is a regulariser.",
+        )
+        return build(
+            facts,
+            no_guarantee(delta=delta),
+            rests_on=(assume("generator-unlimited"),),
+            mechanism=(("Generator", f"wgan-gp{', with the DP critic layer' if layer else ''}"),),
+            declared=declared if layer else declared[:1],
+            readings=readings(facts, "No records were followed: there is no noise to account for."),
+        )
