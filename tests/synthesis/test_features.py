@@ -152,15 +152,6 @@ def test_fourier_features_are_the_same_every_time():
     assert not torch.equal(made[0], made[2])
 
 
-def test_weighted_maps_share_one_length():
-    records = images(5, (4,))
-    both = F.weighted((0.2, F.fourier((4,), 10, scale=1.0)), (0.8, F.Moments((4,), length=1e-6)))
-    torch.testing.assert_close(both(records).norm(dim=1), torch.ones(5, dtype=torch.float64))
-    torch.testing.assert_close(both(records)[:, :10].norm(dim=1), torch.full((5,), math.sqrt(0.2)).double())
-    with pytest.raises(ValueError, match="add up to at most 1"):
-        F.weighted((0.7, both), (0.7, both))
-
-
 def test_projections_are_orthonormal():
     found = F.projected(lambda records: records, 6, 6)(torch.eye(6, dtype=torch.float64))
     torch.testing.assert_close(found.T @ found, torch.eye(6, dtype=torch.float64))

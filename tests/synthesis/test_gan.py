@@ -13,7 +13,6 @@ from tacita.synthesis.gan import (
     WganTraining,
     adam,
     game_records,
-    quickest_chunk,
     sample,
     tags_of,
 )
@@ -240,10 +239,6 @@ def test_the_generator_is_moved_by_improving_only():
     assert all(torch.equal(a, b) for a, b in zip(before, game.generator.parameters(), strict=True))
     game.improve(draws=torch.Generator().manual_seed(0))
     assert any(not torch.equal(a, b) for a, b in zip(before, game.generator.parameters(), strict=True))
-
-
-def test_the_quickest_chunk_is_measured_on_made_records():
-    assert quickest_chunk(make_game((1, 8, 8), 3), 16, tries=1) in (8, 32, 128, 512)
 
 
 def plain(game, shape=(1, 8, 8), **plan):

@@ -8,7 +8,7 @@ differentiated. Maps compute in the precision of what they are given.
 * `fourier`: random Fourier features (Rahimi & Recht 2007), of length one; the mean over many records is the embedding
   that DP-MERF releases (Harder, Adamczewski & Park 2021, arXiv:2002.11603v5).
 * `scattering`: a small convolutional network whose filters come from a formula (Mallat 2012; Bruna & Mallat 2013).
-* `weighted` and `projected` put maps together, `measuring_features` is what comparisons of sets use.
+* `projected` shortens a map, `measuring_features` is what comparisons of sets use.
 """
 
 from __future__ import annotations
@@ -147,18 +147,6 @@ def fourier(shape: Shape, count: int, *, scale: float | Sequence[float], seed: i
     return features
 
 
-def weighted(*parts: tuple[float, FeatureMap]) -> FeatureMap:
-    """Return maps side by side, each times the square root of its share: if each has length at most one, so do they."""
-    shares = [_check.in_range("share", share, 0.0, 1.0) for share, _ in parts]
-    if not 0.0 < sum(shares) <= 1.0 + 1e-12:
-        raise ValueError(f"shares must add up to at most 1, got {sum(shares):g}.")
-
-    def features(inputs: Tensor) -> Tensor:
-        return torch.cat([math.sqrt(share) * part(inputs) for share, part in parts], 1)
-
-    return features
-
-
 def projected(features: FeatureMap, length: int, count: int, *, seed: int = 0) -> FeatureMap:
     """Return `count` coordinates of a map's `length` features, along random orthonormal directions fixed by `seed`.
 
@@ -271,10 +259,8 @@ def _filtering(kernel: Matrix, sides: tuple[int, int], step: int) -> Matrix:
 
 def _mirrored(side: int, reach: int, step: int) -> Matrix:
     """Return ones where a window's position meets a pixel, (windows, positions, pixels), edges mirrored."""
-    place = np.abs(np.arange(0, side, step)[:, None] + np.arange(-reach, reach + 1))
-    period = max(1, 2 * (side - 1))
-    place = np.minimum(place % period, period - place % period)
-    ones: Matrix = np.eye(side)[place % side]
+    mirrored = np.pad(np.arange(side), reach, mode="reflect")
+    ones: Matrix = np.eye(side)[np.lib.stride_tricks.sliding_window_view(mirrored, 2 * reach + 1)[::step]]
     return ones
 
 

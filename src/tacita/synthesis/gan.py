@@ -8,7 +8,6 @@ post-processing.
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -24,12 +23,9 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.runs import Run, RunError
 from tacita.synthesis.networks import Critic, Generator, draw_latent
-from tacita.training.gradients import clipped_sum
-from tacita.training.records import record_loss
 from tacita.training.step import noisy_mean, poisson_sample
 
 PENALTY = 10.0
-_CHUNKS = (8, 32, 128, 512)
 _TAGS = 2**31
 
 
@@ -134,36 +130,6 @@ class Companion:
 def game_records(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return records as a game takes them."""
     return inputs, labels, tags_of(inputs)
-
-
-def quickest_chunk(game: Game, count: int, *, tries: int = 2) -> int:
-    """Return how many records to differentiate at once, by trying sizes on made records; no real one is touched.
-
-    Which is best depends on the critic's width and on the machine: small chunks stay in the cache, large ones
-    spend less on each call.
-
-    Args:
-        game: Critic and generator.
-        count: How many records a step looks at.
-        tries: How often each size is timed.
-
-    Returns:
-        The fastest of the sizes tried.
-    """
-    made = game._made.flatten(0, 1)
-    rows = torch.arange(count) % len(made)
-    labels = (rows // game._pool).to(torch.int64)
-    records = (made[rows], labels, rows)
-    loss, parameters = record_loss(game, None), {n: p.detach() for n, p in game.named_parameters()}
-    parameters = {name: p for name, p in parameters.items() if name.startswith("critic.")}
-    bounds = torch.ones(count, dtype=torch.float64)
-    seconds: dict[int, float] = {}
-    for chunk in (size for size in _CHUNKS if size <= max(count, _CHUNKS[0])):
-        for _ in range(tries):
-            started = time.perf_counter()
-            clipped_sum(loss, parameters, records, bounds, chunk=chunk)
-            seconds[chunk] = min(seconds.get(chunk, np.inf), time.perf_counter() - started)
-    return min(seconds, key=seconds.__getitem__)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from tacita import runs
@@ -17,7 +18,7 @@ from tacita.report.page import page_template
 from tacita.synthesis.features import measuring_features
 from tacita.synthesis.gan import sample
 from tacita.synthesis.generators import GENERATORS
-from tacita.synthesis.generators.kind import Maker, Progress, fresh_generator
+from tacita.synthesis.generators.kind import Maker, Progress
 from tacita.synthesis.influence import AverageCase, average_case
 from tacita.synthesis.inspection import write_inspection
 from tacita.synthesis.labels import label_of_run
@@ -163,10 +164,10 @@ def release_federated(generator: Generator, recipe: FedGP, folder: Path, count: 
     from tacita.synthesis.fedgp import held_records, ready
 
     dataset, real = load(recipe.data), held_records(ready(recipe))[0]
-    drawn = sample(generator, count, rng=fresh_generator(recipe.seed))
+    drawn = sample(generator, count, rng=np.random.default_rng(recipe.seed))
     write_release(folder, drawn, dataset)
     write_inspection(folder, folder / "inspect.html", title=f"FedGP on {recipe.data}")
-    rng = fresh_generator(recipe.seed)
+    rng = np.random.default_rng(recipe.seed)
     some = torch.from_numpy(rng.permutation(len(real))[:_MEASURED])
     features = measuring_features(real.shape[1:])
     return average_case(real[some], drawn[0][:_MEASURED], features=features, gamma=_GAMMA, rng=rng)

@@ -21,7 +21,7 @@ from tacita.label import Label
 from tacita.report.numbers import delta_text, epsilon_text
 from tacita.synthesis.features import measuring_features
 from tacita.synthesis.gan import sample
-from tacita.synthesis.generators.kind import Maker, fresh_generator
+from tacita.synthesis.generators.kind import Maker
 from tacita.synthesis.influence import AverageCase, average_case
 from tacita.synthesis.labels import label_of_run, typical_of_run
 from tacita.synthesis.leakage import HoldoutTest, generator_membership, holdout_test
@@ -85,7 +85,7 @@ def measure(maker: Maker, synthetic: Labelled, *, epsilon: float, report: Callab
         len(task.classes),
         features=features,
         annotator=maker.annotate,
-        generator_control=lambda count: sample(maker.untrained, count, rng=fresh_generator(task.recipe.seed)),
+        generator_control=lambda count: sample(maker.untrained, count, rng=np.random.default_rng(task.recipe.seed)),
         rng=rng,
         report=report,
     )
@@ -262,29 +262,22 @@ def _distances(utility: Utility) -> Section:
 
 
 def _leaks(found: Quality) -> Section:
-    average, holdout, attack = found.average, found.holdout, found.membership
-    low, high = holdout.null_interval
     rows = [
         (
-            "Nearer to training than to held-out records",
-            f"{holdout.share:.1%} (by chance {low:.1%} to {high:.1%}; p = {round_up_text(holdout.p_value)})",
+            "Holdout test",
+            found.holdout.sentence,
             "It sees copies and near copies in these features; a leak that moves no point nearer stays unseen.",
         ),
         (
             "Membership attack on the released set",
-            f"AUC {attack.auc:.3f} ({attack.auc_interval[0]:.3f} to {attack.auc_interval[1]:.3f})",
+            found.membership.sentence,
             "One attack by distance. A better one may succeed where this fails.",
         ),
-        (
-            f"Average-case measure, mu at gamma {average.gamma:g}",
-            f"{average.chebyshev:.3g} (Chebyshev), {average.student:.3g} (mean)",
-            "A measure, not a guarantee. It cannot see memorisation, takes a collapsed generator for a private one, "
-            f"and moves a hundredfold with the feature space (here {average.dimension} numbers).",
-        ),
+        ("Average-case measure", found.average.sentence, "It does not show whether records were memorised."),
     ]
-    state = "warning" if holdout.p_value < 0.01 or attack.state == "warning" else ""
-    text = f"{holdout.sentence} {attack.sentence}"
-    return Section("What was found to leak", text, rows=rows, state=state)  # type: ignore[arg-type]
+    leaks = found.holdout.p_value < 0.01 or found.membership.state == "warning"
+    text = "Three looks at what the released records give away. None of them proves that nothing leaks."
+    return Section("What was found to leak", text, rows=rows, state="warning" if leaks else "")
 
 
 def _nearest(task: Task, synthetic: Labelled) -> Section:

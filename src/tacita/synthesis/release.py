@@ -21,7 +21,7 @@ from torch import Tensor
 from tacita import runs
 from tacita.data import Dataset, decode, write_csv
 from tacita.synthesis.gan import sample
-from tacita.synthesis.generators.kind import Maker, fresh_generator
+from tacita.synthesis.generators.kind import Maker
 from tacita.synthesis.pages import grid_png
 from tacita.synthesis.students import Labelled, labelled
 from tacita.training.recipes import dataset_of
@@ -32,7 +32,7 @@ _SHOWN = 12  # pictures of each class
 def release(maker: Maker, folder: Path) -> Labelled:
     """Draw the set to be released and write it; return it as it was written, rounding included."""
     task = maker.task
-    rng = fresh_generator(None if task.recipe.seed is None else task.recipe.seed + 2)
+    rng = np.random.default_rng(None if task.recipe.seed is None else task.recipe.seed + 2)
     drawn = sample(maker.generator, task.samples, rng=rng, shares=maker.shares, annotate=maker.annotate)
     write_release(folder, drawn, task.dataset)
     runs.Run(folder).write(released=task.samples)

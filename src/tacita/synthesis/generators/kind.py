@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -154,11 +153,6 @@ def require_signal(epsilon: float, noise_multiplier: float, records: float, what
             f"one record may add, and {what.format(f'{records:,.0f}')}. Nothing but noise would be released: ask for a "
             "larger epsilon."
         )
-
-
-def fresh_generator(seed: int | None) -> np.random.Generator:
-    """Return randomness for what needs no secrecy, such as latent numbers; seeded by the system without a seed."""
-    return np.random.default_rng(seed)
 
 
 def seed_weights(seed: int | None) -> None:

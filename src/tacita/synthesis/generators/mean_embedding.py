@@ -25,7 +25,6 @@ from tacita.synthesis.generators.kind import (
     Annotate,
     Progress,
     facts_of,
-    fresh_generator,
     ledger_path,
     require_signal,
     seed_weights,
@@ -118,7 +117,7 @@ class MeanEmbedding:
                 released,
                 self.features,
                 **self.settings,
-                rng=fresh_generator(self.task.recipe.seed),
+                rng=np.random.default_rng(self.task.recipe.seed),
                 progress=lambda step, doing: progress(1 + step, doing),
             )
             self._keep(2)

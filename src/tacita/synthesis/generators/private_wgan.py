@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tacita._check import PrivacyError
 from tacita.accounting import calibrate_composed, composed, most_spent
@@ -22,12 +23,11 @@ from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 from tacita.ledger.costs import cost_units, total_epsilon
 from tacita.ledger.rows import LedgerState
 from tacita.runs import Run
-from tacita.synthesis.gan import adam, game_records, quickest_chunk
+from tacita.synthesis.gan import adam, game_records
 from tacita.synthesis.generators.kind import (
     Annotate,
     Progress,
     facts_of,
-    fresh_generator,
     ledger_path,
     new_game,
     owner_rows,
@@ -36,6 +36,7 @@ from tacita.synthesis.generators.kind import (
     settings,
     write_run,
 )
+from tacita.synthesis.students import predict
 from tacita.training.charges import ledger_at
 from tacita.training.labels import Standing, standing_of_run
 from tacita.training.loop import PrivateTraining
@@ -51,6 +52,7 @@ CRITICS: dict[str, dict[str, Any]] = {  # by kind of data
     "images": {"steps": 1000, "batch_size": 256, "learning_rate": 1e-3, "critic_steps": 2, "width": 8},
     "table": {"steps": 600, "batch_size": 512, "learning_rate": 1e-3, "critic_steps": 2, "width": 8},
 }
+CHUNK = 128  # records differentiated at once: more leave the cache, fewer spend more on each call
 ANNOTATOR: dict[str, Any] = {"steps": 200, "batch_size": 512, "learning_rate": 0.5}
 
 
@@ -76,7 +78,7 @@ class PrivateWgan:
         self.annotate: Annotate = None
         self.game = new_game(task, self.chosen, 0 if recipe.annotator else len(task.classes))
         self.generator, self.untrained = self.game.generator, copy.deepcopy(self.game.generator)
-        self.draws = torch.Generator().manual_seed(int(fresh_generator(recipe.seed).integers(2**62)))
+        self.draws = torch.Generator().manual_seed(int(np.random.default_rng(recipe.seed).integers(2**62)))
         labeller = default_model(task.shape, len(task.classes)) if recipe.annotator else None
         self._ledger = ledger_path(recipe.ledger, self.folder)
         if self.resume:
@@ -112,7 +114,7 @@ class PrivateWgan:
             optimizer=adam(self.game.critic.parameters(), self.chosen["learning_rate"]),
             holdout=game_records(*self.task.held),
             companions={"generator": self.game.companion()},
-            chunk=quickest_chunk(self.game, 128),
+            chunk=CHUNK,
         )
 
     def _annotation(self, labeller: nn.Module) -> PrivateTraining:
@@ -166,7 +168,7 @@ class PrivateWgan:
             for step in self.annotation:
                 progress(step.number, "training the annotator")
             before = self.annotation.plan.steps
-            self.annotate = self._labels
+            self.annotate = partial(predict, self.annotation.model)
         self.game.refresh(draws=self.draws)
         for step in self.critic:
             if step.number % self.chosen["critic_steps"] == 0:
@@ -176,13 +178,6 @@ class PrivateWgan:
         self.game.settle()
         self.facts = self.facts.with_status(self.critic.status)
         self._write()
-
-    @torch.no_grad()
-    def _labels(self, inputs: Tensor) -> Tensor:
-        if self.annotation is None:
-            raise ValueError("This run has no annotator.")
-        answers: Tensor = self.annotation.model(inputs)
-        return answers.argmax(1)
 
     def _write(self) -> None:
         write_run(self.folder, self.task.recipe, self.facts, parts=self.parts)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from tacita._guard import Interrupts
 from tacita.assumptions import assume
 from tacita.label import Label, build, no_guarantee
@@ -16,7 +18,6 @@ from tacita.synthesis.generators.kind import (
     Annotate,
     Progress,
     facts_of,
-    fresh_generator,
     new_game,
     readings,
     settings,
@@ -56,7 +57,7 @@ class WganGp:
         self.generator, self.untrained = game.generator, copy.deepcopy(game.generator)
         del chosen["width"]
         self.plan = Wgan(**chosen, size=task.size, **self.clipping(task.recipe))
-        rng = fresh_generator(None if self.resume else task.recipe.seed)
+        rng = np.random.default_rng(None if self.resume else task.recipe.seed)
         self.training = WganTraining(self.plan, game, *task.train, rng=rng, run_dir=self.folder)
         if self.resume and Run(self.folder).has_checkpoint:
             self.training.restore()
