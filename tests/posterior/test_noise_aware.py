@@ -161,13 +161,13 @@ def test_normal_posterior_is_bayes_rule(request_):
     seen = np.exp(plan.source.log_chance(410 - totals))
 
     def unnormalised(mean):
-        return stats.norm(3, 2).pdf(mean) * (stats.norm.pdf(totals * 0.1, n * mean, math.sqrt(n) * 1.5) @ seen)
+        return stats.norm.pdf(mean, 3, 2) * (stats.norm.pdf(totals * 0.1, n * mean, math.sqrt(n) * 1.5) @ seen)
 
-    points = np.linspace(-6, 12, 1801)
+    points = np.linspace(-6, 12, 181)
     density = np.array([unnormalised(p) for p in points])
-    density /= density.sum() * 0.01
+    density /= density.sum() * 0.1
     assert made.pdf(points) == pytest.approx(density, rel=0.01, abs=2e-3)
-    assert made.mean == pytest.approx((points * density).sum() * 0.01, abs=0.01)
+    assert made.mean == pytest.approx((points * density).sum() * 0.1, abs=0.01)
     assert made.cdf(made.quantile(0.3)) == pytest.approx(0.3, abs=1e-6)
     assert made.sample(4000, rng=np.random.default_rng(1)).mean() == pytest.approx(made.mean, abs=5 * made.sd / 60)
 

@@ -155,10 +155,9 @@ def _lines(program: Program, path: Path) -> list[str]:
     rows = []
     for release in program.releases:
         query = release.query
-        model = f", {query.model}" if query.model else ""
         unit = f" x {float(query.unit):g}" if query.unit != 1 else ""
         moved = f"{query.sensitivity}{unit}"
-        rows.append((release.name, query.label + model, moved, str(release.mechanism), str(release.charge.largest)))
+        rows.append((release.name, query.title, moved, str(release.mechanism), str(release.charge.largest)))
     rows += [(d.name, f"from {', '.join(i.name for i in d.inputs)}", "", "", "nothing") for d in program.derived]
     spent = program.check()
     totals = [f"epsilon {text(spent.epsilon)} of {text(exact(program.epsilon))}"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from tacita.data.domains import Bool, Category, Domain, Real
 from tacita.programs.clamping import Clamped
-from tacita.programs.errors import Note, ProgramError
+from tacita.programs.errors import ProgramError
 from tacita.programs.handles import Handle
 from tacita.programs.source import Span
 
@@ -44,15 +44,14 @@ def tried_out(
         result = function(value)
         if isinstance(result, Handle):
             way_out = "return a plain value: a handle has none before the program runs"
-            note = (Note(result.span, "the handle was made here"),)
-            raise ProgramError("T029", f"{called} returns {result!r}", way_out, span=span, notes=note)
+            raise result._error("T029", f"{called} returns {result!r}", way_out, span)
         return result
 
     results, failed = _answers(answer, probes, to)
     for order in (probes[::-1], probes):
         again, _ = _answers(answer, order, to)
         for value in probes:
-            if again[value] != results[value] and not (_is_nan(again[value]) and _is_nan(results[value])):
+            if repr(again[value]) != repr(results[value]):  # NaN is the same as NaN
                 raise ProgramError(
                     "T030",
                     f"{called} answers {value!r} differently from time to time",
@@ -68,7 +67,7 @@ def tried_out(
             "correct it: records on which it fails count as the lower bound or the fallback, in silence",
             span=span,
         )
-    return results if len(results) == _size(domain) else None
+    return results if _all_tried(domain, len(results)) else None
 
 
 def _answers(
@@ -87,15 +86,10 @@ def _answers(
     return results, failed
 
 
-def _is_nan(result: float | None) -> bool:
-    return result is not None and math.isnan(result)
-
-
-def _size(domain: Values) -> int | None:
-    """Return how many values there are; None of real numbers."""
+def _all_tried(domain: Values, number: int) -> bool:
     if isinstance(domain, Clamped):
-        return domain.highest - domain.lowest + 1
-    return None if isinstance(domain, Real) else len(domain.labels)
+        return number == domain.highest - domain.lowest + 1
+    return not isinstance(domain, Real) and number == len(domain.labels)
 
 
 def _probes(domain: Values) -> tuple[object, ...]:

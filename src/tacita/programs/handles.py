@@ -9,8 +9,9 @@ from __future__ import annotations
 import dis
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from types import CellType, CodeType
+from types import CodeType
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from tacita.programs.errors import Note, ProgramError, did_you_mean
@@ -166,7 +167,9 @@ def handle_in(function: object) -> Handle | None:
         return None
     around = getattr(function, "__globals__", {})
     used = [around.get(name) for name in _globals_used(code)]
-    used += [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _filled(cell)]
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # its variable has no value yet
+            used.append(cell.cell_contents)
     used += getattr(function, "__defaults__", None) or ()
     return next((value for value in used if isinstance(value, Handle)), None)
 
@@ -178,14 +181,6 @@ def _globals_used(code: CodeType) -> Iterator[str]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _globals_used(inner)
-
-
-def _filled(cell: CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:  # its variable has no value yet
-        return False
-    return True
 
 
 def of_another_program(handle: Handle) -> ProgramError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,7 @@ def write_run(run: Run, program: Program, *, title: str, ledger: Ledger) -> None
         head=ledger.head,
         plan={"n": program.n, "epsilon": program.epsilon, "delta": program.delta},
         guarantee=program.guarantee().to_dict(),
-        releases=[list(row) for row in _rows(program)],
+        releases=[[f"Release {r.name}", f"{r.query.title}, by {r.mechanism}"] for r in program.releases],
     )
 
 
@@ -78,9 +77,3 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
             facts=status_rows(facts),
         ),
     )
-
-
-def _rows(program: Program) -> Iterable[tuple[str, str]]:
-    for release in program.releases:
-        model = f", {release.query.model}" if release.query.model else ""
-        yield f"Release {release.name}", f"{release.query.label}{model}, by {release.mechanism}"

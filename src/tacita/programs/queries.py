@@ -99,6 +99,11 @@ class Query(Private):
         return f"{self.name} of {of}{self.where_text}"
 
     @property
+    def title(self) -> str:
+        """What it is, with its model."""
+        return self.label if self.model is None else f"{self.label}, {self.model}"
+
+    @property
     def short(self) -> str:
         """What a result is called that was not given a name."""
         return self.label if self.model is None or self.column is None else f"{self.column.name}{self.where_text}"

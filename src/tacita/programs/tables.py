@@ -167,7 +167,6 @@ def _given_cells(program: Program, data: Mapping[str, Sequence[Any]]) -> dict[st
     for name in program.schema:
         if name not in data:
             raise ValueError(f"The data have no column {name!r}, which the program's schema names.")
-    for name in program.schema:
         shape = getattr(data[name], "shape", ())
         if len(shape) > 1:
             raise ValueError(f"Column {name!r} must hold one value for each record, got shape {shape}.")
