@@ -67,9 +67,10 @@ def test_the_simulation_sees_the_whole_curve_of_a_record_at_the_clip_norm(rng, m
 
 
 @pytest.mark.stat
-def test_random_adversaries_stay_below_delta(rng, made):
-    """10,000 policies of 20 paths: level by step and by whether the loss is above a random threshold."""
-    policies, paths = 10_000, 20
+@pytest.mark.parametrize("policies", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_adversaries_stay_below_delta(rng, made, policies):
+    """Many policies of 20 paths: level by step and by whether the loss is above a random threshold."""
+    paths = 20
     low, high = (rng.choice(USED, size=(policies, STEPS)).repeat(paths, axis=0) for _ in range(2))
     threshold = rng.normal(0.5, 1.0, policies).repeat(paths)
 

@@ -95,8 +95,8 @@ def ladder(
     """Return rungs at fractions of what the plan allows, with equal shares of delta.
 
     A rung at fraction f allows squared norms that add up to f times the plan's: a third of them in steps at the clip
-    norm, a third at half of it, and a third in all other steps. Training starts with large gradients and ends with small
-    ones; a budget of all steps at one norm, or of some steps at the clip norm, would be passed by records that leak
+    norm, a third at half of it, and a third in all other steps. Training starts with large gradients and ends with
+    small ones; a budget of all steps at one norm, or of some at the clip norm, would be passed by records that leak
     less.
 
     Args:
