@@ -121,13 +121,14 @@ def ladder(
     *lower, last = fractions or (0.0,)
     if last != 1.0 or not all(0.0 < part <= 0.5 for part in lower) or sorted(set(lower)) != lower:
         raise ValueError(f"fractions must increase, be at most 0.5, and end with 1 for the plan; got {fractions}.")
-    mechanism = {"sample_rate": sample_rate, "noise_multiplier": noise_multiplier}
     rungs = []
     for part in lower:
         full, half = part / 3.0, 4.0 * part / 3.0
         rest = 1.0 - full - half
         budget = token_profile({1.0: full, 0.5: half} | {math.sqrt(full / rest): rest}, steps=steps)
-        rungs.append(Rung(part, budget, budget.epsilon(each, **mechanism), each))
+        epsilon = budget.epsilon(each, sample_rate=sample_rate, noise_multiplier=noise_multiplier)
+        rungs.append(Rung(part, budget, epsilon, each))
     plan = token_budget({1.0: steps})
-    rungs.append(Rung(1.0, plan, worst_case(**mechanism, steps=steps, delta=each).epsilon, each))
+    whole = worst_case(sample_rate=sample_rate, noise_multiplier=noise_multiplier, steps=steps, delta=each)
+    rungs.append(Rung(1.0, plan, whole.epsilon, each))
     return Ladder(tuple(rungs))
