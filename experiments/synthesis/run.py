@@ -125,7 +125,7 @@ def judged(synthetic: Any, train: Any, test: Any, classes: int, seed: int, *, ga
     rng = np.random.default_rng(seed)
     features = measuring_features(synthetic[0].shape[1:])
     made, real, held = (drawn(part, min(MEASURED, len(part[1])), rng)[0] for part in (synthetic, train, test))
-    measure = average_case(real, made, features=features, gamma=gamma, rng=rng)
+    measure = average_case(real, made, features=features, gamma=gamma)
     near = holdout_test(train[0], test[0], made, features=features, rng=rng)
     return {
         "student": student(synthetic, test, classes, rng=rng),

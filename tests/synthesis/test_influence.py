@@ -119,16 +119,6 @@ def test_the_default_k_is_the_ratio_of_the_sizes(rng):
     assert average_case(points, points[:20]).k == 1
 
 
-def test_some_records_can_be_tried_instead_of_all(rng):
-    real, synthetic = tensor(rng.normal(size=(60, 2))), tensor(rng.normal(size=(60, 2)))
-    everyone = average_case(real, synthetic).values
-    some = average_case(real, synthetic, records=25, rng=3)
-    assert some.m == 25
-    assert set(some.values) <= set(everyone)
-    np.testing.assert_array_equal(some.values, average_case(real, synthetic, records=25, rng=3).values)
-    assert average_case(real, synthetic, records=1000).m == 60
-
-
 def test_every_form_of_the_result_says_that_it_is_no_guarantee(rng):
     real, synthetic = tensor(rng.normal(size=(20, 2))), tensor(rng.normal(size=(20, 2)))
     found = average_case(real, synthetic)
@@ -153,7 +143,6 @@ def test_every_form_of_the_result_says_that_it_is_no_guarantee(rng):
         ({"features": lambda part: part.sum(1)}, ValueError, "features must give one vector per record"),
         ({"k": 0}, ValueError, r"k must be a whole number in \[1, 8\]"),
         ({"k": 9}, ValueError, r"k must be a whole number in \[1, 8\], got 9. At least two synthetic points"),
-        ({"records": 1}, ValueError, "records must be a whole number in"),
         ({"gamma": 0.5}, ValueError, "gamma must be below 0.5"),
         ({"gamma": math.nan}, ValueError, "gamma must be in"),
     ],

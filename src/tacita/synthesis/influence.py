@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from tacita import _check
@@ -84,9 +83,7 @@ def average_case(
     *,
     features: Features | None = None,
     k: int | None = None,
-    records: int | None = None,
     gamma: float = 1e-5,
-    rng: int | np.random.Generator | None = None,
 ) -> AverageCase:
     r"""Measure how much a synthetic set S of n points leans on single records (Triastcyn 2020, section 3.5.2).
 
@@ -103,9 +100,7 @@ def average_case(
         synthetic: The synthetic set, at least k + 2 points.
         features: A public feature map, for distances that mean something. None takes the numbers as they are.
         k: How many points stand for a record; None takes the ratio of the sizes, rounded, and at least 1.
-        records: At most so many records are tried, drawn at random. None tries all.
         gamma: The probability left to the two bounds, below 0.5.
-        rng: A seed or a generator, for drawing the records.
 
     Returns:
         The measure. Its values are exact: no distance is left out or approximated.
@@ -130,7 +125,7 @@ def average_case(
     taken = max(1, round(len(synthetic) / len(real))) if k is None else k
     count = _check.count("k", taken, high=len(synthetic) - 2, hint="At least two synthetic points must be left.")
     points = feature_vectors("synthetic", synthetic, features)
-    tried = feature_vectors("real", _drawn(real, records, rng), features, like=points)
+    tried = feature_vectors("real", real, features, like=points)
     gaps, neighbours = nearest(points, points, count + 1, same=True)
     logs = _log_floored(gaps, points)
     removed = nearest(tried, points, count)[1]
@@ -170,12 +165,6 @@ def knn_kl(first: Tensor, second: Tensor) -> float:
     gaps = np.hstack([nearest(left, left, 1, same=True)[0], nearest(left, right, 1)[0]])
     own, other = _log_floored(gaps, np.concatenate([left, right])).T
     return float(left.shape[1] * np.mean(other - own)) + math.log(len(right) / (len(left) - 1))
-
-
-def _drawn(real: Tensor, records: int | None, rng: int | np.random.Generator | None) -> Tensor:
-    if records is None or _check.count("records", records, low=2) >= len(real):
-        return real
-    return real[torch.from_numpy(np.random.default_rng(rng).choice(len(real), int(records), replace=False))]
 
 
 def _total_rises(removed: Counts, neighbours: Counts, rises: Floats) -> Floats:

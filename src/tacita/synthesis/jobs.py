@@ -170,4 +170,4 @@ def release_federated(generator: Generator, recipe: FedGP, folder: Path, count: 
     rng = np.random.default_rng(recipe.seed)
     some = torch.from_numpy(rng.permutation(len(real))[:_MEASURED])
     features = measuring_features(real.shape[1:])
-    return average_case(real[some], drawn[0][:_MEASURED], features=features, gamma=_GAMMA, rng=rng)
+    return average_case(real[some], drawn[0][:_MEASURED], features=features, gamma=_GAMMA)

@@ -90,7 +90,7 @@ def measure(maker: Maker, synthetic: Labelled, *, epsilon: float, report: Callab
         report=report,
     )
     report("The average-case measure")
-    average = average_case(_some(real, _MEASURED, rng)[0], _some(made, _MEASURED, rng)[0], features=features, rng=rng)
+    average = average_case(_some(real, _MEASURED, rng)[0], _some(made, _MEASURED, rng)[0], features=features)
     report("The holdout test")
     holdout = holdout_test(task.train[0], task.held[0], made[0], features=features, rng=rng)
     report("A membership attack")
