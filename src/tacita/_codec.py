@@ -11,10 +11,26 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Literal, Self, TypeVar, Union
 
 T = TypeVar("T")
 _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+
+
+class Checked:
+    """A base of frozen dataclasses that are checked when they are made and that JSON can hold."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; `from_dict` reads it. An infinite number is the text "infinity"."""
+        return fields_to_plain(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Rebuild what `to_dict` wrote. Anything else is refused, by a ValueError."""
+        return from_plain(cls, data)
 
 
 @functools.cache

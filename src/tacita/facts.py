@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 from tacita import _codec
 
@@ -14,7 +14,7 @@ MEMORY = ":memory:"
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunFacts(_codec.Checked):
     """Title, size, status and results of a run.
 
     Only title, purpose, seeded, form_taken and client_noise may be published.
@@ -49,7 +49,7 @@ class RunFacts:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "started", self.started or datetime.now(UTC).isoformat(timespec="seconds"))
-        _codec.check(self)
+        super().__post_init__()
 
     @property
     def in_memory(self) -> bool:
@@ -71,12 +71,3 @@ class RunFacts:
     def with_ledger(self, name: str, *, shared: bool) -> RunFacts:
         """Return the facts with the name of a shared ledger, or of one that is nowhere on disk."""
         return replace(self, ledger=name if shared or name == MEMORY else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return _codec.fields_to_plain(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> RunFacts:
-        """Rebuild what `to_dict` wrote."""
-        return _codec.from_plain(cls, data)

@@ -31,7 +31,7 @@ _WHO = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guarantee:
+class Guarantee(_codec.Checked):
     """A statement about what an outsider can learn, with everything it rests on.
 
     Attributes:
@@ -85,7 +85,7 @@ class Guarantee:
         lowest = 0.0 if self.kind == "empirical_lower" else SMALLEST_EPSILON
         if not epsilon >= lowest:
             raise PrivacyError(f"epsilon must be at least {lowest:g}, got {epsilon!r}.")
-        _codec.check(self)
+        super().__post_init__()
 
     def __lt__(self, other: Guarantee) -> bool:
         self._require_same(other, "compare")
@@ -158,10 +158,11 @@ class Guarantee:
                 f"NOT AN UPPER BOUND, for comparison only: adding up as in the papers gives epsilon "
                 f"{round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. The true value may be larger."
             )
+        plus = f", plus {round_up_text(self.delta)}" if self.delta else ""
         parts = [
             f"{who}: epsilon {round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. "
             f"{_CHANGE[self.kind, self.neighbours].format(unit=self.unit)} changes the probability of any set of "
-            f"outcomes by a factor of at most {_factor(self.epsilon)}{self._plus}; an attacker with even prior odds "
+            f"outcomes by a factor of at most {_factor(self.epsilon)}{plus}; an attacker with even prior odds "
             "can tell whether it was there with a success rate of at most "
             f"{percent_text(attack_success(self.epsilon, self.delta))}."
         ]
@@ -175,56 +176,27 @@ class Guarantee:
             parts.append("Computed from private data: for the data's owner, not for publication.")
         return " ".join(parts)
 
-    @property
-    def _plus(self) -> str:
-        return f", plus {round_up_text(self.delta)}" if self.delta else ""
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON. An infinite epsilon is the string "infinity"."""
-        infinite = math.isinf(self.epsilon)
         return {
             "schema": SCHEMA,
-            "kind": self.kind,
-            "epsilon": "infinity" if infinite else self.epsilon,
-            "delta": self.delta,
+            **super().to_dict(),
             "delta_split": dict(self.delta_split),
-            "method": self.method,
-            "estimator": self.estimator,
-            "composition": self.composition,
-            "notion": self.notion,
-            "scope": self.scope,
-            "model": self.model,
-            "unit": self.unit,
-            "neighbours": self.neighbours,
-            "sampling": self.sampling,
             "mechanism": dict(self.mechanism),
             "attack_success": attack_success(self.epsilon, self.delta) if self.is_bound else None,
-            "assumptions": [a.to_dict() for a in self.assumptions],
-            "publishable": self.publishable,
-            "is_bound": self.is_bound,
             "sentence": str(self),
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Guarantee:
+    def from_dict(cls, data: Any) -> Guarantee:
         """Rebuild what `to_dict` wrote. The sentence and the attack success are computed again, not read."""
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             raise ValueError(f"Not a guarantee of schema {SCHEMA}; those of older versions must be computed again.")
-        names = ["kind", "delta", "method", "neighbours", "unit", "sampling", "scope", "notion", "estimator"]
-        names += ["composition", "model", "publishable", "is_bound"]
-        if not isinstance(data.get("assumptions"), list) or not isinstance(data.get("publishable"), bool):
-            raise ValueError(
-                "This guarantee is damaged: its assumptions or its publishable mark are not what they were."
-            )
+        fields = {name: value for name, value in data.items() if name not in ("schema", "attack_success", "sentence")}
         try:
-            return cls(
-                **{name: data[name] for name in names},
-                epsilon=math.inf if data["epsilon"] == "infinity" else data["epsilon"],
-                delta_split=tuple(data["delta_split"].items()),
-                mechanism=tuple(data["mechanism"].items()),
-                assumptions=tuple(Assumption.from_dict(a) for a in data["assumptions"]),
-            )
-        except (KeyError, AttributeError, TypeError) as error:
+            pairs = {name: tuple(fields[name].items()) for name in ("delta_split", "mechanism")}
+            return super().from_dict(fields | pairs)
+        except (KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"This guarantee is damaged: {error}") from error
 
     def _require_same(self, other: object, verb: str, *, same_delta: bool = True) -> None:

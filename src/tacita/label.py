@@ -29,7 +29,7 @@ _STATUS = {"budget-spent": "stopped by the ledger's budget"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class Series(_codec.Checked):
     """A line of a chart, in one of the label's colours. A histogram is a line with corners."""
 
     hue: Hue
@@ -37,12 +37,12 @@ class Series:
     points: Points
 
     def __post_init__(self) -> None:
-        _codec.check(self)
+        super().__post_init__()
         _finite("series points", *(value for point in self.points for value in point))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chart:
+class Chart(_codec.Checked):
     """A chart and what it shows in words.
 
     `log` makes both axes logarithmic; points that are not above 0 on both have no place there and are left out.
@@ -56,12 +56,9 @@ class Chart:
     series: tuple[Series, ...]
     log: bool = False
 
-    def __post_init__(self) -> None:
-        _codec.check(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
+class Bound(_codec.Checked):
     """An epsilon that an attack proved, beside the one that the label claims.
 
     Attributes:
@@ -77,7 +74,7 @@ class Bound:
     state: AttackState
 
     def __post_init__(self) -> None:
-        _codec.check(self)
+        super().__post_init__()
         _epsilons("bound", self.lower, self.upper)
         _finite("bound lower", self.lower)
 
@@ -88,7 +85,7 @@ class Bound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(_codec.Checked):
     """One attack's result.
 
     Attributes:
@@ -122,7 +119,7 @@ class Finding:
     tests_claim: bool = True
 
     def __post_init__(self) -> None:
-        _codec.check(self)
+        super().__post_init__()
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"finding rows must have {len(self.columns)} texts each, as there are columns.")
         # Nothing but an embedded PNG may be fetched or run from the page.
@@ -131,18 +128,9 @@ class Finding:
         if self.picture and not self.picture_text:
             raise ValueError("finding picture needs a picture_text that says what it shows.")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON; `from_dict` reads it."""
-        return _codec.fields_to_plain(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Finding:
-        """Rebuild what `to_dict` wrote. Anything else is refused."""
-        return _codec.from_plain(cls, data)
-
 
 @dataclass(frozen=True, kw_only=True)
-class GroupRow:
+class GroupRow(_codec.Checked):
     """One group of followed records: how many, and the epsilon that half, 90% and all of them stay under."""
 
     column: str
@@ -153,14 +141,14 @@ class GroupRow:
     largest: float
 
     def __post_init__(self) -> None:
-        _codec.check(self)
+        super().__post_init__()
         _epsilons("group", self.median, self.p90, self.largest)
         if self.records < 0:
             raise ValueError("group records must be a whole number.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Readings:
+class Readings(_codec.Checked):
     """Everything that was computed from private data. It never reaches the public page unless asked for.
 
     Attributes:
@@ -190,7 +178,7 @@ class Readings:
     audit: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:
-        _codec.check(self)
+        super().__post_init__()
         _epsilons("percentile", *(epsilon for _, epsilon in self.percentiles))
         if not all(0 <= percent <= 100 for percent, _ in self.percentiles):
             raise ValueError("percentiles must be given by percentages in [0, 100].")
@@ -198,7 +186,7 @@ class Readings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Label:
+class Label(_codec.Checked):
     """What a run leaks, for people. `public()` holds only what does not depend on the data.
 
     Attributes:
@@ -241,7 +229,7 @@ class Label:
     readings: Readings | None = None
 
     def __post_init__(self) -> None:
-        _codec.check(self)
+        super().__post_init__()
         if not all(statement.publishable for statement in (self.worst, *self.comparisons)):
             raise _check.PrivacyError("A label's public figures must be publishable; put the others into readings.")
         if self.worst.kind != "worst_case":
@@ -287,15 +275,15 @@ class Label:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; `from_dict` reads it. An infinite epsilon is the string "infinity"."""
-        return {"schema": SCHEMA, **_codec.fields_to_plain(self)}
+        return {"schema": SCHEMA, **super().to_dict()}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Label:
+    def from_dict(cls, data: Any) -> Label:
         """Rebuild a label written by `to_dict`. Anything else is refused."""
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             raise ValueError(f"Not a privacy label of schema {SCHEMA}.")
         try:
-            return _codec.from_plain(cls, {name: value for name, value in data.items() if name != "schema"})
+            return super().from_dict({name: value for name, value in data.items() if name != "schema"})
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"This privacy label is damaged: {error}") from error
 
