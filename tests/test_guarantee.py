@@ -5,7 +5,7 @@ import pytest
 
 import tacita
 from tacita import Guarantee, PrivacyError, attack_success, group, outlier_probability, share_above
-from tacita.guarantee import percent_text, round_up_text
+from tacita._numbers import percent_text, round_up_text
 
 
 def make(**changes):

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from tacita import _check, _codec
 from tacita._check import PrivacyError
+from tacita._numbers import factor_text, percent_text, round_up_text
 from tacita.assumptions import Assumption
 
 SCHEMA = 2
@@ -162,7 +163,7 @@ class Guarantee(_codec.Checked):
         parts = [
             f"{who}: epsilon {round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. "
             f"{_CHANGE[self.kind, self.neighbours].format(unit=self.unit)} changes the probability of any set of "
-            f"outcomes by a factor of at most {_factor(self.epsilon)}{plus}; an attacker with even prior odds "
+            f"outcomes by a factor of at most {factor_text(self.epsilon)}{plus}; an attacker with even prior odds "
             "can tell whether it was there with a success rate of at most "
             f"{percent_text(attack_success(self.epsilon, self.delta))}."
         ]
@@ -309,31 +310,3 @@ _CHANGE = {
     ("individual", "add_remove"): "Adding or removing this {unit}",
     ("individual", "replace_one"): "Replacing this {unit} by another",
 }
-
-
-def round_up_text(x: float, *, up: bool = True) -> str:
-    """Format to four significant digits, rounded up (or, for lower bounds, down).
-
-    Examples:
-        >>> round_up_text(2.58341), round_up_text(2.58341, up=False)
-        ('2.584', '2.583')
-    """
-    if x == 0.0 or math.isinf(x):
-        return f"{x:g}"
-    scale = 10.0 ** (3 - math.floor(math.log10(abs(x))))
-    rounded = (math.ceil(x * scale - 1e-9) if up else math.floor(x * scale + 1e-9)) / scale
-    return f"{rounded:.4g}"
-
-
-def _factor(epsilon: float) -> str:
-    return round_up_text(math.exp(epsilon)) if epsilon < 20 else f"e^{round_up_text(epsilon)}"
-
-
-def percent_text(share: float) -> str:
-    """Format a share as a percentage, rounded up.
-
-    Examples:
-        >>> percent_text(0.88079708)
-        '88.08%'
-    """
-    return f"{math.ceil(share * 1e5 - 1e-9) / 1e3:.5g}%"

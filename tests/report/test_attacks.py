@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacita.report import Bound, Chart, Finding, Readings, Series, attacks, label_html, label_text, numbers
+from tacita import _numbers as numbers
+from tacita.report import Bound, Chart, Finding, Readings, Series, attacks, label_html, label_text
 
 BARE = Finding(key="membership", heading="Who was in the data?", state="not-refuted", sentence="Nobody can tell.")
 SECRET = "0.123456789"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacita._numbers import tick_text
 from tacita.label import Chart, Readings, Series
 from tacita.report.charts import LEFT, PLOT, RIGHT, TOP, draw, records_figure, steps_chart
-from tacita.report.numbers import tick_text
 
 LINE = ((0.001, 0.01), (0.1, 0.1), (1.0, 1.0))
 

@@ -7,8 +7,9 @@ import sys
 from dataclasses import replace
 
 import tacita
+from tacita import _numbers as numbers
 from tacita.guarantee import Guarantee
-from tacita.report import Label, Readings, label_html, label_text, numbers, units, wording
+from tacita.report import Label, Readings, label_html, label_text, units, wording
 
 PLAIN = {"method": "pld", "unit": "record", "estimator": None, "composition": None}
 
@@ -58,7 +59,9 @@ def test_public_and_owner_pages_say_which_they_are(make_label):
 
 def test_a_page_that_tells_which_end_was_reached_says_so(make_label):
     label = replace(make_label("x"), included=(), end_shown=True, readings=None)
-    assert "computed from the data, apart from which declared end was reached." in label_html(label)
+    assert "Apart from which declared end was reached, nothing on this page was computed from the data." in label_html(
+        label
+    )
     for other in (replace(label, bare_rate=True), replace(label, included=(("accuracy", "90%"),))):
         assert "Nothing on this page" not in label_html(other)
         assert "which declared end was reached" in label_html(other)
@@ -113,7 +116,7 @@ def test_what_is_not_an_upper_bound_claims_no_attack_success(make_label, make_gu
     owner = replace(label, readings=Readings(typical=(comparison, attack)))
     card = wording.cards(owner)[1]
     assert card.success is None
-    assert str(card.sentence).startswith("Not an upper bound.")
+    assert "".join(card.sentence).startswith("Not an upper bound.")
     rows = {row.who: row for row in wording.rows(owner)}
     assert rows["Not an upper bound, for comparison only"].attack == "none"
     assert rows["An attack that was tried (lower bound)"].attack == "none"
@@ -127,7 +130,7 @@ def test_the_typical_card_names_scope_panels_and_model(make_label):
     assert card.tag == "reading of this run"
     assert "Training panel only." in card.notes
     nobody = wording.cards(replace(label, readings=Readings(panels="nobody was followed.")))[1]
-    assert str(nobody.sentence) == "No figure. Nobody was followed."
+    assert "".join(nobody.sentence) == "No figure. Nobody was followed."
     assert "Nobody was followed." in label_text(replace(label, readings=Readings(panels="nobody was followed.")))
     other = replace(own, typical=own.typical[1:])
     assert any("model-based" in note for note in wording.cards(replace(label, readings=other))[1].notes)

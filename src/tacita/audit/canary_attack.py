@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacita import _check
+from tacita._numbers import percent_text, round_up_text
 from tacita.accounting import worst_case
 from tacita.accounting.worst import check_mechanism
 from tacita.audit.attack import Session
 from tacita.audit.direct import ERROR, FAULT_TEXTS, Direct
 from tacita.audit.replay import Replay, left_out
 from tacita.audit.tally import CERTAIN, CONFIDENCES, VERDICTS, CanaryAudit, Tally, paced
-from tacita.guarantee import percent_text, round_up_text
 from tacita.label import Finding
 from tacita.training.step import one_thread
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacita import _check
+from tacita._numbers import percent_range_text
 from tacita.audit.attack import Session, SkippedError
 from tacita.audit.models import evaluation_mode, minimise, outputs
 from tacita.estimators import share_interval
@@ -378,7 +379,7 @@ def _sentence(found: Inversion) -> str:
 
 def _row(name: str, rate: Rate) -> tuple[str, ...]:
     accuracy = "" if rate.accuracy is None else f"{rate.accuracy:.0%}"
-    interval = f"{math.floor(100 * rate.low + 1e-9)}% to {math.ceil(100 * rate.high - 1e-9)}%"
+    interval = percent_range_text(rate.low, rate.high, places=0)
     return name, f"{rate.recognised} of {rate.classes}", interval, f"{rate.pictures:.0%}", accuracy
 
 

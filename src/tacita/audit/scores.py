@@ -12,12 +12,12 @@ from scipy.optimize import brentq
 from scipy.stats import norm, rankdata
 
 from tacita import _check
+from tacita._numbers import percent_range_text, range_text, round_up_text, success_text
 from tacita.assumptions import assume
 from tacita.audit.tally import CERTAIN
 from tacita.estimators import share_at_least, share_at_most, share_interval
-from tacita.guarantee import Guarantee, attack_success, round_up_text
+from tacita.guarantee import Guarantee, attack_success
 from tacita.label import AttackState, Chart, Finding, Series
-from tacita.report.numbers import success_text
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -121,7 +121,7 @@ class Membership:
         """The result in plain words."""
         low, high = self.success_interval
         parts = [
-            f"The best guess is right {self.success:.1%} of the time (95% interval {_range_text(low, high)})",
+            f"The best guess is right {self.success:.1%} of the time (95% interval {percent_range_text(low, high)})",
             "blind guessing is right 50%",
         ]
         if self.allowed is not None:
@@ -138,12 +138,10 @@ class Membership:
 
     def finding(self) -> Finding:
         """Return the result for the owner's label."""
-        low, high = self.auc_interval
-        ranked = (f"{self.auc:.3f}", f"{math.floor(low * 1e3) / 1e3:.3f} to {math.ceil(high * 1e3) / 1e3:.3f}")
         rows = [
-            ("Guesses that are right", f"{self.success:.1%}", _range_text(*self.success_interval)),
-            ("Chance that a member scores above someone else (AUC)", *ranked),
-            *dict.fromkeys((_caught_text(c), f"{c.share:.1%}", _range_text(*c.interval)) for c in self.caught),
+            ("Guesses that are right", f"{self.success:.1%}", percent_range_text(*self.success_interval)),
+            ("Chance that a member scores above someone else (AUC)", f"{self.auc:.3f}", range_text(*self.auc_interval)),
+            *dict.fromkeys((_caught_text(c), f"{c.share:.1%}", percent_range_text(*c.interval)) for c in self.caught),
             ("Epsilon needed to explain it, at least", round_up_text(self.lower_bound.epsilon, up=False), ""),
         ]
         return Finding(
@@ -207,10 +205,6 @@ class Membership:
                 f"{math.ceil(1e4 * poor[0].limit) / 1e2:.2f}%, with 95% confidence."
             )
         return tuple(notes)
-
-
-def _range_text(low: float, high: float) -> str:
-    return f"{math.floor(low * 1e3 + 1e-9) / 10:.1f}% to {math.ceil(high * 1e3 - 1e-9) / 10:.1f}%"
 
 
 def _caught_text(caught: Caught) -> str:

@@ -12,11 +12,12 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from tacita import _codec
+from tacita._numbers import round_up_text
 from tacita.accounting import NORM_LEVELS, RecordCurves, level_of, record_curves
 from tacita.assumptions import assume
 from tacita.audit.direct import FAULT_TEXTS, Test
 from tacita.estimators import share_at_least
-from tacita.guarantee import Guarantee, round_up_text
+from tacita.guarantee import Guarantee
 from tacita.label import AttackState, Bound
 
 if TYPE_CHECKING:

@@ -245,7 +245,8 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee]) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    from tacita.guarantee import attack_success, percent_text, round_up_text
+    from tacita._numbers import percent_text, round_up_text
+    from tacita.guarantee import attack_success
 
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     mechanism = dict(statements[0].mechanism)

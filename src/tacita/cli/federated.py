@@ -79,9 +79,9 @@ def federate(
 
 
 def _finish(running: Running, run: Path, as_json: bool) -> None:
+    from tacita._numbers import round_up_text
     from tacita.federated.labels import figures
     from tacita.federated.storage import rounds_kept
-    from tacita.guarantee import round_up_text
 
     def words(_: int) -> str:
         parts = [f"{name} {value}" for name, value in running.job.score(running.model).items()]

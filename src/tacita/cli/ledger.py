@@ -100,7 +100,7 @@ def _print(ledger: Ledger, as_json: bool) -> None:
 
 
 def _lines(ledger: Ledger, document: dict[str, Any]) -> list[str]:
-    from tacita.guarantee import round_up_text
+    from tacita._numbers import round_up_text
 
     relation = {"add_remove": "added or removed", "replace_one": "replaced by another"}[ledger.neighbours]
     lines = [f"{ledger.path}: protects one {ledger.unit}, {relation}"]

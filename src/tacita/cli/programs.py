@@ -178,7 +178,7 @@ def _spent(ledger: Ledger) -> Guarantee:
 def _kept(folder: Path, results: Any, spent: Guarantee, document: dict[str, Any]) -> str:
     """Write the results to their folder, the data first; return them as text."""
     from tacita import runs
-    from tacita.guarantee import round_up_text
+    from tacita._numbers import round_up_text
     from tacita.programs.results import write_figure
 
     runs.write_json(folder, "results.json", document)

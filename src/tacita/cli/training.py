@@ -164,7 +164,7 @@ class Progress:
 
 
 def _words(job: Job, step: Step) -> Callable[[int], str]:
-    from tacita.guarantee import round_up_text
+    from tacita._numbers import round_up_text
 
     def text(_: int) -> str:
         name, value = job.score()

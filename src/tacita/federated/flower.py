@@ -16,6 +16,7 @@ import torch
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita._numbers import round_up_text
 from tacita.facts import Status
 from tacita.federated.exchange import Exchange, first_attempt
 from tacita.federated.flower_messages import (
@@ -39,7 +40,6 @@ from tacita.federated.labels import figures
 from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Server
 from tacita.federated.storage import KIND, Kept, plan_of
-from tacita.guarantee import round_up_text
 from tacita.label import Label
 from tacita.owner import Owner
 from tacita.report.page import page_template

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacita._numbers import round_up_text
 from tacita.assumptions import assume
 from tacita.facts import RunFacts
-from tacita.guarantee import SMALLEST_EPSILON, round_up_text
+from tacita.guarantee import SMALLEST_EPSILON
 from tacita.inference.final_samples import box_guarantee, final_samples_cost, pair_costs, pair_epsilons
 from tacita.inference.replays import ALL, Released, Replays
 from tacita.label import Label, Readings, build, noise_assumption, not_hardened, percentiles, run_rows, status_rows

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tacita.guarantee import round_up_text
+from tacita._numbers import round_up_text
 from tacita.inference.methods import METHODS
 from tacita.inference.results import Result, Row, summarise
 from tacita.report.charts import load_matplotlib

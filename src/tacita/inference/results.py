@@ -16,7 +16,8 @@ from torch import Tensor
 
 from tacita import _check
 from tacita._check import PrivacyError, renamed
-from tacita.guarantee import Guarantee, round_up_text
+from tacita._numbers import round_up_text
+from tacita.guarantee import Guarantee
 from tacita.inference.terms import Separated
 from tacita.label import Label
 

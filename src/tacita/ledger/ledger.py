@@ -14,7 +14,7 @@ from typing import Any
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.guarantee import round_up_text
+from tacita._numbers import round_up_text
 from tacita.ledger.chain import Chain
 from tacita.ledger.costs import (
     DECLARED,

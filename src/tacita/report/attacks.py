@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tacita._numbers import bound_texts, epsilon_text
 from tacita.label import AttackState as State
 from tacita.label import Bound, Finding
 from tacita.report.charts import Figure, draw
-from tacita.report.numbers import bound_texts, epsilon_text
 from tacita.report.units import inline
 
 NOT_RUN = "No attack has been run on this result yet."

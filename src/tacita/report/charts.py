@@ -15,9 +15,9 @@ from io import StringIO
 from typing import Any
 
 from tacita import _check
-from tacita.guarantee import attack_success, percent_text
+from tacita._numbers import delta_text, epsilon_text, percent_text, tick_text
+from tacita.guarantee import attack_success
 from tacita.label import Chart, Label, Points, Series
-from tacita.report.numbers import delta_text, epsilon_text, tick_text
 from tacita.report.units import Unit, headline_unit
 
 WIDTH, LEFT, RIGHT, TOP = 420, 54, 402, 12  # in units of which a phone shows about 340, so that text stays readable

@@ -9,9 +9,9 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from tacita import _check
+from tacita import _check, _numbers
 from tacita.label import GroupRow, Label
-from tacita.report import attacks, charts, numbers, units, wording
+from tacita.report import attacks, charts, units, wording
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -116,8 +116,8 @@ def _view(label: Label) -> dict[str, Any]:
         "glossary": wording.glossary(label),
         "source_note": wording.source_note(label),
         "version": units.version(),
-        "column_text": numbers.column_text,
-        "percent": numbers.success_text,
+        "column_text": _numbers.column_text,
+        "percent": _numbers.success_text,
         "bar_width": _bar_width,
     }
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tacita._numbers import delta_text, epsilon_text, tick_text
 from tacita.guarantee import Guarantee
 from tacita.report.charts import styled
-from tacita.report.numbers import delta_text, epsilon_text, tick_text
 
 _WORST, _TYPICAL, _RECORDS, _FILL, _INK, _FAINT = "#b3403a", "#1f6f8b", "#5a8f69", "#9fc5d1", "#2b2b2b", "#6b6b6b"
 _LONGEST = 44  # letters of a name

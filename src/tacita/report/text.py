@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from tacita._numbers import column_text, success_text
 from tacita.label import Finding, GroupRow, Label, Readings
-from tacita.report import attacks, numbers, units, wording
+from tacita.report import attacks, units, wording
 
 WIDTH = 100
 BAR = 50
@@ -46,17 +47,20 @@ def _title(label: Label) -> str:
 
 
 def _card(card: wording.Card) -> str:
-    lines = [_wrap(f"{card.heading.upper()} ({card.tag})"), _wrap(str(card.sentence), indent=2)]
+    lines = [_wrap(f"{card.heading.upper()} ({card.tag})"), _wrap("".join(card.sentence), indent=2)]
     if card.success is not None:
         lines.append(_bar(card.success))
-    lines += [f"  {e.who + ':':<18} epsilon {e.epsilon:<9} attack success at most {e.percent}" for e in card.exposures]
+    lines += [
+        f"  {e.who + ':':<18} epsilon {e.epsilon:<9} attack success at most {success_text(e.success)}"
+        for e in card.exposures
+    ]
     lines += [_wrap(card.figures, indent=2)] if card.figures else []
     return "\n".join([*lines, *(_wrap(note, indent=2) for note in card.notes)])
 
 
 def _bar(success: float) -> str:
     filled = round(BAR * min(1.0, 2.0 * (success - 0.5)))
-    return f"  guessing 50% [{'#' * filled}{'.' * (BAR - filled)}] 100% certain; here {numbers.success_text(success)}"
+    return f"  guessing 50% [{'#' * filled}{'.' * (BAR - filled)}] 100% certain; here {success_text(success)}"
 
 
 def _rows(label: Label) -> Iterable[str]:
@@ -116,7 +120,7 @@ def _groups(rows: tuple[GroupRow, ...], unit: units.Unit) -> str:
     lines.append(f"  {'group':<44} {_cut(unit.many, 9):>9} {'half':>9} {'90%':>9} {'all':>9}")
     for row in rows:
         name = _cut(f"{units.inline(row.column)} {units.inline(row.value)}", 44)
-        figures = (numbers.column_text(e) for e in (row.median, row.p90, row.largest))
+        figures = (column_text(e) for e in (row.median, row.p90, row.largest))
         lines.append(f"  {name:<44} {row.records:>9,} " + " ".join(f"{figure:>9}" for figure in figures))
     return "\n".join(lines)
 

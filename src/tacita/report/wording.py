@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from tacita._numbers import chance_text, delta_text, epsilon_text, factor_text, round_up_text, success_text, times
 from tacita.assumptions import Assumption
-from tacita.guarantee import Guarantee, attack_success, round_up_text
+from tacita.guarantee import Guarantee, attack_success
 from tacita.label import Label, Readings
-from tacita.report.numbers import chance_text, delta_text, epsilon_text, success_text, times
 from tacita.report.units import PERSON, Unit, capital, inline, spoken, target
 
 OWNER_BAND = ("For the data's owner.", "Contains figures computed from private data: do not publish.")
@@ -21,30 +22,20 @@ INCLUDED_NOTE = (
 _SHARES = {10.0: "One in ten", 50.0: "Half", 90.0: "9 in 10", 99.0: "99 in 100", 100.0: "The most exposed"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sentence:
+class Sentence(NamedTuple):
     """A sentence around the one figure to remember."""
 
     before: str
     figure: str
     after: str
 
-    def __str__(self) -> str:
-        return self.before + self.figure + self.after
 
-
-@dataclass(frozen=True, kw_only=True)
-class Exposure:
-    """What a share of the followed records stays under."""
+class Exposure(NamedTuple):
+    """What a share of the followed records stays under, and the attack success against it."""
 
     who: str
     epsilon: str
     success: float
-
-    @property
-    def percent(self) -> str:
-        """Attack success, rounded up."""
-        return success_text(self.success)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +46,8 @@ class Card:
     heading: str
     tag: str
     sentence: Sentence
-    success: float | None
-    figures: str
+    success: float | None = None
+    figures: str = ""
     notes: tuple[str, ...] = ()
     exposures: tuple[Exposure, ...] = ()
 
@@ -101,7 +92,8 @@ def sections(label: Label) -> tuple[Section, ...]:
         if typical is not None:
             answers.append(_typical(typical, headline, own.panels if own and first else ""))
         elif own and own.panels and first:
-            answers.append(_unknown(unit, own.panels))
+            said = Sentence("", "No figure.", f" {_sentence(own.panels)}")
+            answers.append(Card(key="typical", heading=unit.typical, tag="not known", sentence=said))
         if own and own.percentiles and first:
             answers.append(_spread(own, worst))
         question = f"What can an outsider learn about {unit.about} from the result?"
@@ -177,14 +169,8 @@ def _typical(typical: Guarantee, headline: str, panels: str) -> Card:
     )
 
 
-def _unknown(unit: Unit, panels: str) -> Card:
-    said = Sentence(before="", figure="No figure.", after=f" {_sentence(panels)}")
-    return Card(key="typical", heading=unit.typical, tag="not known", sentence=said, success=None, figures="")
-
-
 def _sentence(text: str) -> str:
-    clean = inline(text)
-    return capital(clean).rstrip(".") + "."
+    return capital(inline(text)).rstrip(".") + "."
 
 
 def _typical_notes(typical: Guarantee, unit: Unit, panels: str) -> list[str]:
@@ -200,13 +186,12 @@ def _typical_notes(typical: Guarantee, unit: Unit, panels: str) -> list[str]:
 def _attack(start: str, guarantee: Guarantee, success: float | None) -> Sentence:
     if success is None:
         after = " This figure is shown for comparison only; the true value may be larger."
-        return Sentence(before="", figure="Not an upper bound.", after=after)
+        return Sentence("", "Not an upper bound.", after)
     if math.isinf(guarantee.epsilon):
-        after = f" {start} may be right every time."
-        return Sentence(before="", figure="Nothing is promised.", after=after)
+        return Sentence("", "Nothing is promised.", f" {start} may be right every time.")
     right, tries = times(success)
     after = f" (guessing alone: {tries // 2:,})."
-    return Sentence(before=f"{start} is right at most ", figure=f"{right:,} times in {tries:,}", after=after)
+    return Sentence(f"{start} is right at most ", f"{right:,} times in {tries:,}", after)
 
 
 def _figures(guarantee: Guarantee) -> str:
@@ -230,11 +215,10 @@ def _spread(own: Readings, worst: Guarantee) -> Card:
         heading="From the least to the most exposed",
         tag="reading of this run",
         sentence=Sentence(
-            before=f"Against {who} of the followed {unit.many}, an attacker is right at most ",
-            figure=f"{right:,} times in {tries:,}",
-            after=after + ".",
+            f"Against {who} of the followed {unit.many}, an attacker is right at most ",
+            f"{right:,} times in {tries:,}",
+            f"{after}.",
         ),
-        success=None,
         figures=f"each {unit.name}'s individual epsilon, at delta {delta_text(worst.delta)}",
         notes=(f"These shares describe the followed {unit.many}; they promise nothing to any single {unit.who}.",),
         exposures=rows,
@@ -303,7 +287,7 @@ def _exposure_row(e: Exposure, worst: Guarantee) -> Row:
         unit=unit.name,
         epsilon=e.epsilon,
         delta=delta_text(worst.delta),
-        attack=f"at most {e.percent}",
+        attack=f"at most {success_text(e.success)}",
         how=f"each {unit.name}'s individual figure",
         split="",
         scope="reading of this run",
@@ -339,12 +323,11 @@ def meaning(label: Label) -> tuple[str, ...]:
 def _meaning(worst: Guarantee, unit: Unit) -> tuple[str, ...]:
     if math.isinf(worst.epsilon):
         return (f"Nothing limits what the result may reveal about one {unit.who}.",)
-    factor = round_up_text(math.exp(worst.epsilon)) if worst.epsilon < 20 else f"e^{round_up_text(worst.epsilon)}"
     change = "Replacing" if worst.neighbours == "replace_one" else "Adding or removing"
     plus = f", plus a probability of at most {chance_text(worst.delta)}" if worst.delta else ""
     return (
         f"{change} one {unit.whole} changes the probability of anything an outsider may see of the result by a factor "
-        f"of at most {factor}{plus}.",
+        f"of at most {factor_text(worst.epsilon)}{plus}.",
         unit.limits,
     )
 
@@ -361,19 +344,17 @@ def source_note(label: Label) -> str:
     """Say what on this label was computed from the data."""
     if label.readings is not None:
         return "Only the figures marked publishable, the mechanism and the declared terms are independent of the data."
-    end = "which declared end was reached"
-    if label.bare_rate:
-        chosen = f"{end} and figures published by choice" if label.end_shown else "figures published by choice"
-        return (
-            "The sampling rate was given as a number: if it was computed from the data, this page reveals how "
-            f"many records there are. Nothing else on it was computed from the data, apart from {chosen}."
-        )
-    if label.included:
-        chosen = f"the figures published by choice and {end}" if label.end_shown else "the figures published by choice"
-        return f"Apart from {chosen}, nothing on this page was computed from the data."
-    if label.end_shown:
-        return f"Nothing on this page was computed from the data, apart from {end}."
-    return "Nothing on this page was computed from the data."
+    rate = (
+        "The sampling rate was given as a number: if it was computed from the data, this page reveals how many records "
+        "there are. "
+    )
+    known = [
+        *(["the sampling rate"] if label.bare_rate else []),
+        *(["the figures published by choice"] if label.included else []),
+        *(["which declared end was reached"] if label.end_shown else []),
+    ]
+    apart = f"Apart from {' and '.join(known)}, nothing" if known else "Nothing"
+    return f"{rate if label.bare_rate else ''}{apart} on this page was computed from the data."
 
 
 def mechanism(label: Label) -> tuple[tuple[str, str], ...]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from tacita._numbers import round_up_text
 from tacita.audit.scores import FEWEST, Membership, compare_scores
-from tacita.guarantee import round_up_text
 from tacita.synthesis.neighbours import Features, check_records, feature_vectors, nearest
 
 if TYPE_CHECKING:

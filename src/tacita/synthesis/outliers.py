@@ -13,8 +13,8 @@ from decimal import Decimal, localcontext
 from typing import Any
 
 from tacita import _check
-from tacita.guarantee import outlier_probability, percent_text, round_up_text, share_above
-from tacita.report.numbers import delta_text, epsilon_text
+from tacita._numbers import delta_text, epsilon_text, percent_text, round_up_text
+from tacita.guarantee import outlier_probability, share_above
 
 LARGEST = 10**9  # samples; a larger answer is given as this one
 SMALLEST = 1e-100  # what is still distinguished from 0

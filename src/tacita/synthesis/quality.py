@@ -15,10 +15,9 @@ import numpy as np
 import torch
 
 from tacita import runs
+from tacita._numbers import delta_text, epsilon_text, round_up_text
 from tacita.audit import Membership
-from tacita.guarantee import round_up_text
 from tacita.label import Label
-from tacita.report.numbers import delta_text, epsilon_text
 from tacita.synthesis.features import measuring_features
 from tacita.synthesis.gan import sample
 from tacita.synthesis.generators.kind import Maker

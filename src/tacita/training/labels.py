@@ -11,11 +11,12 @@ import numpy as np
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita._numbers import round_up_text
 from tacita.accounting import MomentsBudget
 from tacita.accounting.filters import Budget
 from tacita.assumptions import Assumption, assume
 from tacita.facts import RunFacts
-from tacita.guarantee import SMALLEST_EPSILON, Guarantee, round_up_text
+from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.label import (
     Finding,
     GroupRow,

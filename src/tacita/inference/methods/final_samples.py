@@ -33,8 +33,8 @@ import torch
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita._numbers import round_up_text
 from tacita.facts import RunFacts, Status
-from tacita.guarantee import round_up_text
 from tacita.inference.descent import descend, seeded_draws
 from tacita.inference.final_samples import Box, box_costs, box_guarantee
 from tacita.inference.guides import GUIDES

@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from tacita._check import PrivacyError
+from tacita._numbers import round_up_text
 from tacita.accounting import calibrate_composed, composed, most_spent
 from tacita.assumptions import assume
 from tacita.facts import RunFacts
-from tacita.guarantee import Guarantee, round_up_text
+from tacita.guarantee import Guarantee
 from tacita.label import Label, Pairs, Readings, build, not_hardened, run_rows
 from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 from tacita.ledger.costs import cost_units, total_epsilon

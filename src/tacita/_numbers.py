@@ -1,4 +1,4 @@
-"""Figures as a label prints them, rounded to the safe side.
+"""How numbers are printed: once for everybody, and rounded to the safe side.
 
 An upper bound is never shown smaller than it is, a lower bound never larger.
 """
@@ -8,7 +8,63 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 
-from tacita.guarantee import percent_text, round_up_text
+
+def round_up_text(x: float, *, up: bool = True) -> str:
+    """Format to four significant digits, rounded up (or, for lower bounds, down).
+
+    Examples:
+        >>> round_up_text(2.58341), round_up_text(2.58341, up=False)
+        ('2.584', '2.583')
+    """
+    if x == 0.0 or math.isinf(x):
+        return f"{x:g}"
+    return f"{_rounded(x, 3 - math.floor(math.log10(abs(x))), up=up):.4g}"
+
+
+def _rounded(x: float, places: int, *, up: bool) -> float:
+    """Return `x` rounded to the safe side; what is a rounding error away from a shorter number becomes that number."""
+    scale = 10.0**places
+    return (math.ceil(x * scale - 1e-9) if up else math.floor(x * scale + 1e-9)) / scale
+
+
+def factor_text(epsilon: float) -> str:
+    """Format the factor e^ε by which probabilities may change, rounded up.
+
+    Examples:
+        >>> factor_text(1.0), factor_text(30.0)
+        ('2.719', 'e^30')
+    """
+    return round_up_text(math.exp(epsilon)) if epsilon < 20 else f"e^{round_up_text(epsilon)}"
+
+
+def percent_text(share: float) -> str:
+    """Format a share as a percentage, rounded up.
+
+    Examples:
+        >>> percent_text(0.88079708)
+        '88.08%'
+    """
+    return f"{100.0 * _rounded(share, 5, up=True):.5g}%"
+
+
+def range_text(low: float, high: float, *, places: int = 3) -> str:
+    """Format an interval, its ends rounded outwards.
+
+    Examples:
+        >>> range_text(0.51239, 0.634)
+        '0.512 to 0.634'
+    """
+    return f"{_rounded(low, places, up=False):.{places}f} to {_rounded(high, places, up=True):.{places}f}"
+
+
+def percent_range_text(low: float, high: float, *, places: int = 1) -> str:
+    """Format an interval of shares as percentages, its ends rounded outwards.
+
+    Examples:
+        >>> percent_range_text(0.51239, 0.634), percent_range_text(0.51239, 0.634, places=0)
+        ('51.2% to 63.4%', '51% to 64%')
+    """
+    return range_text(100.0 * low, 100.0 * high, places=places).replace(" to ", "% to ") + "%"
 
 
 def epsilon_text(epsilon: float) -> str:
@@ -23,7 +79,7 @@ def column_text(epsilon: float) -> str:
         >>> column_text(0.31801), column_text(2.0)
         ('0.319', '2.000')
     """
-    return epsilon_text(epsilon) if epsilon >= 1000.0 else f"{math.ceil(epsilon * 1000.0 - 1e-9) / 1000.0:.3f}"
+    return epsilon_text(epsilon) if epsilon >= 1000.0 else f"{_rounded(epsilon, 3, up=True):.3f}"
 
 
 def bound_texts(lower: float, upper: float) -> tuple[str, str]:
@@ -38,18 +94,11 @@ def bound_texts(lower: float, upper: float) -> tuple[str, str]:
         ('3.0004', '3.0000')
     """
     for places in range(3, 9):
-        low, high = _down(lower, places), _up(upper, places)
+        low = _rounded(lower, places, up=False) if lower < 1e9 else lower
+        high = _rounded(upper, places, up=True) if upper < 1e9 else upper
         if lower <= upper or low > high:
             break
     return f"{low:,.{places}f}", f"{high:,.{places}f}" if math.isfinite(high) else "infinite"
-
-
-def _down(x: float, places: int) -> float:
-    return math.floor(x * 10**places + 1e-9) / 10**places if x < 1e9 else x
-
-
-def _up(x: float, places: int) -> float:
-    return math.ceil(x * 10**places - 1e-9) / 10**places if x < 1e9 else x
 
 
 def delta_text(delta: float) -> str:
@@ -94,7 +143,7 @@ def success_text(success: float) -> str:
         >>> success_text(0.7342), success_text(0.99991), success_text(1.0)
         ('73.5%', '99.991%', '100%')
     """
-    coarse = math.ceil(success * 1000.0 - 1e-9) / 1000.0
+    coarse = _rounded(success, 3, up=True)
     return percent_text(coarse if coarse < 1.0 else success)
 
 
