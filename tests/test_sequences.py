@@ -195,7 +195,7 @@ class Training(World):
         return PrivateTraining.resume(where, model, LOSS, (X, Y), optimizer=optimizer)
 
     def owner(self, one):
-        return one._keeper.owner if isinstance(one, PrivateTraining) else one._owner
+        return one._stepper.keeper.owner if isinstance(one, PrivateTraining) else one._owner
 
     def label(self):
         one, before = self.someone, self.released()

@@ -246,8 +246,8 @@ def test_f7_finds_planted_shuffling(bugs, bug):
     """Batches of one size are not independent coins: the variance of their sizes says so (F7), at p < 1e-6."""
     with bugs.planted(bug) if bug else nullcontext():
         private, sizes = quiet_training(100), []
-        taken = private._mechanism.records.marked
-        private._mechanism.records.marked = lambda places: (sizes.append(len(places)), taken(places))[1]
+        taken = private.mechanism.records.marked
+        private.mechanism.records.marked = lambda places: (sizes.append(len(places)), taken(places))[1]
         while private.advance():
             pass
     spread = np.sum((np.array(sizes) - 50) ** 2) / (500 * 0.1 * 0.9)

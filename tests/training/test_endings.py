@@ -159,7 +159,7 @@ def test_a_second_step_inside_a_step_is_refused(blobs):
     private.optimizer.register_step_post_hook(lambda *_: private.advance())
     with pytest.raises(PrivacyError, match="under way"):
         private.advance()
-    assert private.taken == 1 <= private._keeper.book.charged(private._keeper.identity)
+    assert private.taken == 1 <= private._stepper.keeper.charges.charged
 
 
 def test_f21_stops_and_a_ledgers_budget_do_not_both_take_the_whole_delta(blobs, tmp_path):

@@ -37,10 +37,10 @@ def test_f16_the_mechanism_is_frozen_in_the_ledger(blobs, tmp_path):
 def test_a_step_is_on_disk_before_the_parameters_change(blobs, tmp_path):
     private = train(blobs, ledger=tmp_path / "b.sqlite", steps=7)
     observed = []
-    original = private._update
-    private._update = lambda clipped: (
-        observed.append(Ledger.open(tmp_path / "b.sqlite").charged(private._keeper.identity)),
-        original(clipped),
+    original = private.mechanism.update
+    private.mechanism.update = lambda *args, **options: (
+        observed.append(Ledger.open(tmp_path / "b.sqlite").charged(private._stepper.keeper.charges.identity)),
+        original(*args, **options),
     )
     private.run()
     assert all(charged >= number for number, charged in enumerate(observed, 1))
@@ -80,6 +80,29 @@ def test_a_step_that_fails_halfway_is_counted_and_its_parameters_are_not_kept(bl
     assert resumed.accountants["training"].taken == resumed.taken
 
 
+def test_looking_at_a_failed_training_changes_nothing(blobs, tmp_path):
+    """Its label speaks of the whole plan; neither the steps counted nor a record's account may follow it there."""
+    private, _ = start(tmp_path / "run", blobs)
+    private.advance()
+    private.optimizer.step = None
+    with pytest.raises(TypeError):
+        private.advance()
+
+    def seen():
+        counts = {name: accountant.counts.tolist() for name, accountant in private.accountants.items()}
+        ledger = private._stepper.keeper.charges.ledger
+        files = {p: p.read_bytes() for p in (tmp_path / "run" / "checkpoints").iterdir()}
+        return private.taken, private.status, counts, ledger.head, (tmp_path / "run/run.json").read_text(), files
+
+    before = seen()
+    first = private.label()
+    assert before[:2] == (2, "failed")
+    assert seen() == before
+    assert private.label() == first
+    assert label_of_run(tmp_path / "run").public() == first.public()
+    assert seen() == before
+
+
 def test_an_interrupted_run_goes_on_with_the_same_guarantee(blobs, tmp_path):
     private, model = start(tmp_path / "run", blobs)
     for step in private:
@@ -91,7 +114,7 @@ def test_an_interrupted_run_goes_on_with_the_same_guarantee(blobs, tmp_path):
     assert resumed.taken == 17
     resumed.run()
     assert resumed.taken == 40
-    assert resumed._keeper.book.charged(resumed._keeper.identity) == 40
+    assert resumed._stepper.keeper.charges.charged == 40
     label = resumed.label()
     assert label.worst.epsilon == tacita.worst_case(sample_rate=0.1, noise_multiplier=1.0, steps=40, delta=1e-5).epsilon
     assert label_of_run(tmp_path / "run").worst == label.worst
@@ -107,13 +130,15 @@ def test_l7_a_resumed_run_never_repeats_its_noise(blobs, tmp_path):
     parts = [private, again(tmp_path / "run", blobs)[0]]
     parts[1].pause()
     parts.append(again(tmp_path / "run", blobs)[0])
-    assert len({part._random.fingerprint for part in parts}) == 3
-    draws = [part._random.noise.standard_normal(4) for part in parts[1:]] + [randomness(3).noise.standard_normal(400)]
+    assert len({part._stepper.random.fingerprint for part in parts}) == 3
+    draws = [part._stepper.random.noise.standard_normal(4) for part in parts[1:]] + [
+        randomness(3).noise.standard_normal(400)
+    ]
     assert len(np.unique(np.concatenate(draws))) == 408
     assert any("not secure" in c.text for c in parts[2].label().checks)
     with pytest.raises(PrivacyError, match="seed"):
-        parts[2]._keeper.book.open_run(
-            "another", mechanism={"steps": 1}, seed_fingerprint=parts[2]._random.fingerprint, seeded=False
+        parts[2]._stepper.keeper.charges.ledger.open_run(
+            "another", mechanism={"steps": 1}, seed_fingerprint=parts[2]._stepper.random.fingerprint, seeded=False
         )
 
 
@@ -148,7 +173,7 @@ def test_a_forked_process_cannot_go_on(blobs):
     private = train(blobs, steps=500, panel=0)
     steps = iter(private)
     next(steps)
-    private._at.process += 1  # as os.fork would leave it
+    private._stepper.state.process += 1  # as os.fork would leave it
     with pytest.raises(PrivacyError, match="forked"):
         next(steps)
 
@@ -192,7 +217,7 @@ def test_l5_a_damaged_checkpoint_is_refused_in_one_line(blobs, tmp_path, fault):
     for step in private:
         if step.number == 20:
             break
-    private._keeper.book.close()
+    private._stepper.keeper.charges.ledger.close()
     newest = max((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
     document = newest.with_suffix(".json")
     if fault == "flip":
@@ -209,7 +234,7 @@ def test_l5_a_damaged_checkpoint_is_refused_in_one_line(blobs, tmp_path, fault):
         document.write_text("{" * 100_000)
     elif fault == "rolled back":
         fresh = tmp_path / "other"
-        start(fresh, blobs)[0]._keeper.book.close()
+        start(fresh, blobs)[0]._stepper.keeper.charges.ledger.close()
         (fresh / "ledger.sqlite").replace(tmp_path / "run" / "ledger.sqlite")
     else:
         plain = json.loads(document.read_text())

@@ -95,8 +95,8 @@ def test_the_loop_uses_that_sampler(blobs):
     """Bounds seen by the step are those of independent coins: batch sizes vary as they should."""
     private = train(blobs, steps=200, panel=0, seed=3)
     sizes = []
-    original = private._mechanism.records.marked
-    private._mechanism.records.marked = lambda indices: (sizes.append(len(indices)), original(indices))[1]
+    original = private.mechanism.records.marked
+    private.mechanism.records.marked = lambda indices: (sizes.append(len(indices)), original(indices))[1]
     private.run()
     assert chisquare([sum(sizes), 200 * 300 - sum(sizes)], [200 * 30, 200 * 270]).pvalue > 1e-4
     assert 15 < np.var(sizes) < 45
@@ -112,7 +112,7 @@ def test_f11_empty_batches_are_noised_and_charged():
         last = model.w.detach().clone()
         assert math.isfinite(step.loss) or math.isnan(step.loss)
     assert moved == 150
-    assert private._keeper.book.charged(private._keeper.identity) == 150
+    assert private._stepper.keeper.charges.charged == 150
     assert private.accountants["training"].taken == 150
 
 
@@ -127,8 +127,8 @@ def test_f9_a_spoiled_record_leaves_no_trace(blobs):
         model = nn.Linear(4, 2)
         private = train((data, y), model, seed=4, panel=0, batch_size=30)
         if data is x:
-            original = private._bounds
-            private._bounds = lambda s, original=original: np.where(s == 17, 0.0, original(s))
+            original = private._stepper.bounds
+            private._stepper.bounds = lambda s, original=original: np.where(s == 17, 0.0, original(s))
         seen = [(s.number, s.norms) for s in private]
         results.append((model.weight.detach().clone(), len(seen)))
     assert torch.equal(results[0][0], results[1][0])
@@ -147,14 +147,14 @@ def test_individual_bounds_are_enforced_for_every_record(blobs):
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
     private = train((x, y), model, lr=2.0, individual_every=5, steps=20, seed=2)
     seen = []
-    clipped = private._clipped
+    clipped = private.mechanism.clipped
 
-    def watched(sample, bounds):
-        got = clipped(sample, bounds)
-        seen.append((sample, got.norms.numpy(), private._panels["training"].levels.copy()))
+    def watched(sample, bounds, *, rng):
+        got = clipped(sample, bounds, rng=rng)
+        seen.append((sample, got.norms.numpy(), private._stepper.state.panels["training"].levels.copy()))
         return got
 
-    private._clipped = watched
+    private.mechanism.clipped = watched
     private.run()
     levels = tacita.accounting.NORM_LEVELS
     for sample, norms, own in seen:
@@ -173,8 +173,9 @@ def test_a_level_is_a_function_of_the_record_and_of_released_parameters(blobs):
     whole = train((x, y), model, individual_every=5)
     less = train((x[keep], y[keep]), model, individual_every=5)
     for private in (whole, less):
-        private._measure()
-    assert np.array_equal(whole._panels["training"].levels[keep.numpy()], less._panels["training"].levels)
+        private._stepper.measure()
+    levels = [private._stepper.state.panels["training"].levels for private in (whole, less)]
+    assert np.array_equal(levels[0][keep.numpy()], levels[1])
 
 
 @pytest.mark.parametrize("budget", ["tokens", "moments"])
@@ -194,8 +195,8 @@ def test_f19_records_never_pass_their_budget(blobs, budget):
     assert label.worst.method == ("token filter" if budget == "tokens" else "moments filter")
     assert label.worst.publishable
     assert any("held to a budget" in line for line in label.declared)
-    spent = private._keeper.book.spent(1e-5)
-    unfiltered = train(blobs, lr=0.02, steps=20, panel=0).run()._keeper.book.spent(1e-5)
+    spent = private._stepper.keeper.charges.ledger.spent(1e-5)
+    unfiltered = train(blobs, lr=0.02, steps=20, panel=0).run()._stepper.keeper.charges.ledger.spent(1e-5)
     assert spent.epsilon < unfiltered.epsilon
 
 

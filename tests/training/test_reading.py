@@ -240,7 +240,7 @@ def test_a_second_ctrl_c_stops_reading_at_once_and_shows_nothing_of_the_record(b
         signal.raise_signal(signal.SIGINT)
         raise AssertionError
 
-    private._mechanism.records._reader._source.odd[17] = presses
+    private.mechanism.records._reader._source.odd[17] = presses
     with pytest.raises(KeyboardInterrupt) as caught:
         private.run()
     assert "presses" not in "".join(traceback.format_exception(caught.value))

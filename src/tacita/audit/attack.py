@@ -164,7 +164,8 @@ def target_of(run: PrivateTraining | str | Path) -> tuple[Target, Path | None]:
 
 def _of_training(private: PrivateTraining) -> Target:
     label = private.label()
-    train, holdout = private.tensors
+    mechanism = private.mechanism
+    train, holdout = (None if part is None else part.tensors for part in (mechanism.records, mechanism.held))
     why = "the run was resumed, so the model it began with is not at hand"
     if train is None:
         why = "its records are not tensors (inputs, target)"
@@ -174,13 +175,13 @@ def _of_training(private: PrivateTraining) -> Target:
         plan=private.plan,
         steps=private.plan.steps if private.status == "failed" else private.taken,
         label=label,
-        shapes=[tuple(p.shape) for p in private.parameters.values()],
-        model=private.model,
-        loss_fn=private.loss_fn,
+        shapes=[tuple(p.shape) for p in mechanism.parameters.values()],
+        model=mechanism.model,
+        loss_fn=mechanism.loss_fn,
         train=train,
         holdout=holdout,
         record_epsilons=_record_epsilons(private.accountants, label.worst.delta),
-        remake=None if private._remake is None else private.remake,
+        remake=private.remake,
         why=why,
     )
 

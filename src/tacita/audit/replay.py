@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check
-from tacita.training.gradients import Clipped
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
 
@@ -64,7 +63,7 @@ class Replay:
         ]
         self.parts = np.concatenate([model.ranks[places] for model, places in models])
         self._models = [(model, places) for model, places in models if len(places)]
-        self._runs: list[Watched] = []
+        self._runs: list[PrivateTraining] = []
 
     def __call__(self, present: Any) -> Any:
         """Take one step on the canaries that are present; return what is seen of each, their bound, who was drawn."""
@@ -74,11 +73,11 @@ class Replay:
         for run in self._runs:
             run.advance()
         seen = [model.gradient()[places] for model, places in self._models]
-        drawn = [_among(some, run.drawn) for some, run in zip(here, self._runs, strict=True)]
+        drawn = [_among(some, run.mechanism.drawn) for some, run in zip(here, self._runs, strict=True)]
         bounds = [1.0 if self.plan.individual_every is None else float(run.bounds.max()) for run in self._runs]
         return np.concatenate(seen) * (self.plan.batch_size / self.plan.clip_norm), max(bounds), np.concatenate(drawn)
 
-    def _start(self, part: int, present: Any) -> Watched:
+    def _start(self, part: int, present: Any) -> PrivateTraining:
         model, places = self._models[part]
         where = torch.from_numpy(np.append(places[present], _NOWHERE))
         return frozen_training(
@@ -91,16 +90,6 @@ class Replay:
         )
 
 
-class Watched(PrivateTraining):
-    """The shipped training, which also remembers which records the last step drew."""
-
-    drawn: Any = ()
-
-    def _clipped(self, sample: Any, bounds: Any) -> Clipped:
-        self.drawn = sample
-        return super()._clipped(sample, bounds)
-
-
 def _among(present: Any, drawn: Any) -> Any:
     """Return which canaries were drawn. The records are the canaries present, in their order, and one that is none."""
     found, there = np.zeros(len(present), dtype=bool), np.flatnonzero(present)
@@ -110,7 +99,7 @@ def _among(present: Any, drawn: Any) -> Any:
 
 def frozen_training(
     plan: Plan, model: nn.Module, loss_fn: Any, records: tuple[Tensor, ...], *, steps: int, seed: int | None
-) -> Watched:
+) -> PrivateTraining:
     """Return a training with a plan's mechanism, in memory, whose learning rate is 0.
 
     Args:
@@ -124,7 +113,7 @@ def frozen_training(
     Returns:
         A training that leaves its noisy gradients on the parameters.
     """
-    return Watched(
+    return PrivateTraining(
         model,
         loss_fn,
         records,

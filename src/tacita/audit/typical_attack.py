@@ -23,7 +23,6 @@ from tacita.audit.replay import CanaryModel, frozen_training, most_canaries
 from tacita.audit.tally import CanaryAudit, Tally, paced
 from tacita.label import Finding
 from tacita.training.loop import PrivateTraining
-from tacita.training.records import record_loss
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -128,7 +127,7 @@ def _lookalike_steps(
         plan, room, lambda value, kind: value * norms[kind], data, steps=plan.steps, seed=seed
     )  # the shipped loop
     for step in range(plan.steps):
-        gradients = record_gradients(record_loss(shadow.model, shadow.loss_fn), shadow.parameters, records)
+        gradients = record_gradients(shadow.mechanism.loss, shadow.mechanism.parameters, records)
         measured = torch.cat([rows.norm(dim=1) for rows in gradients])
         norms.copy_(torch.nan_to_num(measured, nan=0.0, posinf=0.0))  # such a record contributes zero
         lengths = np.minimum(norms.double().numpy() / plan.clip_norm, 1.0)

@@ -14,8 +14,8 @@ from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, new_run, print_json, 
 if TYPE_CHECKING:
     from tacita.label import Label
     from tacita.training.jobs import Job
-    from tacita.training.loop import Step
     from tacita.training.recipes import Recipe
+    from tacita.training.stepping import Step
 
 _INCLUDE = Annotated[
     list[str] | None,

@@ -69,7 +69,7 @@ class Measurements:
             outside = tuple(n for n in names if n in held_out)
             self.members = ({"training": tuple(some)} if some else {}) | ({"held-out": outside} if outside else {})
             self.panels = {
-                kind: Panel(None, np.arange(len(members)), self._accountant("panel"))
+                kind: Panel(np.arange(len(members)), self._accountant("panel"))
                 for kind, members in self.members.items()
             }
             for panel in self.panels.values():
@@ -154,6 +154,4 @@ class Measurements:
         self.unreported, self.typical = set(saved["unreported"]), np.asarray(saved["typical"], dtype=np.float64)
         self.members = {kind: tuple(names) for kind, names in saved["members"].items()}
         self.norms = None if saved["norms"] is None else BayesianAccountant.from_state(saved["norms"])
-        self.panels = {
-            kind: Panel.restore(None, part, saved["panels"][kind], budget=None) for kind, part in tensors.items()
-        }
+        self.panels = {kind: Panel.restore(part, saved["panels"][kind], budget=None) for kind, part in tensors.items()}

@@ -20,9 +20,10 @@ from tacita.accounting import token_profile
 from tacita.data import Dataset
 from tacita.label import Label
 from tacita.runs import Run, RunError
-from tacita.training.loop import PrivateTraining, Step
+from tacita.training.loop import PrivateTraining
 from tacita.training.recipes import OPTIMIZERS, Recipe, dataset_of, default_model, parts_of
 from tacita.training.records import Records
+from tacita.training.stepping import Step
 
 
 @dataclass

@@ -1,18 +1,98 @@
-"""The folder, the ledger and the owner of a training: what is charged, written and claimed."""
+"""Where a training stands, and its books: the folder, the ledger and the owner."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from tacita._check import PrivacyError
-from tacita.facts import MEMORY, RunFacts
+from tacita.facts import RunFacts
 from tacita.ledger import Ledger
 from tacita.owner import Owner
 from tacita.runs import Run
-from tacita.training.charges import Charges, ledger_at
+from tacita.training.charges import Charges
+from tacita.training.panel import Panel
 from tacita.training.plan import Pair, Plan
 from tacita.training.randomness import Randomness
+from tacita.training.records import Records
+
+
+@dataclass
+class State:
+    """Where a training stands: everything that changes from step to step.
+
+    Attributes:
+        plan: What was declared.
+        facts: What the run knows about itself.
+        panels: Who is followed. Processes that do not lead follow nobody.
+        groups: For the owner's tables: the code of each record, and the values that codes stand for.
+        data: The mark by which the records are known again.
+        taken: Steps that may have been released.
+        charged: Steps that were charged.
+        paused_at: The ledger's head, if the run paused on a clean checkpoint.
+        measure_now: Whether followed records must be measured before the next step.
+        promise: (epsilon, delta) that the ledger keeps, if it has a budget.
+        process: Which process steps the run.
+    """
+
+    plan: Plan
+    facts: RunFacts
+    panels: dict[str, Panel]
+    groups: dict[str, tuple[Any, list[str]]]
+    data: str
+    taken: int = 0
+    charged: int = 0
+    paused_at: str | None = None
+    measure_now: bool = True
+    promise: Pair | None = None
+    process: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def load(cls, run: Run) -> tuple[State, dict[str, Any], dict[str, Any]]:
+        """Return the state of the newest checkpoint, with its tensors and its document."""
+        document, (tensors, saved) = run.document(), run.load()
+        with run.reading():
+            if saved["id"] != str(document["id"]):
+                raise PrivacyError("The checkpoint belongs to another run.")
+            plan = Plan.from_dict(document["plan"])
+            panels = {
+                name: Panel.restore(part, saved["panels"][name], budget=plan.record_budget)
+                for name, part in tensors["panels"].items()
+            }
+            groups = {name: (codes.numpy(), list(saved["groups"][name])) for name, codes in tensors["groups"].items()}
+            facts, data, taken = RunFacts.from_dict(saved["facts"]), str(saved["data"]), int(saved["step"])
+        return cls(plan, facts, panels, groups, data, taken), tensors, saved
+
+    def require_records(self, parts: Mapping[str, Records]) -> None:
+        """Refuse records other than those that the run was started on."""
+        if not parts["training"].matches(self.data):
+            raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
+        for name, panel in self.panels.items():
+            if name not in parts:
+                raise PrivacyError("This run follows held-out records: pass the same holdout=… to resume it.")
+            if len(panel.indices) and not 0 <= panel.indices.min() <= panel.indices.max() < len(parts[name]):
+                raise PrivacyError("The checkpoint follows records that the dataset lacks: is it another dataset?")
+
+    def tick(self) -> None:
+        """Count a step at the current levels."""
+        for panel in self.panels.values():
+            panel.pending += 1
+        self.taken += 1
+
+    def lose(self, steps: int) -> None:
+        """Count steps of which nothing is known any more; followed records are charged the clip bound for them."""
+        for panel in self.panels.values():
+            panel.lose(steps)
+        self.taken += steps
+
+    def proceed(self, start: int, charged: int) -> None:
+        """Go on from step `start`; what was released since the checkpoint is not known."""
+        self.lose(start - self.taken)
+        self.charged, self.paused_at, self.measure_now = charged, None, True
 
 
 class Keeper:
@@ -25,75 +105,94 @@ class Keeper:
 
     def __init__(self, run: Run | None = None, owner: Owner | None = None) -> None:
         self.run, self.owner = run, owner or Owner()
-        self.ledger: Ledger | None = None
-        self.identity = ""
-        self.plan: Plan | None = None
+        self._charges: Charges | None = None
 
-    def open(
-        self, identity: str, plan: Plan, ledger: Ledger | str | Path | None, random: Randomness, facts: RunFacts
-    ) -> RunFacts:
-        """Freeze the plan in the ledger, and write a new run's document; return the facts with the ledger's name."""
-        own = self.run.folder / "ledger.sqlite" if self.run is not None else MEMORY
-        self.identity, self.plan = identity, plan
-        self.ledger = ledger_at(own if ledger is None else ledger, unit=plan.unit)
-        self.charges.open(random)
-        if self.run is not None:
-            self.run.write(kind="training", family="training")
-        return facts.with_ledger(self.ledger.path.name, shared=ledger is not None)
+    def open(self, identity: str, plan: Plan, ledger: Ledger, random: Randomness) -> None:
+        """Freeze the plan in the ledger, or check that it is the one that was frozen.
 
-    def reopen(self, identity: str, plan: Plan, ledger: Ledger, random: Randomness) -> None:
-        """Take up a run's ledger: the plan must be the one that was frozen."""
-        self.identity, self.plan, self.ledger = identity, plan, ledger
-        self.charges.open(random)
-
-    @property
-    def book(self) -> Ledger:
-        """The ledger."""
-        if self.ledger is None:
-            raise PrivacyError("Only the first process holds the ledger.")
-        return self.ledger
-
-    @property
-    def block(self) -> int:
-        """How many steps are charged at once."""
-        return max(1, min(50, self._plan.steps // 100))
+        Args:
+            identity: The run's name there.
+            plan: What was declared.
+            ledger: Where it is charged, in blocks of at most 50 steps.
+            random: Its streams, which the ledger refuses to see twice.
+        """
+        block = max(1, min(50, plan.steps // 100))
+        self._charges = Charges(ledger, identity, plan, block, owner=self.owner.token)
+        self._charges.open(random)
 
     @property
     def charges(self) -> Charges:
         """What this run charges."""
-        return Charges(self.book, self.identity, self._plan, self.block, owner=self.owner.token)
-
-    @property
-    def _plan(self) -> Plan:
-        if self.plan is None:
-            raise PrivacyError("The run was not opened.")
-        return self.plan
+        if self._charges is None:
+            raise PrivacyError("Only the first process holds the ledger.")
+        return self._charges
 
     def ending(self) -> tuple[str, Pair | None]:
         """Return what the ledger knows of the run's end; processes that do not hold it label the plan."""
-        if self.ledger is None:
+        if self._charges is None:
             return "", None
-        return self.ledger.ended(self.identity), self.ledger.promise(self.identity)
+        ledger, identity = self.charges.ledger, self.charges.identity
+        return ledger.ended(identity), ledger.promise(identity)
 
-    def require_open(self) -> None:
-        """Refuse a step after a declared end, which may have come from elsewhere, also one that is charged already."""
-        ended = self.book.ended(self.identity)
+    def claim(self, state: State) -> None:
+        """Hold the folder; after a pause, also claim the checkpoint, so that nobody else resumes it too.
+
+        A step after a declared end, which may have come from elsewhere, is refused, also one that is charged already.
+        """
+        ended, _ = self.ending()
         if ended:
             raise PrivacyError(f"The run was ended by its owner ({ended}); start a new run.")
+        self.owner.hold()
+        if state.paused_at is None:
+            return
+        try:
+            start = self.charges.standing(state.taken, state.paused_at, clean=True, resume=True)
+        except PrivacyError:
+            self.owner.close()
+            raise
+        state.proceed(start, self.charges.charged)
 
-    def write(self, facts: RunFacts, random: Randomness) -> None:
-        """Write the run's document."""
+    def write(self, state: State, random: Randomness, **more: Any) -> None:
+        """Write the run's document.
+
+        Args:
+            state: Where the run stands.
+            random: Its streams.
+            more: Further entries of it.
+        """
         if self.run is not None:
             self.run.write(
-                id=self.identity,
-                plan=self._plan.to_dict(),
-                facts=facts.to_dict(),
-                ledgers=[self.run.place(self.book.path)],
+                **more,
+                id=self.charges.identity,
+                plan=state.plan.to_dict(),
+                facts=state.facts.to_dict(),
+                ledgers=[self.run.place(self.charges.ledger.path)],
                 seed_fingerprint=random.fingerprint,
             )
 
-    def save(self, step: int, state: dict[str, Any], document: dict[str, Any], *, clean: bool) -> None:
-        """Keep a checkpoint. A clean one is the last thing of a run that paused; resuming it loses no step."""
-        if self.run is not None:
-            kept = {"id": self.identity, "clean": clean, "head": self.charges.head}
-            self.run.save(step, state, {**kept, **document})
+    def save(self, state: State, trained: dict[str, Any], *, clean: bool) -> None:
+        """Keep a checkpoint.
+
+        Args:
+            state: Where the run stands.
+            trained: What is kept of model and optimiser.
+            clean: Whether it is the last thing of a run that paused; resuming it loses no step.
+        """
+        if self.run is None:
+            return
+        panels = {name: panel.state() for name, panel in state.panels.items()}
+        tensors = {
+            **trained,
+            "panels": {name: part for name, (part, _) in panels.items()},
+            "groups": {name: torch.from_numpy(codes) for name, (codes, _) in state.groups.items()},
+        }
+        document = {
+            "id": self.charges.identity,
+            "clean": clean,
+            "head": self.charges.head,
+            "panels": {name: plain for name, (_, plain) in panels.items()},
+            "groups": {name: values for name, (_, values) in state.groups.items()},
+            "data": state.data,
+            "facts": state.facts.to_dict(),
+        }
+        self.run.save(state.taken, tensors, document)

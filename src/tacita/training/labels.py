@@ -36,6 +36,7 @@ from tacita.label import (
 from tacita.ledger import Ledger
 from tacita.owner import Owner
 from tacita.runs import Run, RunError, read_json
+from tacita.training.keeper import State
 from tacita.training.panel import Panel
 from tacita.training.plan import Pair, Plan, filter_epsilon
 
@@ -84,12 +85,20 @@ class Standing:
     def label(self, delta: float) -> Label:
         """Return the label at one delta for every figure."""
         plan, worst = self.plan, self.worst(delta)
+        comparisons = [plan.headline(self.taken, delta, ended=self.ended, method="rdp")]
+        if plan.record_budget is not None:
+            plain = replace(plan, record_budget=None).headline(self.taken, delta, ended=self.ended)
+            if worst.epsilon < plain.epsilon:
+                comparisons.insert(0, plain)
+        own = delta if self.ended else delta * plan.end_after(self.taken)[1]
+        times = (step for step in reading_times(plan) if step < self.end)
+        curve = [(step, min(worst.epsilon, plan.running(step, own))) for step in times]
         return build(
             self.facts,
             worst,
             rests_on=self.rests_on,
-            comparisons=self._comparisons(delta, worst),
-            curve=(*self._curve(delta, worst.epsilon), (self.end, worst.epsilon)),
+            comparisons=comparisons,
+            curve=(*curve, (self.end, worst.epsilon)),
             mechanism=(*self.mechanism, *run_rows(self.facts)),
             declared=_declared(plan, delta),
             not_hardened=not_hardened(),
@@ -105,18 +114,54 @@ class Standing:
 
     def readings(self, delta: float, worst: Guarantee) -> Readings:
         """Return what was followed, for the owner; no figure is above the worst case."""
-        return _readings(self, delta, worst)
+        plan, panels, metrics = self.plan, self.panels, self.facts.metrics
+        own = (
+            ("Training records", str(self.facts.trained)),
+            ("Held-out records", str(self.facts.held_out)),
+            ("Steps taken", f"{self.taken} of {plan.steps}; the typical figures are for these"),
+            *status_rows(self.facts),
+        )
+        for panel in panels.values():
+            panel.settle()
+        if not panels:
+            return Readings(
+                metrics=metrics, facts=own, panels="No records were followed, so there is no typical figure."
+            )
+        statements = {name: self._typical(name, delta) for name in panels}
+        larger = max(statements, key=lambda name: statements[name].epsilon)
+        headline = statements.pop(larger)
+        if headline.epsilon > worst.epsilon:
+            headline = replace(headline, epsilon=worst.epsilon, method="worst-case cap")
+        followed = f"training panel only: {len(panels['training'].indices)} records were followed"
+        if "held-out" in panels:
+            sizes = [f"{len(panels[name].indices)} {name}" for name in ("training", "held-out")]
+            followed = (
+                f"{' and '.join(sizes)} records were followed; the {larger} ones gave the larger figure, which is shown"
+            )
+        papers = [self._typical(larger, delta, estimator="student")] if len(panels[larger].indices) > 1 else []
+        epsilons = own_epsilons(panels["training"], delta, worst)
+        return Readings(
+            typical=(headline, *statements.values(), *papers),
+            panels=followed,
+            percentiles=percentiles(epsilons),
+            curve=self.facts.curve if delta == plan.delta else (),
+            groups=tuple(_group_rows(panels["training"], self.groups, epsilons)),
+            metrics=metrics,
+            checks=tuple(
+                assume("ordered-records" if panel.drift() < _DRIFT else "no-trend", panel=name)
+                for name, panel in panels.items()
+            ),
+            certificate=_certificate(plan, panels, delta),
+            facts=own,
+        )
 
-    def _comparisons(self, delta: float, worst: Guarantee) -> tuple[Guarantee, ...]:
-        others = [self.plan.headline(self.taken, delta, ended=self.ended, method="rdp")]
-        if self.plan.record_budget is not None:
-            plain = replace(self.plan, record_budget=None).headline(self.taken, delta, ended=self.ended)
-            others = [plain, *others] if worst.epsilon < plain.epsilon else others
-        return tuple(others)
-
-    def _curve(self, delta: float, most: float) -> list[tuple[int, float]]:
-        share = 1.0 if self.ended else self.plan.end_after(self.taken)[1]
-        return [(t, min(most, self.plan.running(t, delta * share))) for t in _times(self.plan, self.end)]
+    def _typical(self, name: str, delta: float, **estimator: Any) -> Guarantee:
+        """Return a panel's figure without what training enforces, saying what following training records means."""
+        found = self.panels[name].accountant.guarantee(delta=delta, **estimator)
+        own = [a for a in found.assumptions if a.code in _OF_PANELS]
+        if name == "training":
+            own = [assume("training-panel-only" if len(self.panels) == 1 else "training-panel"), *own[1:]]
+        return replace(found, assumptions=tuple(own))
 
     @property
     def mechanism(self) -> Pairs:
@@ -168,29 +213,17 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
 def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> Standing:
     """Read a run directory; its ledger, at another place if one is given, says how many steps count."""
     run = Run.open(folder, "training")
-    document, (state, saved) = run.document(), run.load()
-    with run.reading():
-        plan, facts = Plan.from_dict(document["plan"]), run.facts
-        panels = {
-            name: Panel.restore(None, part, saved["panels"][name], budget=plan.record_budget)
-            for name, part in state["panels"].items()
-        }
-        groups = {n: (t.numpy(), list(saved["groups"][n])) for n, t in state["groups"].items()}
-        name = str(document["id"])
-        if saved["id"] != name:
-            raise PrivacyError("The checkpoint belongs to another run.")
-        with Ledger.open(ledger_file or run.ledgers[0]) as ledger:
-            if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
-                raise PrivacyError("The run's plan is not the one that its ledger froze before the first step.")
-            step, head = int(saved["step"]), str(saved["head"])
-            taken = ledger.standing(name, step=step, head=head, clean=saved["clean"] is True)
-            ended, promise = ledger.ended(name), ledger.promise(name)
+    state, _, saved = State.load(run)
+    with run.reading(), Ledger.open(ledger_file or run.ledgers[0]) as ledger:
+        plan, facts, name = state.plan, run.facts, str(saved["id"])
+        if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
+            raise PrivacyError("The run's plan is not the one that its ledger froze before the first step.")
+        taken = ledger.standing(name, step=state.taken, head=str(saved["head"]), clean=saved["clean"] is True)
+        ended, promise = ledger.ended(name), ledger.promise(name)
     if taken == 0:
         raise PrivacyError("No step was taken yet: there is nothing to label.")
-    taken = plan.steps if facts.status == "failed" else taken
-    for panel in panels.values():
-        panel.lose(taken - panel.accountant.taken)
-    return Standing(plan, taken, panels, facts, groups, ended, promise)
+    state.lose((plan.steps if facts.status == "failed" else taken) - state.taken)
+    return Standing(plan, state.taken, state.panels, facts, state.groups, ended, promise)
 
 
 def with_audit(label: Label, run: Run, taken: int) -> Label:
@@ -211,10 +244,6 @@ def with_audit(label: Label, run: Run, taken: int) -> Label:
 def reading_times(plan: Plan) -> range:
     """Return the steps at which running figures are given."""
     return range(max(5, plan.steps // 10), plan.steps + 1, max(5, plan.steps // 10))
-
-
-def _times(plan: Plan, taken: int) -> list[int]:
-    return [step for step in reading_times(plan) if step < taken]
 
 
 def _declared(plan: Plan, delta: float) -> tuple[str, ...]:
@@ -241,69 +270,9 @@ def _budget_text(budget: Budget) -> str:
     return "at most " + ", ".join(f"{n} steps at {share:.3g} of the clip norm" for share, n in reversed(levels))
 
 
-def _readings(run: Standing, delta: float, worst: Guarantee) -> Readings:
-    plan, panels, facts, groups, metrics = run.plan, run.panels, run.facts, run.groups, run.facts.metrics
-    own = (
-        ("Training records", str(facts.trained)),
-        ("Held-out records", str(facts.held_out)),
-        ("Steps taken", f"{run.taken} of {plan.steps}; the typical figures are for these"),
-        *status_rows(facts),
-    )
-    for panel in panels.values():
-        panel.settle()
-    if not panels:
-        return Readings(metrics=metrics, facts=own, panels="No records were followed, so there is no typical figure.")
-    statements = {name: panel.accountant.guarantee(delta=delta) for name, panel in panels.items()}
-    statements = {name: _own_assumptions(name, g, alone=len(panels) == 1) for name, g in statements.items()}
-    larger = max(statements, key=lambda name: statements[name].epsilon)
-    headline = statements[larger]
-    if headline.epsilon > worst.epsilon:
-        headline = replace(headline, epsilon=worst.epsilon, method="worst-case cap")
-    epsilons = own_epsilons(panels["training"], delta, worst)
-    return Readings(
-        typical=(headline, *_other_figures(panels, statements, larger, delta)),
-        panels=_panel_text(panels, larger),
-        percentiles=percentiles(epsilons),
-        curve=facts.curve if delta == plan.delta else (),
-        groups=tuple(_group_rows(panels["training"], groups, epsilons)),
-        metrics=metrics,
-        checks=tuple(_drift_checks(panels)),
-        certificate=_certificate(plan, panels, delta),
-        facts=own,
-    )
-
-
-def _own_assumptions(panel: str, statement: Guarantee, *, alone: bool) -> Guarantee:
-    """Leave out what training enforces, and say what following training records means."""
-    own = [a for a in statement.assumptions if a.code in _OF_PANELS]
-    if panel == "training":
-        own = [assume("training-panel-only" if alone else "training-panel"), *own[1:]]
-    return replace(statement, assumptions=tuple(own))
-
-
 def own_epsilons(panel: Panel, delta: float, worst: Guarantee) -> Floats:
     """Return each followed record's own epsilon, never above the worst case."""
     return np.clip(panel.accountant.epsilons(delta=delta), SMALLEST_EPSILON, worst.epsilon)
-
-
-def _other_figures(
-    panels: Mapping[str, Panel], statements: Mapping[str, Guarantee], larger: str, delta: float
-) -> list[Guarantee]:
-    others = [g for name, g in statements.items() if name != larger]
-    if len(panels[larger].indices) > 1:
-        papers = panels[larger].accountant.guarantee(delta=delta, estimator="student")
-        others.append(_own_assumptions(larger, papers, alone=len(panels) == 1))
-    return others
-
-
-def _panel_text(panels: Mapping[str, Panel], larger: str) -> str:
-    sizes = {name: len(panel.indices) for name, panel in panels.items()}
-    if "held-out" not in sizes:
-        return f"training panel only: {sizes['training']} records were followed"
-    return (
-        f"{sizes['training']} training and {sizes['held-out']} held-out records were followed; the {larger} ones gave "
-        "the larger figure, which is shown"
-    )
 
 
 def _group_rows(panel: Panel, groups: Mapping[str, Any], epsilons: Floats) -> Iterable[GroupRow]:
@@ -320,11 +289,6 @@ def _group_rows(panel: Panel, groups: Mapping[str, Any], epsilons: Floats) -> It
                     p90=percentile(own, 90),
                     largest=float(own.max()),
                 )
-
-
-def _drift_checks(panels: Mapping[str, Panel]) -> Iterable[Assumption]:
-    for name, panel in panels.items():
-        yield assume("ordered-records" if panel.drift() < _DRIFT else "no-trend", panel=name)
 
 
 def _certificate(plan: Plan, panels: Mapping[str, Panel], delta: float) -> str:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from tacita import _check
 from tacita.training.distributed import Processes
 from tacita.training.gradients import Clipped, clipped_sum, record_norms
-from tacita.training.panel import Panel
 from tacita.training.plan import Plan
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
 from tacita.training.step import noisy_mean, poisson_sample
@@ -33,6 +32,9 @@ class Mechanism:
         scheduler: A learning-rate scheduler.
         companions: Further things to checkpoint, by name.
         chunk: Records differentiated at once.
+
+    Attributes:
+        drawn: Which records the last step drew; sensitive.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Mechanism:
     ) -> None:
         self.model, self.loss_fn, self.optimizer, self.scheduler = model, loss_fn, optimizer, scheduler
         self.companions = dict(companions or {})
-        self.processes = Processes()
+        self.processes, self.drawn = Processes(), np.empty(0, dtype=np.int64)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.records = Records.of(dataset, device)
         self.held = None if holdout is None else Records.of(holdout, device)
@@ -77,26 +79,38 @@ class Mechanism:
         """Return the current parameters, which are released."""
         return {name: p.detach() for name, p in self.parameters.items()}
 
-    def measure(self, panel: Panel, plan: Plan, *, period: int, rng: np.random.Generator) -> None:
-        """Measure a panel's norms at the current parameters, for the next `period` steps."""
-        if panel.records is None:
-            raise ValueError("This panel was restored without its records.")
-        parameters = self.detached()
-        parts = np.array_split(panel.indices, max(1, len(panel.indices) // _SLICE))
-        norms = [
-            record_norms(self.loss, parameters, panel.records.marked(part), chunk=self.chunk, rng=rng).numpy()
-            for part in parts
-        ]
-        panel.measure(np.concatenate(norms) / plan.clip_norm, period=period)
+    def norms(self, part: str, places: Any, *, rng: np.random.Generator) -> Any:
+        """Return gradient norms at the current parameters, before clipping.
+
+        Args:
+            part: `training` or `held-out`.
+            places: Which of its records.
+            rng: Where the seed of what the loss draws comes from.
+        """
+        parameters, records = self.detached(), self.parts[part]
+        return np.concatenate(
+            [
+                record_norms(self.loss, parameters, records.marked(some), chunk=self.chunk, rng=rng).numpy()
+                for some in np.array_split(places, max(1, len(places) // _SLICE))
+            ]
+        )
 
     def sample(self, sample_rate: float, *, rng: np.random.Generator) -> Any:
         """Return the positions of a sample that every record enters by its own coin."""
         return poisson_sample(len(self.records), sample_rate, rng=rng)
 
     def clipped(self, sample: Any, bounds: Any, *, rng: np.random.Generator) -> Clipped:
-        """Return the clipped sum of the sampled records, each held to its bound."""
-        limits = torch.from_numpy(np.asarray(bounds, dtype=np.float64))
-        records = self.records.marked(sample)
+        """Return the clipped sum of this process's share of a sample.
+
+        Args:
+            sample: Places of the sampled records.
+            bounds: What each of them may contribute.
+            rng: Where the seed of what the loss draws comes from.
+        """
+        self.drawn = sample
+        mine = slice(self.processes.rank, len(sample), self.processes.size)
+        limits = torch.from_numpy(np.asarray(bounds[mine], dtype=np.float64))
+        records = self.records.marked(sample[mine])
         return clipped_sum(self.loss, self.detached(), records, limits, chunk=self.chunk, rng=rng)
 
     def update(self, clipped: Clipped, plan: Plan, *, number: int, rng: np.random.Generator) -> None:

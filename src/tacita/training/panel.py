@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from tacita._check import PrivacyError
 from tacita.accounting import NORM_LEVELS, BayesianAccountant, affordable, level_of
 from tacita.accounting.filters import Budget
 from tacita.accounting.state import panel_state
@@ -29,12 +27,15 @@ class Panel:
     A level is a function of the record and of the parameters at the time of measuring, which are released:
     nothing else enters, and it holds until the next measurement. With a budget a record that cannot pay for
     its level is held to the highest one it can pay for, or sits out, in silence.
+
+    Args:
+        indices: Which records are followed.
+        accountant: Their accounts.
+        budget: What each may spend.
     """
 
-    def __init__(
-        self, records: Records | None, indices: Counts, accountant: BayesianAccountant, *, budget: Budget | None = None
-    ) -> None:
-        self.records, self.indices, self.accountant, self.budget = records, indices, accountant, budget
+    def __init__(self, indices: Counts, accountant: BayesianAccountant, *, budget: Budget | None = None) -> None:
+        self.indices, self.accountant, self.budget = indices, accountant, budget
         self.levels: Counts = np.full(len(indices), _TOP, dtype=np.int64)
         self.pending = 0
         self.mean_norms: Floats = np.zeros(len(indices))
@@ -58,10 +59,6 @@ class Panel:
             )
         self.levels = wanted
 
-    def bounds(self, positions: Counts) -> Floats:
-        """Return what the records at these positions of the panel may contribute, over the clip norm."""
-        return np.asarray(NORM_LEVELS[self.levels[positions]])
-
     def tick(self) -> None:
         """Note that a step was taken at the current levels."""
         self.pending += 1
@@ -77,13 +74,6 @@ class Panel:
         self.settle()
         if steps:
             self.accountant.step(np.ones(len(self.indices)), steps=steps)
-
-    def with_lost(self, steps: int) -> Panel:
-        """Return a copy that has lost so many steps; this one stays as it is."""
-        made = copy.copy(self)
-        made.accountant = copy.deepcopy(self.accountant)
-        made.lose(steps)
-        return made
 
     def counts(self) -> Counts:
         """Return the (records, levels) matrix of steps charged."""
@@ -111,19 +101,13 @@ class Panel:
         return tensors, {"accountant": state, "measured": self.measured}
 
     @classmethod
-    def restore(cls, records: Records | None, tensors: Any, document: Any, *, budget: Budget | None) -> Panel:
+    def restore(cls, tensors: Any, document: Any, *, budget: Budget | None) -> Panel:
         """Rebuild a panel from a checkpoint; what does not add up is refused."""
-        counts = tensors["counts"].numpy().astype(np.int64)
         state = dict(document["accountant"])
         if state["taken"]:
-            state["panel"] = panel_state(counts)
-        accountant = BayesianAccountant.from_state(state)
-        indices = tensors["indices"].numpy()
-        if records is not None and len(indices) and (indices.min() < 0 or indices.max() >= len(records)):
-            raise PrivacyError("The checkpoint follows records that this dataset does not have: is it another dataset?")
-        panel = cls(records, indices, accountant, budget=budget)
-        panel.levels = tensors["levels"].numpy()
-        panel.mean_norms = tensors["mean_norms"].numpy()
+            state["panel"] = panel_state(tensors["counts"].numpy().astype(np.int64))
+        panel = cls(tensors["indices"].numpy(), BayesianAccountant.from_state(state), budget=budget)
+        panel.levels, panel.mean_norms = tensors["levels"].numpy(), tensors["mean_norms"].numpy()
         panel.measured = int(document["measured"])
         return panel
 
@@ -151,12 +135,5 @@ def new_panels(plan: Plan, parts: Mapping[str, Records], size: int, *, rng: np.r
             budget=plan.certificate,
             tolerated=plan.tolerated,
         )
-        panels[name] = Panel(records, everyone, accountant, budget=plan.record_budget)
+        panels[name] = Panel(everyone, accountant, budget=plan.record_budget)
     return panels
-
-
-def restored_panel(plan: Plan, parts: Mapping[str, Records], name: str, tensors: Any, document: Any) -> Panel:
-    """Return a panel of a checkpoint, with the records that it follows."""
-    if name not in parts:
-        raise PrivacyError("This run follows held-out records: pass the same holdout=… to resume it.")
-    return Panel.restore(parts[name], tensors, document, budget=plan.record_budget)

@@ -150,7 +150,7 @@ class PrivateSteps(Method):
         return evidence, self.optimizer(evidence.point, separated, settings, seed)
 
     def _finish(self, private: PrivateTraining, separated: Separated, settings: Settings, request: Request) -> Result:
-        optimizer, plan, size = private.optimizer, private.plan, private._facts.trained
+        optimizer, plan, size = private.optimizer, private.plan, len(private.mechanism.records)
         settings = replace(settings, steps=plan.steps)  # fewer than requested where a budget cut them
         optimizer.start(plan.steps, noise=plan.noise_multiplier * plan.clip_norm)
         report, elbo, norms = reporter(request.progress, "Steps"), [], []

@@ -150,7 +150,7 @@ class MeanEmbedding:
         everyone = np.arange(len(inputs))
         some = np.sort(self.random.sampling.choice(everyone, min(_FOLLOWED, len(inputs)), replace=False))
         accountant = BayesianAccountant(sample_rate=1.0, noise_multiplier=self.plan.noise_multiplier, steps=1)
-        panel = Panel(None, some, accountant)
+        panel = Panel(some, accountant)
         panel.measure(embeddings.contribution_norms(inputs[some], self.features).numpy(), period=1)
         panel.tick()
         return panel
@@ -222,4 +222,4 @@ def _require_same_ledger(ledger: Ledger, head: str) -> None:
 
 def _panels(state: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Panel]:
     found = state["panels"].items()
-    return {name: Panel.restore(None, part, saved["panels"][name], budget=None) for name, part in found}
+    return {name: Panel.restore(part, saved["panels"][name], budget=None) for name, part in found}
