@@ -23,8 +23,9 @@ from tacita.federated.account import Account, epsilon_levels, record_plan
 from tacita.federated.masking import Masker, masker
 from tacita.federated.plan import FederationPlan
 from tacita.federated.updates import clipped
-from tacita.training.gradients import Parameters, clipped_sum, fresh_draws, record_norms
+from tacita.training.gradients import Parameters, clipped_sum, record_norms
 from tacita.training.plan import Plan
+from tacita.training.randomness import fresh_draws
 from tacita.training.reading import places
 from tacita.training.records import Records, check_model, record_loss, split_batch, trainable, try_one
 from tacita.training.step import poisson_sample

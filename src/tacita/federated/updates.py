@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from tacita.accounting import NORM_LEVELS, level_of
-from tacita.training.gradients import Parameters
+from tacita.training.gradients import Parameters, clip_factors
+from tacita.training.step import noisy_mean
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -20,9 +21,9 @@ def norm_of(update: Parameters) -> float:
 
 
 def clipped(update: Parameters, bound: float) -> Parameters:
-    """Return an update scaled down to a bound; exactly zero if its norm is not finite."""
+    """Return an update scaled down to a bound; exactly zero if its norm is not finite or huge."""
     norm = norm_of(update)
-    factor = min(1.0, bound * (1.0 - 1e-6) / norm) if 0.0 < norm < np.inf else float(norm == 0.0)
+    factor = float(clip_factors(torch.tensor(norm, dtype=torch.float64), torch.tensor(bound, dtype=torch.float64)))
     if factor == 0.0:
         return {name: torch.zeros_like(value) for name, value in update.items()}
     if factor == 1.0:
@@ -38,12 +39,7 @@ def with_noise(update: Parameters, scale: float, rng: np.random.Generator) -> Pa
         scale: The standard deviation of the noise.
         rng: Draws the noise.
     """
-    return {
-        name: (value.double() + torch.from_numpy(np.asarray(scale * rng.standard_normal(tuple(value.shape))))).to(
-            value.dtype
-        )
-        for name, value in update.items()
-    }
+    return noisy_mean(update, clip_norm=scale, noise_multiplier=1.0, divisor=1.0, rng=rng)
 
 
 def norm_counts(norms: Floats) -> Counts:

@@ -20,6 +20,7 @@ from tacita import _check
 from tacita.audit.models import minimise
 from tacita.synthesis.features import FeatureMap, Moments
 from tacita.synthesis.networks import Generator, draw_latent, make_generator
+from tacita.training.step import noisy_mean
 
 DEFAULTS: dict[str, dict[str, Any]] = {  # of the fit, by kind of data
     "images": {"steps": 0, "batch_size": 500, "learning_rate": 1e-3},
@@ -163,8 +164,8 @@ def add_noise(total: Tensor, *, noise_multiplier: float, rng: np.random.Generato
         shape and the weights are public, and the sum is not divided by a number of records.
     """
     sigma = _check.in_range("noise_multiplier", noise_multiplier, 1e-3, 1e6)
-    noise = torch.from_numpy(rng.standard_normal(tuple(total.shape)))
-    return Embedding(total + sigma * noise, sigma, RADIUS * math.sqrt(COUNT_SHARE))
+    noisy = noisy_mean({"sum": total}, clip_norm=1.0, noise_multiplier=sigma, divisor=1.0, rng=rng)["sum"]
+    return Embedding(noisy, sigma, RADIUS * math.sqrt(COUNT_SHARE))
 
 
 def release_embedding(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tacita._check import PrivacyError
 from tacita.accounting import most_spent
@@ -81,7 +80,16 @@ class Charges:
         """
         for size in sorted({self.block, self.block if whole else 1}, reverse=True):
             block = min(size, self.plan.steps - taken)
-            before, after = (self._most_spent(steps) for steps in (taken, taken + block))
+            before, after = (
+                most_spent(
+                    self.plan.record_budget,
+                    steps=steps,
+                    orders=DECLARED,
+                    sample_rate=self.plan.sample_rate,
+                    noise_multiplier=self.plan.noise_multiplier,
+                )
+                for steps in (taken, taken + block)
+            )
             try:
                 self.ledger.charge(
                     self.identity,
@@ -98,15 +106,6 @@ class Charges:
                 continue
             return taken + block
         return taken
-
-    def _most_spent(self, steps: int) -> Any:
-        return most_spent(
-            self.plan.record_budget,
-            steps=steps,
-            orders=DECLARED,
-            sample_rate=self.plan.sample_rate,
-            noise_multiplier=self.plan.noise_multiplier,
-        )
 
 
 def ledger_at(where: Ledger | str | Path, *, unit: str = "record") -> Ledger:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import torch
 import torch.distributed as dist
 
 from tacita._check import PrivacyError
@@ -23,20 +21,13 @@ class Processes:
 
     def agree(self, problem: str | None, value: Any = None) -> Any:
         """Share what the first process decided; its problem is raised in all of them."""
-        if self.size == 1:
-            if problem is not None:
-                raise PrivacyError(problem)
-            return value
-        box = [(problem, value)]
-        dist.broadcast_object_list(box, src=0)
-        problem, value = box[0]
+        if self.size > 1:
+            box = [(problem, value)]
+            dist.broadcast_object_list(box, src=0)
+            problem, value = box[0]
         if problem is not None:
             raise PrivacyError(problem)
         return value
-
-    def share(self, indices: np.ndarray[Any, Any]) -> slice:
-        """Return which of the sampled records this process takes."""
-        return slice(self.rank, len(indices), self.size)
 
     def total(self, sums: Parameters) -> Parameters:
         """Add up the clipped sums; every process gets the same result, bit for bit."""
@@ -51,7 +42,3 @@ class Processes:
             for name in tensors:
                 dist.broadcast(tensors[name], src=0)
         return tensors
-
-    def check_same(self, parameters: dict[str, torch.nn.Parameter]) -> None:
-        """Start all processes from the first one's parameters."""
-        self.spread({name: p.data for name, p in parameters.items()})

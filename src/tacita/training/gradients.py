@@ -10,11 +10,10 @@ parameters, and weights used in any other way, are differentiated directly.
 from __future__ import annotations
 
 import gc
-import secrets
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita._guard import Stopped, attempt, held
+from tacita.training.randomness import fresh_draws
 
 Parameters = dict[str, Tensor]
 Loss = Callable[[Parameters, Any], Tensor]  # (parameters, one record) -> a scalar
@@ -36,12 +36,9 @@ Loss = Callable[[Parameters, Any], Tensor]  # (parameters, one record) -> a scal
 _CHUNK_BYTES = 256 * 2**20  # what the per-record tensors of one chunk may take
 _BLOCK = 32  # records whose patches are copied at once
 _PIECE = 128
-_STATE_BYTES, _STATE_WORDS = 5056, slice(24, 24 + 624 * 8)  # of torch's Mersenne twister, as get_rng_state has it
 _TRIED = 16  # records, where a loss does not run on zeros
 _LARGEST, _SMALLEST = 1e18, 1e-12  # norms outside are beyond, or need more than, float32's squares
 _SAFE = 1.0 - 1e-6  # round-off in a norm stays below this: 16 additions a lane, half of it after the root
-
-
 _SEEN: WeakKeyDictionary[Loss, dict[Any, tuple[tuple[_Site, ...], int]]] = WeakKeyDictionary()
 
 
@@ -69,32 +66,6 @@ class _Site:
     shape: tuple[int, ...]  # of the layer's output for one record
     dtype: torch.dtype  # of that output
     convolution: tuple[tuple[int, int], ...] | None  # stride, padding, dilation
-
-
-@contextmanager
-def fresh_draws(rng: np.random.Generator | None = None) -> Iterator[None]:
-    """Give torch's generator a seed of its own while a user's code runs on records, and take it back afterwards.
-
-    Dropout and the like draw by a record's place in its batch. With a seed that others know, or that the script or the
-    dataset sets, one record more would change everybody's draws in a known way, which no clip bounds.
-
-    Args:
-        rng: Where the seed comes from, without moving its stream; the operating system if None.
-    """
-    own = np.random.default_rng(secrets.randbits(256)) if rng is None else rng.spawn(1)[0]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(own.integers(2**63)))
-        _fill_state(own)
-        yield
-
-
-def _fill_state(rng: np.random.Generator) -> None:
-    """Fill the whole state of torch's generator, of which a seed sets 32 bits only: few enough to try them all."""
-    state = torch.get_rng_state()
-    if len(state) == _STATE_BYTES:
-        words = state.numpy()[_STATE_WORDS].view(np.uint64)
-        words[:] = rng.integers(2**32, size=len(words), dtype=np.uint64)
-        torch.set_rng_state(state)
 
 
 def clipped_sum(
@@ -128,14 +99,24 @@ def clipped_sum(
     losses = torch.full_like(norms, torch.nan)
     with fresh_draws(rng):
         for one, norm, rows in _chunks(loss, parameters, records, chunk):
-            finite = norm < _LARGEST
-            factors = torch.where(
-                finite, (bounds[rows].to(norm.device) * _SAFE / norm.clamp_min(1e-300)).clamp_max(1.0), 0.0
-            )
+            factors, finite = clip_factors(norm, bounds[rows].to(norm.device)), norm < _LARGEST
             one.add_to(sums, factors, ~finite)
             norms[rows] = torch.where(finite, norm, 0.0) * factors
             losses[rows] = one.losses
     return Clipped(sums, norms, losses)
+
+
+def clip_factors(norms: Tensor, bounds: Tensor) -> Tensor:
+    """Return what to multiply contributions by so that their norms keep to bounds; 0 where one is not finite or huge.
+
+    Args:
+        norms: Norms of contributions, in float64.
+        bounds: What each may have at most.
+
+    Returns:
+        Factors in [0, 1], as many as norms.
+    """
+    return torch.where(norms < _LARGEST, (bounds * _SAFE / norms.clamp_min(1e-300)).clamp_max(1.0), 0.0)
 
 
 def record_norms(
@@ -146,7 +127,18 @@ def record_norms(
     chunk: int | None = None,
     rng: np.random.Generator | None = None,
 ) -> Tensor:
-    """Return every record's gradient norm before clipping, float64; zero for one that is not finite or raises."""
+    """Return every record's gradient norm before clipping, float64; zero for one that is not finite or raises.
+
+    Args:
+        loss: As for `clipped_sum`.
+        parameters: What to differentiate.
+        records: Along the first dimension of every tensor.
+        chunk: Records differentiated at once.
+        rng: Where the seed of what the loss draws comes from; the operating system if None.
+
+    Returns:
+        Shape (records,).
+    """
     norms = torch.zeros(length(records), dtype=torch.float64)
     with fresh_draws(rng):
         for _, norm, rows in _chunks(loss, parameters, records, chunk):
@@ -192,8 +184,13 @@ def _chunks(
                 raise
             except BaseException as error:  # whatever it is, it would tell of a record
                 one, full = None, _out_of_memory(error)
-        if full and single:
-            _require_memory(loss, parameters, tree_map(torch.zeros_like, part), sites)
+        if full and single:  # is memory too short for a record of zeros, which tells nothing of any record?
+            gc.collect()
+            try:
+                _one_chunk(loss, parameters, tree_map(torch.zeros_like, part), sites).norms()
+            except Exception as error:
+                if _out_of_memory(error):
+                    raise
             full = False  # it was the record
         if one is None:
             chunk = (rows.stop - start + 1) // 2
@@ -208,16 +205,6 @@ def _chunks(
         del one
 
 
-def _require_memory(loss: Loss, parameters: Parameters, zeros: Any, sites: tuple[_Site, ...]) -> None:
-    """Raise if memory is too short for a record of zeros, which tells nothing of any record."""
-    gc.collect()
-    try:
-        _one_chunk(loss, parameters, zeros, sites).norms()
-    except Exception as error:
-        if _out_of_memory(error):
-            raise
-
-
 def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int]:
     """Return `sites_of` a record of zeros, differentiated once for each loss, set of parameters and shape of record.
 
@@ -230,25 +217,16 @@ def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site
         known = {}
     key = (tuple(parameters), *((leaf.shape[1:], leaf.dtype) for leaf in tree_leaves(records)))
     if key not in known:
-        first = tree_map(lambda t: t[:1], records)
+        few = [tree_map(lambda t, row=row: t[row : row + 1], records) for row in range(min(length(records), _TRIED))]
         try:
-            known[key] = _try(loss, parameters, tree_map(torch.zeros_like, first))
+            known[key] = _try(loss, parameters, tree_map(torch.zeros_like, few[0]))
         except Exception:
-            found = _try_few(loss, parameters, records)
+            with held():
+                found = next(filter(None, (attempt(_try, loss, parameters, one) for one in few)), None)
             if found is None:
                 raise
             known[key] = found
     return known[key]
-
-
-def _try_few(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int] | None:
-    with held():
-        for row in range(min(length(records), _TRIED)):
-            one = tree_map(lambda t, row=row: t[row : row + 1], records)
-            found = attempt(_try, loss, parameters, one)
-            if found is not None:
-                return found
-    return None
 
 
 def _try(loss: Loss, parameters: Parameters, one: Any) -> tuple[tuple[_Site, ...], int]:
@@ -323,25 +301,23 @@ def _differentiated(loss: Loss, parameters: Parameters, part: Any, sites: tuple[
     with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():  # the fused attention has no per-record form
         warnings.filterwarnings("ignore", message="There is a performance drop")  # an LSTM runs record by record
         (direct, outputs), (losses, inputs) = differentiate(ordinary, taps, part)
-    chunk = _Chunk(losses.double(), {name: _flat(g) for name, g in direct.items()}, [], set())
+    flat = {name: g.to(_wide(g.dtype)).reshape(len(g), g[0].numel()) for name, g in direct.items()}
+    chunk = _Chunk(losses.double(), flat, [], set())
     for site in sites:
-        _add_site(chunk, site, _widen(outputs[site.weight]), _widen(inputs[site.weight]), parameters)
+        output, given = (t[site.weight].to(_wide(t[site.weight].dtype)) for t in (outputs, inputs))
+        if site.convolution is not None:
+            weight, bias = _convolution_gradients(site, output, given, parameters[site.weight].shape)
+            chunk.channels_last.add(site.weight)
+        else:
+            output, given = output.flatten(1, -2), given.flatten(1, -2)
+            if output.shape[1] == 1:
+                chunk.outer.append((site, output[:, 0], given[:, 0]))
+                continue
+            weight, bias = torch.bmm(output.transpose(1, 2), given), output.sum(1)
+        chunk.direct[site.weight] = weight.flatten(1)
+        if site.bias is not None:
+            chunk.direct[site.bias] = bias
     return chunk
-
-
-def _add_site(chunk: _Chunk, site: _Site, output: Tensor, given: Tensor, parameters: Parameters) -> None:
-    if site.convolution is not None:
-        weight, bias = _convolution_gradients(site, output, given, parameters[site.weight].shape)
-        chunk.channels_last.add(site.weight)
-    else:
-        output, given = output.flatten(1, -2), given.flatten(1, -2)
-        if output.shape[1] == 1:
-            chunk.outer.append((site, output[:, 0], given[:, 0]))
-            return
-        weight, bias = torch.bmm(output.transpose(1, 2), given), output.sum(1)
-    chunk.direct[site.weight] = weight.flatten(1)
-    if site.bias is not None:
-        chunk.direct[site.bias] = bias
 
 
 def _convolution_gradients(site: _Site, output: Tensor, given: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
@@ -446,26 +422,13 @@ def _read_call(func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Tensor, T
         defaults: tuple[Any, ...] = (None, 1, 0, 1, 1)
         given, weight, bias, stride, padding, dilation, groups = (*args, *defaults[len(args) - 2 :])
         if groups == 1 and not isinstance(padding, str) and given.dim() == 4:
-            return given, weight, bias, tuple(_pair(v) for v in (stride, padding, dilation))
+            pairs = ((v, v) if isinstance(v, int) else (v[0], v[-1]) for v in (stride, padding, dilation))
+            return given, weight, bias, tuple(pairs)
     return None
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    if isinstance(value, int):
-        return value, value
-    return (value[0], value[0]) if len(value) == 1 else (value[0], value[1])
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _widen(tensor: Tensor) -> Tensor:
-    return tensor.to(_wide(tensor.dtype))
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    return _widen(tensor).flatten(1) if tensor.dim() > 1 else _widen(tensor)[:, None]
 
 
 def _norm(tensor: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,39 @@ from tacita.training.records import Records
 from tacita.training.stepping import Step
 
 
-@dataclass
 class Job:
-    """A recipe made ready: data, model and training."""
+    """A recipe made ready: data, model, loss and optimiser; `start` and `restart` add the training.
 
-    recipe: Recipe
-    dataset: Dataset
-    model: nn.Module
+    Args:
+        recipe: What to train on what.
+        coins: The secret seed of who is held out.
+        dataset: The recipe's data, if they were loaded before.
+    """
+
     private: PrivateTraining
-    held: tuple[Tensor, Tensor] = field(repr=False)
+
+    def __init__(self, recipe: Recipe, coins: int, dataset: Dataset | None = None) -> None:
+        self.recipe, self.coins = recipe, coins
+        self.dataset = dataset or dataset_of(recipe.data)
+        if recipe.seed is not None:
+            torch.manual_seed(recipe.seed)
+        classes = self.dataset.classes
+        self.model = (
+            _custom(recipe.model)
+            if recipe.model
+            else default_model(self.dataset.inputs.shape[1:], 1 if classes is None else len(classes))
+        )
+        self.loss: Callable[[Any, Any], Tensor] = _squared_error if classes is None else nn.functional.cross_entropy
+        options: dict[str, Any] = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
+        kind = OPTIMIZERS[recipe.optimizer]
+        self.optimizer = kind(self.model.parameters(), lr=recipe.learning_rate, **options)
+        self.train, self.held, self.groups = parts_of(self.dataset, recipe.holdout_rate, coins)
+
+    def remake(self) -> tuple[nn.Module, torch.optim.Optimizer, None]:
+        """Return the model and the optimiser as before the first step, and no scheduler."""
+        with torch.random.fork_rng(devices=[]):
+            fresh = Job(self.recipe, self.coins, self.dataset)
+        return fresh.model, fresh.optimizer, None
 
     def score(self) -> tuple[str, float]:
         """Return what is measured on held-out records, and its value. For the owner.
@@ -73,115 +97,72 @@ class Job:
 
 def start(recipe: Recipe, run_dir: str | Path) -> Job:
     """Make a recipe ready to run in a new run directory."""
-    coins = secrets.randbits(128) if recipe.seed is None else recipe.seed
-    dataset, model, loss, optimizer, (train, held, groups) = _prepare(recipe, coins)
-    profile = _profile(recipe.record_profile, recipe.steps)
-    private = PrivateTraining(
-        model,
-        loss,
-        train,
-        optimizer=optimizer,
-        **_sizes(recipe, dataset),
+    job = Job(recipe, secrets.randbits(128) if recipe.seed is None else recipe.seed)
+    sizes: dict[str, Any] = {"nominal_size": recipe.nominal_size, "sample_rate": recipe.sample_rate}
+    if recipe.sample_rate is None:
+        sizes["nominal_size"] = recipe.nominal_size or job.dataset.nominal_size
+        if sizes["nominal_size"] is None:
+            raise ValueError("Declare nominal_size, the public size of the data, or sample_rate; it is not counted.")
+    job.private = PrivateTraining(
+        job.model,
+        job.loss,
+        job.train,
+        optimizer=job.optimizer,
+        **sizes,
+        batch_size=recipe.batch_size,
         steps=recipe.steps,
         stops=_stops(recipe.stops),
         clip_norm=recipe.clip_norm,
         noise_multiplier=recipe.noise_multiplier,
         target=None if recipe.epsilon is None else (recipe.epsilon, recipe.delta),
         individual_every=recipe.individual_every or None,
-        record_budget=profile,
+        record_budget=_profile(recipe.record_profile, recipe.steps),
         certificate=_profile(recipe.certificate_profile, recipe.steps),
         tolerated=recipe.tolerated,
         panel=recipe.panel,
-        holdout=held,
-        groups=groups,
+        holdout=job.held,
+        groups=job.groups,
         ledger=recipe.ledger,
         run_dir=run_dir,
         seed=recipe.seed,
         delta=recipe.delta,
-        name=recipe.name or dataset.name,
+        name=recipe.name or job.dataset.name,
         purpose=recipe.purpose,
     )
-    Run(Path(run_dir)).write(recipe=asdict(recipe), coins=str(coins))
-    return Job(recipe, dataset, model, private, held)
+    Run(Path(run_dir)).write(recipe=asdict(recipe), coins=str(job.coins))
+    return job
 
 
 def restart(run_dir: str | Path) -> Job:
     """Make an interrupted run of a recipe ready to go on."""
-    recipe, coins = _recipe_of(run_dir)
-    dataset, model, loss, optimizer, (train, held, _) = _prepare(recipe, coins)
-    private = PrivateTraining.resume(run_dir, model, loss, train, optimizer=optimizer, holdout=held)
-    return Job(recipe, dataset, model, private, held)
+    job = _job_of(run_dir)
+    job.private = PrivateTraining.resume(
+        run_dir, job.model, job.loss, job.train, optimizer=job.optimizer, holdout=job.held
+    )
+    return job
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A recipe's run as it stands, to look at: nothing is charged or changed.
+def reopen(run_dir: str | Path) -> Job:
+    """Return a recipe's run as it stands, to look at, with the newest checkpoint's parameters in its model.
 
-    Attributes:
-        dataset: What it was trained on.
-        model: With the newest checkpoint's parameters.
-        loss: Its loss function.
-        train: Inputs and targets trained on.
-        held: Inputs and targets held out.
-        remake: Returns the model and the optimiser as before the first step, and no scheduler.
+    Nothing is charged or changed, and there is no training in it.
     """
-
-    dataset: Dataset
-    model: nn.Module
-    loss: Callable[[Any, Any], Tensor]
-    train: tuple[Tensor, Tensor] = field(repr=False)
-    held: tuple[Tensor, Tensor] = field(repr=False)
-    remake: Callable[[], tuple[nn.Module, torch.optim.Optimizer, None]]
-
-
-def reopen(run_dir: str | Path) -> Trained:
-    """Return the model and the records of a recipe's run."""
-    recipe, coins = _recipe_of(run_dir)
     state, saved = Run.open(run_dir, "training").load()
-    dataset, model, loss, _, (train, held, _) = _prepare(recipe, coins)
-    if saved.get("data") != Records(train).fingerprint():
+    job = _job_of(run_dir)
+    if saved.get("data") != Records(job.train).fingerprint():
         raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
     try:
-        model.load_state_dict(state["model"])
+        job.model.load_state_dict(state["model"])
     except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         raise RunError(f"The checkpoint does not fit the recipe's model: {error}") from error
-
-    def remake() -> tuple[nn.Module, torch.optim.Optimizer, None]:
-        with torch.random.fork_rng(devices=[]):
-            _, fresh, _, optimizer, _ = _prepare(recipe, coins, dataset)
-        return fresh, optimizer, None
-
-    return Trained(dataset, model, loss, train, held, remake)
+    return job
 
 
-def _recipe_of(run_dir: str | Path) -> tuple[Recipe, int]:
+def _job_of(run_dir: str | Path) -> Job:
     run = Run.open(run_dir, "training")
     with run.reading():
-        return Recipe.from_dict(run.recipe), int(run.document()["coins"])
-
-
-def _prepare(
-    recipe: Recipe, coins: int, dataset: Dataset | None = None
-) -> tuple[Dataset, nn.Module, Any, torch.optim.Optimizer, Any]:
-    dataset = dataset or dataset_of(recipe.data)
-    if recipe.seed is not None:
-        torch.manual_seed(recipe.seed)
-    outputs = len(dataset.classes) if dataset.classes is not None else 1
-    model = _custom(recipe.model) if recipe.model else default_model(dataset.inputs.shape[1:], outputs)
-    loss = nn.functional.cross_entropy if dataset.classes is not None else _squared_error
-    options: dict[str, Any] = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
-    optimizer = OPTIMIZERS[recipe.optimizer](model.parameters(), lr=recipe.learning_rate, **options)
-    return dataset, model, loss, optimizer, parts_of(dataset, recipe.holdout_rate, coins)
-
-
-def _sizes(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
-    sizes: dict[str, Any] = {"batch_size": recipe.batch_size}
-    if recipe.sample_rate is not None:
-        return {**sizes, "sample_rate": recipe.sample_rate, "nominal_size": recipe.nominal_size}
-    size = recipe.nominal_size or dataset.nominal_size
-    if size is None:
-        raise ValueError("Declare nominal_size, the public size of the data, or sample_rate; it is not counted.")
-    return {**sizes, "nominal_size": size}
+        recipe, coins = Recipe.from_dict(run.recipe), int(run.document()["coins"])
+    return Job(recipe, coins)
 
 
 def _stops(stops: list[int] | Mapping[str, float]) -> list[int] | dict[int, float]:

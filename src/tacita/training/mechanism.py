@@ -68,7 +68,7 @@ class Mechanism:
         for records in (self.records, self.held):
             if records is not None:
                 try_one(model, self.loss, self.detached(), records)
-        self.processes.check_same(self.parameters)
+        self.processes.spread({name: p.data for name, p in self.parameters.items()})  # all start from the first one's
 
     @property
     def parts(self) -> dict[str, Records]:

@@ -6,7 +6,6 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from tacita import _check
@@ -25,20 +24,23 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The mechanism of a run and what was promised about it.
+    """The mechanism of a run and what was promised about it. Make one with `Plan.declare`.
 
     Attributes:
-        clip_norm: C, the largest norm of a record's contribution.
+        clip_norm: C, the largest norm of a record's contribution, such as its gradient.
         noise_multiplier: Noise standard deviation over C.
-        sample_rate: The chance with which each record enters a step.
-        steps: How many steps there may be at most.
-        batch_size: What the noisy sum is divided by; a declared constant.
+        sample_rate: The chance with which each record enters a step, on its own coin.
+        steps: How many steps there may be at most. The label speaks of all of them, even if the run is ended earlier.
+        batch_size: The planned batch, a declared constant by which the noisy sum is divided, whatever the realised one.
         bare_rate: True if the rate was given as a number, which may have been computed from the data, instead of as
-            batch_size over a declared nominal size.
-        stops: Declared ends, as (step, share of delta) pairs; the last one is at `steps`. Empty for the plan's alone.
+            batch_size over a declared nominal size. It is then an open assumption on the label.
+        stops: Further ends, declared beforehand, such as (100, 200, 400): a run that ends by one of them is labelled
+            with it. Each takes an equal share of delta, or the share given as {step: share}. Kept as (step, share)
+            pairs, of which the last one is at `steps`; empty for the plan's end alone.
         delta: At which delta running figures are given.
-        individual_every: Every record is measured, and gets its own bound, once in so many steps.
-        record_budget: What a record may spend before it is held back.
+        individual_every: Every record is measured once in so many steps, and held to its own bound in between.
+        record_budget: From `token_profile`, `token_budget` or `moments_budget`: what a record may spend before it is
+            held back, in silence. Needs `individual_every`.
         certificate: The budget of a conformal certificate.
         tolerated: How many followed records may pass it.
         unit: What is added or removed, and clipped: a record, or a client with all it holds.
@@ -79,27 +81,12 @@ class Plan:
     ) -> Plan:
         """Check and complete what a run declares: calibrate the noise, cut the steps to the budget.
 
-        Args:
-            steps: How many steps to take at most. The label speaks of all of them, even if the run is ended earlier.
-            batch_size: The planned batch: how many records a step looks at on average if there are `nominal_size`. The
-                noisy sum is divided by it, whatever the realised number.
-            nominal_size: The public size of the data, declared and never counted from them. Each record enters a step
-                on its own coin, with chance batch_size / nominal_size. The guarantee holds whatever the true size is.
-            sample_rate: That chance as a number, instead of `nominal_size`. Whether it was computed from the data
-                nobody can tell, so it becomes an open assumption on the label.
-            stops: Further ends, declared now, such as (100, 200, 400): a run that ends by one of them is labelled with
-                it. Each takes an equal share of delta, or the share given as {step: share}.
-            clip_norm: The largest norm of one record's gradient.
-            noise_multiplier: Noise standard deviation over the clip norm. Or give `target`.
-            target: (epsilon, delta): find the least noise that keeps the worst case within it.
+        What is named like an attribute of the plan is described there. Besides:
+
+            nominal_size: The public size of the data, declared and never counted from them, or else `sample_rate`: a
+                record's chance to enter a step is batch_size / nominal_size, whatever the true size is.
+            target: (epsilon, delta), or else `noise_multiplier`: the least noise that keeps the worst case within it.
             budget: (epsilon, delta): cut the steps so that the worst case stays within it.
-            delta: At which delta running figures are given.
-            individual_every: Measure every record once in so many steps and hold it to its own bound in between:
-                every record's own account, enforced.
-            record_budget: From `token_profile`, `token_budget` or `moments_budget`: what a record may spend before
-                it is held back, in silence. Needs `individual_every`.
-            certificate: A budget, declared now, for a conformal certificate.
-            tolerated: How many followed records may pass the certificate's budget.
 
         Raises:
             PrivacyError: If the budget does not pay for a single step.
@@ -108,30 +95,21 @@ class Plan:
         divisor, rate = declared_rate(sample_rate, batch_size, nominal_size)
         planned = _check.count("steps", steps)
         ends = declared_stops(stops, planned)
-        last = ends[-1][1] if ends else 1.0
-        clip = check_clip_norm(clip_norm)
-        _check.probability("delta", delta)
         _check_budgets(individual_every, record_budget, certificate, tolerated)
-        if (noise_multiplier is None) == (target is None):
-            raise ValueError("Give either noise_multiplier or target=(epsilon, delta), and not both.")
-        if target is not None:
-            epsilon, total = _pair("target", target)
-            noise = _calibrated((epsilon, total * last), rate, planned, record_budget)
-        else:
-            _, noise, _ = check_mechanism(rate, noise_multiplier, planned)
+        noise = _declared_noise(noise_multiplier, target, (rate, planned, ends[-1][1] if ends else 1.0), record_budget)
         if budget is not None:
             if ends:
                 raise ValueError("budget=… finds the number of steps, and stops=… declares it: give one of them.")
             planned = _within(_pair("budget", budget), rate, noise, planned)
         made = cls(
-            clip_norm=clip,
+            clip_norm=check_clip_norm(clip_norm),
             noise_multiplier=noise,
             sample_rate=rate,
             steps=planned,
             batch_size=divisor,
             bare_rate=nominal_size is None and rate < 1.0,
             stops=ends,
-            delta=delta,
+            delta=_check.probability("delta", delta),
             individual_every=individual_every,
             record_budget=record_budget,
             certificate=certificate,
@@ -179,15 +157,8 @@ class Plan:
         if epsilon >= plain.epsilon:
             return plain
         kind = "token filter" if isinstance(self.record_budget, TokenBudget) else "moments filter"
-        return Guarantee(
-            **{
-                **{f: getattr(plain, f) for f in ("kind", "delta", "neighbours", "unit", "sampling", "mechanism")},
-                "epsilon": epsilon,
-                "method": kind,
-                "assumptions": (*plain.assumptions, assume("enforced-record-budget")),
-                "publishable": True,
-            }
-        )
+        assumptions = (*plain.assumptions, assume("enforced-record-budget"))
+        return replace(plain, epsilon=epsilon, method=kind, assumptions=assumptions)
 
     def end_after(self, taken: int) -> tuple[int, float]:
         """Return the end that covers a run of `taken` steps, and its share of delta: the next declared one."""
@@ -211,7 +182,7 @@ class Plan:
             method: `pld` or `rdp`.
         """
         end, share = (taken, 1.0) if ended else self.end_after(taken)
-        found = _worst_at(self, end, delta * share, method)
+        found = self.worst(end, delta * share, method)
         return within_promise(found, promise) if share == 1.0 else of_one_end(found, delta, share)
 
     def running(self, steps: int, delta: float) -> float:
@@ -221,11 +192,6 @@ class Plan:
         if self.record_budget is None:
             return epsilon
         return min(epsilon, filter_epsilon(self.record_budget, self.sample_rate, self.noise_multiplier, delta))
-
-
-@lru_cache(maxsize=64)
-def _worst_at(plan: Plan, steps: int, delta: float, method: str) -> Guarantee:
-    return plan.worst(steps, delta, method)
 
 
 def next_end(stops: tuple[tuple[int, float], ...], planned: int, taken: int) -> tuple[int, float]:
@@ -271,12 +237,22 @@ def _pair(name: str, value: object) -> Pair:
     return _check.in_range(f"{name}'s epsilon", value[0], 1e-6, 1e6), _check.probability(f"{name}'s delta", value[1])
 
 
-def _calibrated(target: Pair, rate: float, steps: int, record: Budget | None) -> float:
-    plain = calibrate(epsilon=target[0], delta=target[1], sample_rate=rate, steps=steps).noise_multiplier
+def _declared_noise(
+    noise: float | None, target: Pair | None, steps: tuple[float, int, float], record: Budget | None
+) -> float:
+    """Return the noise multiplier given, or the least one that keeps to the target in the last end's share of delta."""
+    if (noise is None) == (target is None):
+        raise ValueError("Give either noise_multiplier or target=(epsilon, delta), and not both.")
+    rate, planned, share = steps
+    if target is None:
+        return check_mechanism(rate, noise, planned)[1]
+    epsilon, delta = _pair("target", target)
+    delta *= share
+    plain = calibrate(epsilon=epsilon, delta=delta, sample_rate=rate, steps=planned).noise_multiplier
     if not isinstance(record, TokenBudget):
         return plain
     return boundary(
-        lambda noise: filter_epsilon(record, rate, noise, target[1]) <= target[0],
+        lambda noise: filter_epsilon(record, rate, noise, delta) <= epsilon,
         fails=0.05,
         at=plain,  # a filter never costs more than the same steps without it
         rtol=1e-4,

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from tacita import _check
+
+_STATE_BYTES, _STATE_WORDS = 5056, slice(24, 24 + 624 * 8)  # of torch's Mersenne twister, as get_rng_state has it
 
 
 @dataclass(frozen=True)
@@ -40,3 +45,24 @@ def randomness(seed: int | None, *, part: int = 0) -> Randomness:
     sampling, noise = (np.random.Generator(np.random.PCG64DXSM(child)) for child in root.spawn(2))
     mark = hashlib.sha256(f"tacita randomness {entropy} {part}".encode()).hexdigest()
     return Randomness(sampling, noise, mark, seeded)
+
+
+@contextmanager
+def fresh_draws(rng: np.random.Generator | None = None) -> Iterator[None]:
+    """Give torch's generator a seed of its own while a user's code runs on records, and take it back afterwards.
+
+    Dropout and the like draw by a record's place in its batch. With a seed that others know, or that the script or the
+    dataset sets, one record more would change everybody's draws in a known way, which no clip bounds.
+
+    Args:
+        rng: Where the seed comes from, without moving its stream; the operating system if None.
+    """
+    own = np.random.default_rng(secrets.randbits(256)) if rng is None else rng.spawn(1)[0]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(own.integers(2**63)))
+        state = torch.get_rng_state()
+        if len(state) == _STATE_BYTES:  # fill it: a seed sets 32 bits of it only, few enough to try them all
+            words = state.numpy()[_STATE_WORDS].view(np.uint64)
+            words[:] = own.integers(2**32, size=len(words), dtype=np.uint64)
+            torch.set_rng_state(state)
+        yield

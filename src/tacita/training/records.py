@@ -16,8 +16,9 @@ from torch.utils.data import TensorDataset
 
 from tacita._check import PrivacyError
 from tacita._guard import attempt
-from tacita.training.gradients import Loss, Parameters, fresh_draws, tried
+from tacita.training.gradients import Loss, Parameters, tried
 from tacita.training.memory import changed
+from tacita.training.randomness import fresh_draws
 from tacita.training.reading import Marked, Reader, places, readable
 
 TARGETS = ("labels", "label", "targets", "target", "y")

@@ -28,7 +28,18 @@ def one_thread() -> Iterator[None]:
 def noisy_mean(
     sums: Parameters, *, clip_norm: float, noise_multiplier: float, divisor: float, rng: np.random.Generator
 ) -> Parameters:
-    """Return (sums + noise) / divisor, the noise N(0, (noise_multiplier * clip_norm)²) on every coordinate."""
+    """Return (sums + noise) / divisor, the noise N(0, (noise_multiplier * clip_norm)²) on every coordinate.
+
+    Args:
+        sums: Clipped sums by name.
+        clip_norm: C, the largest norm of one contribution.
+        noise_multiplier: Noise standard deviation over C.
+        divisor: A public constant.
+        rng: Where the noise comes from.
+
+    Returns:
+        Tensors like `sums`; the arithmetic is in float64.
+    """
     scale = noise_multiplier * clip_norm
     noisy = {}
     for name, total in sums.items():
