@@ -25,8 +25,7 @@ class Dirichlet:
         return len(self.alphas)
 
     def __str__(self) -> str:
-        name = "beta" if isinstance(self, Beta) else "dirichlet"
-        return f"{name}({', '.join(f'{a:g}' for a in self.alphas)})"
+        return f"{type(self).__name__.lower()}({', '.join(f'{a:g}' for a in self.alphas)})"
 
 
 @dataclass(frozen=True)

@@ -145,9 +145,9 @@ class Column(Private):
         found = _recognised(model, cells)
         self._require_fit(found, cells, written=found is model)
         if not isinstance(found, Normal):
-            return column._query(PosteriorOfShares, prior=found)
+            return column._query(PosteriorOfShares, model=found)
         self._need_public_size("posterior")
-        return column._query(PosteriorOfMean, prior=found)
+        return column._query(PosteriorOfMean, model=found)
 
     def _query(self, kind: type[Query], **options: Any) -> Query:
         return kind(self.program, self.conditions, caller(), self, **options)

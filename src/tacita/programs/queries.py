@@ -7,7 +7,7 @@ record moves them, and what they become once released. It loads numerical librar
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -48,11 +48,13 @@ class Query(Private):
     Attributes:
         name: What it is called.
         column: What is asked of; None if the records of a part are counted.
+        model: The model of a posterior; None for anything else.
     """
 
     origin: ClassVar[str] = "the query was made here"
     name: ClassVar[str]
     column: Column | None
+    model: Model | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod
@@ -68,14 +70,13 @@ class Query(Private):
     def exact(self, table: Table) -> tuple[int, ...]:
         """Return the whole numbers without noise. Private."""
 
-    @abstractmethod
     def result(self, plan: ReleasePlan, output: tuple[int, ...]) -> Release | Noisy:
         """Return what released numbers mean, given how they were drawn."""
+        from tacita.programs.results import Noisy
 
-    @property
-    def model(self) -> Model | None:
-        """The model of a posterior; None for anything else."""
-        return None
+        if len(output) < self.statistic.cells:  # the first of two cells determines the other
+            output = (output[0], self.program.n - output[0])
+        return Noisy(tuple(n * self.scale for n in output), tuple(map(str, self.labels)), plan, self.scale)
 
     @property
     def labels(self) -> tuple[object, ...]:
@@ -86,6 +87,11 @@ class Query(Private):
     def unit(self) -> Fraction:
         """What one whole number stands for: the step of a sum or a mean, otherwise 1."""
         return Fraction(1)
+
+    @property
+    def scale(self) -> float:
+        """What one whole number is worth in the result."""
+        return float(self.unit)
 
     @property
     def description(self) -> str:
@@ -124,11 +130,6 @@ class Query(Private):
         """The domain of a clamped column."""
         return cast("Clamped", cast("Column", self.column).domain)
 
-    def _noisy(self, plan: ReleasePlan, output: tuple[int, ...], unit: float = 1.0) -> Noisy:
-        from tacita.programs.results import Noisy
-
-        return Noisy(tuple(number * unit for number in output), tuple(map(str, self.labels)), plan, unit)
-
 
 class Count(Query):
     """How many records a part has, or how many values of a column are true."""
@@ -148,10 +149,6 @@ class Count(Query):
     def exact(self, table: Table) -> tuple[int, ...]:
         """Count the records."""
         return (table.true_records(self),)
-
-    def result(self, plan: ReleasePlan, output: tuple[int, ...]) -> Noisy:
-        """Return the noisy count."""
-        return self._noisy(plan, output)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -184,36 +181,26 @@ class Histogram(Query):
         """Count the records of each cell; of two cells of all records only the first."""
         return table.cell_counts(self)[: self.statistic.numbers]
 
-    def result(self, plan: ReleasePlan, output: tuple[int, ...]) -> Release | Noisy:
-        """Return the noisy counts."""
-        whole = (output[0], self.program.n - output[0]) if len(output) < self.statistic.cells else output
-        return self._noisy(plan, whole)
-
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class PosteriorOfShares(Histogram):
     """The posterior of the shares of a column's values, under a Beta or Dirichlet prior."""
 
     name: ClassVar[str] = "posterior"
-    prior: Dirichlet
-
-    @property
-    def model(self) -> Dirichlet:
-        """The prior."""
-        return self.prior
+    model: Dirichlet
 
     @property
     def statistic(self) -> Statistic:
         """The cells, with the prior."""
-        return Statistic(len(self.labels), self.public_size, prior=self.prior)
+        return Statistic(len(self.labels), self.public_size, prior=self.model)
 
     def result(self, plan: ReleasePlan, output: tuple[int, ...]) -> Release:
         """Return the noise-aware posterior."""
         from tacita.posterior.noise_aware import cells_posterior
         from tacita.posterior.releases import Release
 
-        posterior = cells_posterior(plan, self.prior, output, self.public_size, self.program.n)
-        return Release(posterior, output, plan, self.prior, self.public_size, self.labels)
+        posterior = cells_posterior(plan, self.model, output, self.public_size, self.program.n)
+        return Release(posterior, output, plan, self.model, self.public_size, self.labels)
 
 
 class Sum(Query):
@@ -240,19 +227,16 @@ class Sum(Query):
         """Sum the records' values in steps."""
         return (table.total_steps(self),)
 
-    def result(self, plan: ReleasePlan, output: tuple[int, ...]) -> Release | Noisy:
-        """Return the noisy sum."""
-        return self._noisy(plan, output, float(self.unit))
-
 
 class Mean(Sum):
     """The sum of a clamped column over the public number of records."""
 
     name: ClassVar[str] = "mean"
 
-    def result(self, plan: ReleasePlan, output: tuple[int, ...]) -> Noisy:
-        """Return the noisy mean."""
-        return self._noisy(plan, output, float(self.unit) / self.program.n)
+    @property
+    def scale(self) -> float:
+        """The step over the number of records."""
+        return float(self.unit) / self.program.n
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -260,12 +244,7 @@ class PosteriorOfMean(Sum):
     """The posterior of the mean of a clamped column, under a normal prior."""
 
     name: ClassVar[str] = "posterior"
-    prior: Normal
-
-    @property
-    def model(self) -> Normal:
-        """The prior."""
-        return self.prior
+    model: Normal
 
     def result(self, plan: ReleasePlan, output: tuple[int, ...]) -> Release:
         """Return the noise-aware posterior."""
@@ -273,8 +252,8 @@ class PosteriorOfMean(Sum):
         from tacita.posterior.releases import Release
 
         grid = Grid(self.grid.lowest, self.grid.highest, float(self.unit))
-        posterior = total_posterior(plan, self.prior, output[0], self.program.n, grid)
-        return Release(posterior, output, plan, self.prior, self.public_size)
+        posterior = total_posterior(plan, self.model, output[0], self.program.n, grid)
+        return Release(posterior, output, plan, self.model, self.public_size)
 
 
 QUERIES: dict[str, type[Query]] = {
