@@ -53,9 +53,9 @@ def session(private):
 def test_every_attack_runs_and_becomes_a_finding(name, session):
     attack, calls = audit.ATTACKS[name], []
     with mock.patch("tacita.audit.replay._MOST", 2000), torch.random.fork_rng(devices=[]):
-        document, finding = attack.run(replace(session, progress=lambda done, of: calls.append((done, of))))
+        document, finding = attack.run(replace(session, progress=lambda done, total, _: calls.append((done, total))))
         assert attack.run(session) == (document, finding)  # the seed decides
-    assert all(0 < done <= of for done, of in calls)
+    assert all(0 < done <= total for done, total in calls)
     assert json.loads(json.dumps(document, allow_nan=False))["state"] == finding.state
     assert Finding.from_dict(json.loads(json.dumps(finding.to_dict(), allow_nan=False))) == finding
     assert isinstance(attack.activity, str)

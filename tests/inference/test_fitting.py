@@ -78,7 +78,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit") / "run"
     seen = []
 
-    def progress(step, steps):
+    def progress(step, steps, note):
         seen.append((step, steps, charged(folder / "ledger.sqlite")))
 
     result = fit(
@@ -307,7 +307,7 @@ def test_a_plain_fit_promises_nothing_and_says_so():
     (row,) = result.summary()
     assert row.mean == pytest.approx(exact, abs=0.5 * sd)
     assert 0.9 * sd < row.sd < 1.4 * sd
-    assert (len(result.elbo), seen[-1]) == (300, (300, 300))
+    assert (len(result.elbo), seen[-1]) == (300, (300, 300, "step"))
 
 
 def test_the_evidence_bound_is_the_exact_evidence_less_the_fits_distance():
@@ -413,7 +413,7 @@ class Stop(Exception):
 def test_an_interrupted_fit_goes_on(tmp_path, by, method):
     folder, seen = tmp_path / "run", []
 
-    def progress(step, steps):
+    def progress(step, steps, note):
         if step == 16:
             signal.raise_signal(signal.SIGINT)
             if by == "failure":
@@ -424,17 +424,17 @@ def test_an_interrupted_fit_goes_on(tmp_path, by, method):
     assert 16 <= charged(folder / "ledger.sqlite") < STEPS
     result = resume(folder, level, numbers(), progress=lambda *step: seen.append(step))
     assert charged(folder / "ledger.sqlite") == STEPS
-    assert seen[-1] == (STEPS, STEPS)
+    assert seen[-1] == (STEPS, STEPS, "step")
     assert result.guarantee.epsilon == pytest.approx(dp_accountings_epsilon(NOISE, RATE, STEPS), rel=2e-3)
     assert label_of_run(folder) == result.label()
     with np.load(folder / "posterior.npz") as kept:
         assert np.array_equal(kept["mean"], result.posterior.sample()["mean"].numpy())
     if by == "ctrl-c":
-        assert seen[0] == (17, STEPS)
+        assert seen[0] == (17, STEPS, "step")
 
 
 def test_a_fit_is_not_resumed_on_other_records_or_another_model(tmp_path):
-    def progress(step, steps):
+    def progress(step, steps, note):
         if step == 3:
             signal.raise_signal(signal.SIGINT)
 
@@ -578,7 +578,7 @@ def test_a_column_without_any_number_is_refused_and_no_cell_is_quoted(column):
 def test_records_own_unknowns_are_not_drawn_from_a_generator_that_the_user_seeds(tmp_path):
     x = torch.randn(50)
 
-    def stop(step, steps):
+    def stop(step, steps, note):
         if step == 2:
             raise KeyboardInterrupt
 

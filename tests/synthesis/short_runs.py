@@ -14,7 +14,7 @@ def recipe(**changes):
 
 
 def run(folder, *, measure=False, **changes):
-    return start(recipe(**changes), folder).run(lambda step, doing: None, quality=measure)
+    return start(recipe(**changes), folder).run(quality=measure)
 
 
 def tacita(*words):

@@ -69,7 +69,7 @@ def private_release(tmp_path_factory):
             "targets": {"classes": list(DIGITS)},
         }
         recipe = Recipe.from_dict({"data": data, "epsilon": epsilon, "samples": 3000, "seed": seed})
-        start(recipe, where).run(lambda step, doing: None, quality=False)
+        start(recipe, where).run(quality=False)
         return where
 
     return make

@@ -212,7 +212,7 @@ def test_fitting_a_network_brings_it_nearer(kind):
         batch_size=100,
         learning_rate=3e-3,
         rng=np.random.default_rng(0),
-        progress=lambda step, doing: seen.append(step),
+        progress=lambda step, *_: seen.append(step),
     )
     assert seen == list(range(1, 61))
     assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:5])

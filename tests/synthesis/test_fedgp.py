@@ -160,7 +160,7 @@ def private_run(tmp_path_factory):
         call = GanTraining.__call__
         patch.setattr(GanTraining, "__call__", lambda self, *a: seen.append(charged(folder)) or call(self, *a))
         rounds = []
-        generator, label = federate_generator(PRIVATE, folder, progress=lambda n, _: rounds.append(n))
+        generator, label = federate_generator(PRIVATE, folder, progress=lambda n, *_: rounds.append(n))
     return folder, generator, label, seen, rounds
 
 
@@ -242,7 +242,7 @@ def test_an_epsilon_is_kept_and_nearly_used():
 def test_an_interrupted_run_goes_on_with_its_critics(noise, tmp_path):
     recipe = replace(PRIVATE, rounds=3, client_rate=1.0, noise_multiplier=noise, seed=None)
 
-    def stop(done, _):
+    def stop(done, *_):
         if done == 1:
             raise KeyboardInterrupt
 
@@ -253,7 +253,7 @@ def test_an_interrupted_run_goes_on_with_its_critics(noise, tmp_path):
     rounds = []
     _, label = resume_generator(tmp_path / "run", progress=lambda *done: rounds.append(done))
     after = critics_of(tmp_path / "run", recipe)
-    assert rounds == [(2, 3), (3, 3)]
+    assert rounds == [(2, 3, "round"), (3, 3, "round")]
     if noise is None:
         found = fedgp.label_of_run(tmp_path / "run", delta=1e-7)
         assert (found.worst.epsilon, found.worst.delta, found.worst.unit) == (math.inf, 1e-7, "client")
@@ -523,7 +523,7 @@ def test_a_flower_server_that_was_stopped_goes_on(grid_of, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             run_in(tmp_path / name, recipe).serve(grid, stop)
         rounds = []
-        label = run_in(tmp_path / name, recipe).serve(grid, lambda n, _, rounds=rounds: rounds.append(n))
+        label = run_in(tmp_path / name, recipe).serve(grid, lambda n, *_, rounds=rounds: rounds.append(n))
         assert rounds == [3]
         assert dict(label.readings.facts)["Status"] == "done"
 

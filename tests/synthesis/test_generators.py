@@ -41,7 +41,7 @@ class Toy:
         self.facts = facts_of(self.task, self.purpose)
 
     def run(self, progress):
-        progress(1, "nothing")
+        progress(1, 1, "nothing")
         self.facts = self.facts.with_status("done")
         write_run(self.folder, self.task.recipe, self.facts)
 
@@ -73,7 +73,7 @@ def test_every_generator_is_made_released_labelled_and_resumed(name, tmp_path):
     kind, said = GENERATORS[name], []
     job = start(recipe(name), tmp_path / "run")
     assert isinstance(job.maker.generator, Generator)
-    label = job.run(lambda step, doing: said.append((step, doing)), quality=False)
+    label = job.run(lambda step, _, doing: said.append((step, doing)), quality=False)
     assert said
     assert max(step for step, _ in said) <= job.maker.steps
     assert all(doing for _, doing in said)
@@ -89,7 +89,7 @@ def test_every_generator_is_made_released_labelled_and_resumed(name, tmp_path):
     ledger = tmp_path / "run" / "ledger.sqlite"
     assert runs.Run(tmp_path / "run").ledgers == ([ledger] if kind.private else [])
     before = charged(ledger) if kind.private else {}
-    again = restart(tmp_path / "run").run(lambda step, doing: None, quality=False)
+    again = restart(tmp_path / "run").run(quality=False)
     assert again.worst == label.worst
     if kind.private:
         assert math.isfinite(label.worst.epsilon)
@@ -126,5 +126,5 @@ def test_no_public_name_shadows_a_module():
 def test_a_release_takes_one_call_and_is_resumed_by_another(tmp_path):
     seen = []
     label = synthesis.synthesise(recipe("toy"), tmp_path / "run", quality=False, progress=lambda *now: seen.append(now))
-    assert seen == [(1, "nothing")]
+    assert seen == [(1, 1, "nothing")]
     assert synthesis.resume(tmp_path / "run", quality=False).worst == label.worst

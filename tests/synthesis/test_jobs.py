@@ -57,7 +57,7 @@ def test_a_release_that_was_refused_cannot_be_had_from_another_place(tmp_path, m
         run(tmp_path / "run", epsilon=5.0, ledger="shared.sqlite")
     monkeypatch.chdir(tmp_path / "b")
     with pytest.raises(ValueError, match="budget"):
-        restart(tmp_path / "run").run(lambda step, doing: None, quality=False)
+        restart(tmp_path / "run").run(quality=False)
     assert not (tmp_path / "b" / "shared.sqlite").exists()
 
 
@@ -70,7 +70,7 @@ def test_too_few_records_to_measure_end_with_the_same_label_and_a_line_without_t
         monkeypatch.setattr("tacita.synthesis.jobs.prepare", lambda _, t=few: t)
         folder = tmp_path / str(held)
         job = start(recipe(epsilon=2.0), folder)
-        label = job.run(lambda step, doing: told.append(doing), quality=held == 9)
+        label = job.run(lambda step, _, doing: told.append(doing), quality=held == 9)
         assert not (folder / "quality.html").exists()
         assert label == Label.from_dict(json.loads((folder / "guarantee.json").read_text()))
         pages.append((folder / "label.html").read_bytes())

@@ -30,7 +30,7 @@ def test_rows_of_an_array_are_released_as_they_came(tmp_path):
         "targets": {"classes": ["a", "b"]},
     }
     made = Recipe.from_dict({"data": data, "epsilon": 2.0, "samples": 30, "steps": 2})
-    start(made, tmp_path / "run").run(lambda step, doing: None, quality=False)
+    start(made, tmp_path / "run").run(quality=False)
     found = released_dataset(tmp_path / "run")
     assert found.inputs.shape == (30, 6)
     assert found.inputs.min() >= 0.0

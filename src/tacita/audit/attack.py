@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tacita._progress import Progress, quiet
 from tacita.accounting import BayesianAccountant, record_curves
 from tacita.label import Finding, Label
 from tacita.runs import Run
@@ -116,7 +117,7 @@ class Session:
         references: How many reference models an attack may train.
         base_seed: Makes the audit repeatable; None draws from the operating system.
         deadline: When the time is up, on the monotonic clock.
-        progress: Called with (done, of).
+        progress: Called as the attack goes on.
         results: Plain results of the attacks made so far, by name.
     """
 
@@ -124,7 +125,7 @@ class Session:
     references: int = 4
     base_seed: int | None = None
     deadline: float | None = None
-    progress: Callable[[int, int], None] = lambda done, of: None
+    progress: Progress = quiet
     results: Mapping[str, Any] = field(default_factory=dict)
 
     def out_of_time(self) -> bool:

@@ -24,6 +24,7 @@ import numpy as np
 
 from tacita import _check
 from tacita._numbers import percent_text, round_up_text
+from tacita._progress import Progress
 from tacita.accounting import worst_case
 from tacita.accounting.worst import check_mechanism
 from tacita.audit.attack import Session
@@ -54,7 +55,7 @@ def canaries(
     parts: Any = None,
     seed: int | None = None,
     who: str = "A record made to be found",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> CanaryAudit:
     """Audit any private step function: does it leak more than it claims?
@@ -71,7 +72,7 @@ def canaries(
         parts: For each canary, which part of the gradient it is in, 0, 1, …: a bug in one layer is found there.
         seed: Decides which canaries take part; by default drawn from the operating system.
         who: What kind of record the canaries are, for people.
-        progress: Called with (steps taken, steps).
+        progress: Called after every step.
         stop: Asked before every step; True ends the audit early, with the claim for the steps taken.
 
     Returns:

@@ -280,7 +280,7 @@ def _without_privacy(session: Session) -> nn.Module:
         return loss_fn(model(inputs[rows]), targets[rows])
 
     for step in minimise(torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE), loss, _PLAIN_STEPS):
-        session.progress(step, _PLAIN_STEPS)
+        session.progress(step, _PLAIN_STEPS, "step")
     return model
 
 

@@ -20,6 +20,7 @@ from scipy.special import expit, log_expit, logsumexp
 from torch import Tensor, nn
 
 from tacita import _check
+from tacita._progress import Progress
 from tacita.audit.attack import Session
 from tacita.audit.models import outputs
 from tacita.audit.scores import FEWEST, Floats, Membership, checked_claim, compare_scores
@@ -42,7 +43,7 @@ def membership(
     delta: float = 0.0,
     size: int = 2000,
     rng: np.random.Generator | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Membership:
     """Attack a classifier: tell its training records from others by its answers.
@@ -61,7 +62,7 @@ def membership(
         delta: Its delta.
         size: The largest number of members, and of others, that are attacked.
         rng: Chooses records and halves; None is seeded by the operating system. `train` has its own randomness.
-        progress: Called with (done, of) after every reference model.
+        progress: Called after every reference model.
         stop: Asked between reference models; True goes on with those there are.
 
     Returns:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tacita import _check, runs
+from tacita._progress import Progress, quiet
 from tacita._version import __version__
 from tacita.audit.attack import Attack, Session, SkippedError, target_of
 from tacita.audit.canary_attack import attack_with_canaries
@@ -32,7 +32,6 @@ ATTACKS = {  # in the order in which they are made; a new attack is a new file a
     "inversion": Attack("a model without privacy, to compare with", attack_by_inversion),
 }
 SCHEMA = 3
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +94,7 @@ def run(
         minutes: About how long it may take. Attacks end early, or are skipped, when the time is up.
         references: How many models membership inference trains to compare with.
         seed: Seeds the attacks' own coins and noise; by default drawn from the operating system.
-        progress: Called with (attack, done, of).
+        progress: Called as each attack goes on; the note is its activity.
 
     Returns:
         What was found. It is also written to the run directory after every attack, if there is one.
@@ -115,7 +114,7 @@ def run(
         audit = _earlier(folder, Audit(steps=attacked.steps, findings=(), results={}, skipped=(), label=attacked.label))
         for name in ATTACKS:
             if name in wanted:
-                audit = _attacked(audit, name, session, progress or (lambda name, done, of: None))
+                audit = _attacked(audit, name, session, progress or quiet)
                 if folder is not None:
                     runs.write_json(folder, "audit.json", audit.to_dict())
                     runs.Run(folder).write_owner_label(audit.label)  # label.html is not touched
@@ -140,11 +139,12 @@ def _attacked(audit: Audit, name: str, session: Session, progress: Progress) -> 
     """Return the audit with one more attack, or with the reason why it was skipped."""
     findings, results, skipped = {f.key: f for f in audit.findings}, dict(audit.results), dict(audit.skipped)
     skipped.pop(name, None)
-    progress(name, 0, 1)
+    activity = f"{name}: {ATTACKS[name].activity}"
+    progress(0, 0, activity)
     try:
         if session.out_of_time():
             raise SkippedError("the time was up")
-        told = replace(session, results=audit.results, progress=partial(progress, name))
+        told = replace(session, results=audit.results, progress=lambda done, total, _: progress(done, total, activity))
         results[name], finding = ATTACKS[name].run(told)
         findings[finding.key] = finding
     except ValueError as error:  # SkippedError, or something about the run that the attack cannot handle

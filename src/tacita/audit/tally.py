@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 from tacita import _codec
 from tacita._numbers import round_up_text
+from tacita._progress import Progress
 from tacita.accounting import NORM_LEVELS, RecordCurves, level_of, record_curves
 from tacita.assumptions import assume
 from tacita.audit.direct import FAULT_TEXTS, Test
@@ -34,14 +35,14 @@ _LARGEST = 600.0  # exponents that do not overflow
 _RARE = 0.005  # the rate of false alarms at which the assumption-free bound is read
 
 
-def paced(steps: int, progress: Callable[[int, int], None] | None, stop: Callable[[], bool] | None) -> Iterator[int]:
+def paced(steps: int, progress: Progress | None, stop: Callable[[], bool] | None) -> Iterator[int]:
     """Yield 0, 1, … below `steps`, at least one; report progress after each, and end early if `stop` says so."""
     for step in range(steps):
         if step and stop is not None and stop():
             return
         yield step
         if progress is not None:
-            progress(step + 1, steps)
+            progress(step + 1, steps, "step")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tacita import _check
+from tacita._progress import Progress
 from tacita.accounting import NORM_LEVELS, level_of
 from tacita.audit.attack import Data, Session, SkippedError
 from tacita.audit.canary_attack import with_finding
@@ -39,7 +40,7 @@ def typical_canaries(
     delta: float,
     count: int | None = None,
     seed: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> CanaryAudit:
     """Audit the typical case with canaries whose gradient norms are those of held-out records.
@@ -52,7 +53,7 @@ def typical_canaries(
         delta: At which delta.
         count: How many canaries.
         seed: Seeds coins and noise.
-        progress: Called with (steps taken, steps).
+        progress: Called after every step.
         stop: Asked before every step; True ends the audit early, with the claim of the training made here.
 
     Returns:

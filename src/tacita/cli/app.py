@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ import typer
 from click.core import ParameterSource
 
 from tacita._check import RENAMED
+from tacita._progress import Progress, ProgressBar, quiet
 from tacita._version import __version__
 
 app = typer.Typer(
@@ -94,6 +96,11 @@ class busy:
     def __exit__(self, *details: object) -> None:
         if self.status is not None:
             self.status.__exit__(*details)
+
+
+def drawing(as_json: bool, detail: Callable[[], str] | None = None) -> AbstractContextManager[Progress]:
+    """Return what draws progress; with --json nothing does."""
+    return nullcontext(quiet) if as_json else ProgressBar(detail)
 
 
 def new_run(run_dir: Path | None, stem: str) -> Path:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tacita.cli.app import JSON, app, print_json
+from tacita.cli.app import JSON, app, drawing, print_json
 
 
 @app.command(epilog="Example: tacita audit runs/demo-digits-1 --minutes 2")
@@ -30,9 +30,6 @@ def audit(
     Nothing is charged and the run is not changed. Results go to audit.json and to the owner's label. The exit code is 1
     if a claim was broken.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
     from tacita import _check
     from tacita.audit import ATTACKS
     from tacita.cli.kinds import attack_of, label_of
@@ -41,20 +38,10 @@ def audit(
     chosen = [_check.one_of("--only", name, tuple(ATTACKS)) for name in only or ATTACKS]
     if minutes is not None:
         _check.in_range("--minutes", minutes, 0.0, 1e5)
-    attack, tasks = attack_of(run), dict[str, Any]()
-    visible = not as_json and sys.stderr.isatty()
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-
-    def show(name: str, done: int, of: int) -> None:
-        if name not in tasks:
-            tasks[name] = bars.add_task(ATTACKS[name].activity, total=of)
-            if not (visible or as_json):  # a line when it begins
-                print(f"{name}: {ATTACKS[name].activity}", file=sys.stderr)
-        bars.update(tasks[name], completed=done, total=of)
-
+    attack = attack_of(run)
     try:
-        with Progress(*columns, console=Console(stderr=True), disable=not visible) as bars:
-            made = attack(run, attacks=chosen, minutes=minutes, references=references, seed=seed, progress=show)
+        with drawing(as_json) as progress:
+            made = attack(run, attacks=chosen, minutes=minutes, references=references, seed=seed, progress=progress)
     except KeyboardInterrupt:
         print(f"tacita: interrupted; attacks that had ended are kept in {run / 'audit.json'}", file=sys.stderr)
         raise typer.Exit(130) from None

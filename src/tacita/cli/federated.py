@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, new_run, refuse_ignored, tell_finished
-from tacita.cli.training import Progress, show_label
+from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, drawing, new_run, refuse_ignored, tell_finished
+from tacita.cli.training import show_label
 
 if TYPE_CHECKING:
     from tacita.federated.engines.engine import Running
@@ -83,15 +83,15 @@ def _finish(running: Running, run: Path, as_json: bool) -> None:
     from tacita.federated.labels import figures
     from tacita.federated.storage import rounds_kept
 
-    def words(_: int) -> str:
+    def detail() -> str:
         parts = [f"{name} {value}" for name, value in running.job.score(running.model).items()]
         spent = figures(running.server).items()
         return ", ".join([*parts, *(f"epsilon of the plan: any {who} {round_up_text(e)}" for who, e in spent)])
 
     rounds = running.job.plan.rounds
     try:
-        with Progress(rounds, quiet=as_json, word="round") as bar:
-            made = running.run(lambda done, of: bar.show(done, words))
+        with drawing(as_json, detail) as progress:
+            made = running.run(progress)
     except KeyboardInterrupt:
         kept = f"round {rounds_kept(run)} of {rounds} is kept"
         print(f"tacita: interrupted; {kept}. Go on with: tacita federate --resume {run}", file=sys.stderr)

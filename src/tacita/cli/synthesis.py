@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, new_run, print_json, refuse_ignored, tell_finished
-from tacita.cli.training import Progress, show_label
+from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, drawing, new_run, print_json, refuse_ignored, tell_finished
+from tacita.cli.training import show_label
 
 if TYPE_CHECKING:
     from tacita.synthesis.jobs import Job
@@ -170,15 +170,11 @@ def _federate(
     else:
         recipe, where = recipe_of(resume)[0], resume
     try:
-        with Progress(recipe.rounds, quiet=as_json, word="round") as bar:
-
-            def show(number: int, of: int) -> None:
-                bar.show(number, lambda _: "training critics and the generator")
-
+        with drawing(as_json) as progress:
             if resume is None:
-                generator, made = federate_generator(recipe, where, engine=engine, progress=show)
+                generator, made = federate_generator(recipe, where, engine=engine, progress=progress)
             else:
-                generator, made = resume_generator(where, progress=show)
+                generator, made = resume_generator(where, progress=progress)
     except KeyboardInterrupt:
         print(f"tacita: interrupted; go on with: tacita synthesise --resume {where}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -192,12 +188,8 @@ def _federate(
 
 def _finish(job: Job, quality: bool, as_json: bool) -> None:
     try:
-        with Progress(job.maker.steps, quiet=as_json) as bar:
-
-            def show(step: int, doing: str) -> None:
-                bar.show(step, lambda _: doing)
-
-            made = job.run(show, quality=quality)
+        with drawing(as_json) as progress:
+            made = job.run(progress, quality=quality)
     except KeyboardInterrupt:
         print(f"tacita: interrupted; go on with: tacita synthesise --resume {job.folder}", file=sys.stderr)
         raise typer.Exit(130) from None

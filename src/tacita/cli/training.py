@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, new_run, print_json, tell_finished
+from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, drawing, new_run, print_json, tell_finished
 
 if TYPE_CHECKING:
     from tacita.label import Label
     from tacita.training.jobs import Job
     from tacita.training.recipes import Recipe
-    from tacita.training.stepping import Step
 
 _INCLUDE = Annotated[
     list[str] | None,
@@ -107,9 +105,20 @@ def _train(recipe: Recipe, folder: Path, as_json: bool) -> None:
 
 
 def _finish(job: Job, folder: Path, as_json: bool) -> None:
+    from tacita._numbers import round_up_text
+
+    def detail() -> str:
+        name, value = job.score()
+        parts = [f"{name} {value:.1%}" if name == "accuracy" else f"{name} {value:.3g}"]
+        if job.last is not None:
+            parts.append(f"epsilon of the plan: anyone {round_up_text(job.last.spent.epsilon)}")
+        if job.private.readings:
+            parts.append(f"typical {round_up_text(job.private.readings[-1][1])}")
+        return ", ".join(parts)
+
     try:
-        with Progress(job.private.plan.steps, quiet=as_json) as bar:
-            made = job.run(lambda step, _: bar.show(step.number, _words(job, step)))
+        with drawing(as_json, detail) as progress:
+            made = job.run(progress)
     except KeyboardInterrupt:
         taken, planned = job.private.taken, job.private.plan.steps
         where = f"step {taken} of {planned} is kept. Go on with: tacita train --resume {folder}"
@@ -125,53 +134,3 @@ def show_label(made: Label, folder: Path, as_json: bool) -> None:
         return
     typer.echo(str(made))
     typer.echo(f"\nSafe to publish: {folder / 'label.html'}\nFor the owner:   {folder / 'label-owner.html'}")
-
-
-class Progress:
-    """A bar on a terminal, a line for every tenth of the run elsewhere; on standard error."""
-
-    def __init__(self, total: int, *, quiet: bool, word: str = "step") -> None:
-        self.total, self.quiet, self.word = total, quiet, word
-        self.bar: Any = None
-        self.text = ""
-
-    def __enter__(self) -> Progress:
-        if not self.quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-            self.bar = Progress(*columns, console=Console(stderr=True))
-            self.bar.__enter__()
-            self.task = self.bar.add_task("starting", total=self.total)
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        if self.bar is not None:
-            self.bar.__exit__(*details)
-
-    def show(self, number: int, words: Callable[[int], str]) -> None:
-        """Show how far it is; the words are made for every tenth of the run."""
-        if self.quiet:
-            return
-        tenth = number % max(1, self.total // 10) == 0 or number == self.total
-        if tenth:
-            self.text = words(number)
-        if self.bar is not None:
-            self.bar.update(self.task, completed=number, description=self.text)
-        elif tenth:
-            print(f"{self.word} {number}/{self.total}: {self.text}", file=sys.stderr)
-
-
-def _words(job: Job, step: Step) -> Callable[[int], str]:
-    from tacita._numbers import round_up_text
-
-    def text(_: int) -> str:
-        name, value = job.score()
-        parts = [f"{name} {value:.1%}" if name == "accuracy" else f"{name} {value:.3g}"]
-        parts.append(f"epsilon of the plan: anyone {round_up_text(step.spent.epsilon)}")
-        if job.private.readings:
-            parts.append(f"typical {round_up_text(job.private.readings[-1][1])}")
-        return ", ".join(parts)
-
-    return text

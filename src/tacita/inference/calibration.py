@@ -20,10 +20,11 @@ from torch import Tensor
 
 from tacita import _check
 from tacita._check import renamed
+from tacita._progress import Progress, quiet, shown
 from tacita.inference.fitting import fit, label_of_run
 from tacita.inference.labels import OWNER, owner_facts
 from tacita.inference.methods import METHODS
-from tacita.inference.request import Progress, records_like, reporter
+from tacita.inference.request import records_like
 from tacita.inference.results import Result
 from tacita.inference.terms import Separated, Tensors, called, without_validation
 from tacita.posterior.pyro_model import isolated_pyro_session
@@ -83,7 +84,7 @@ def coverage(
         worlds: How many times responses are simulated and fitted; each takes as long as the fit.
         level: The probability that an interval is to hold.
         seed: A seed; None, the default, takes one from the operating system.
-        progress: Called with (world, worlds) after each.
+        progress: Called after each world; without it, a bar is shown on a terminal.
 
     Returns:
         The share of intervals that held the truth, with its standard error, overall and by site.
@@ -102,24 +103,24 @@ def coverage(
     responses = _responses(separated, tensors)
     settings = {key: value for key, value in result.settings.items() if key not in ("method", "bare_rate")}
     settings |= {key: value for key, value in result.guarantee.mechanism if key == "noise_multiplier"}
-    report = reporter(progress, "Worlds")
     stretches = list[Tensor]()
     truths = result.draws(seed=int(seeds.integers(2**62)))
-    for number in range(count):
-        drawn = int(seeds.integers(2**62))
-        truth = {name: values[drawn % len(values)] for name, values in truths.items()}  # one draw of all sites
-        simulated = _simulated(separated, tensors, truth, responses, int(seeds.integers(2**62)))
-        again = fit(
-            separated.model,
-            dict(zip(names, simulated, strict=True)) if names else simulated,
-            method=result.method,
-            panel=0,
-            seed=int(seeds.integers(2**62)),
-            progress=lambda step, steps: None,
-            **settings,
-        )
-        stretches.append(_stretch(again, truth, level))
-        report(number + 1, count)
+    with shown(progress) as report:
+        for number in range(count):
+            drawn = int(seeds.integers(2**62))
+            truth = {name: values[drawn % len(values)] for name, values in truths.items()}  # one draw of all sites
+            simulated = _simulated(separated, tensors, truth, responses, int(seeds.integers(2**62)))
+            again = fit(
+                separated.model,
+                dict(zip(names, simulated, strict=True)) if names else simulated,
+                method=result.method,
+                panel=0,
+                seed=int(seeds.integers(2**62)),
+                progress=quiet,
+                **settings,
+            )
+            stretches.append(_stretch(again, truth, level))
+            report(number + 1, count, "world")
     found = _summarised(separated, torch.stack(stretches), level)
     if result.run_dir is not None:
         write_json(result.run_dir, OWNER, {**owner_facts(result.run_dir), "coverage": asdict(found)})

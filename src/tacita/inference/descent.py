@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tacita._progress import Progress, quiet
 from tacita.inference.guides import GUIDES, Guide, Variational
-from tacita.inference.request import Progress, Settings
+from tacita.inference.request import Settings
 from tacita.inference.separation import start_of
 from tacita.inference.terms import Separated, Tensors
 from tacita.posterior.pyro_model import isolated_pyro_session
@@ -93,7 +94,7 @@ def descend(
     rng: np.random.Generator,
     *,
     leave_out: int | None = None,
-    progress: Progress = lambda step, steps: None,
+    progress: Progress = quiet,
     watch: Callable[[Variational, Any], None] | None = None,
 ) -> tuple[Variational, list[float]]:
     """Fit a guide without noise, each record's gradient clipped; optionally without one record.
@@ -108,7 +109,7 @@ def descend(
         settings: The fit's.
         rng: Of the coins and the points.
         leave_out: The index of a record to leave out.
-        progress: Called with (step, steps) after each step.
+        progress: Called after each step.
         watch: Called before each step, with the gradient in place and the sampled records.
 
     Returns:
@@ -142,7 +143,7 @@ def descend(
             watch(optimizer, sample)
         optimizer.step()
         elbo.append(-float(clipped.losses[counted].nanmean()) * size + optimizer.public if counted.any() else math.nan)
-        progress(number, settings.steps)
+        progress(number, settings.steps, "step")
     return optimizer, elbo
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from tacita import _check
 from tacita._check import renamed
+from tacita._progress import Progress
 from tacita.inference.methods import METHODS
-from tacita.inference.request import Progress, Request, Settings
+from tacita.inference.request import Request, Settings
 from tacita.inference.results import Result
 from tacita.inference.terms import Model
 from tacita.label import Label
@@ -58,7 +59,7 @@ def fit(
         seed: A chosen seed; None, the default, takes one from the operating system.
         name: The title of the label.
         panel: How many records are followed for the typical case.
-        progress: Called with (step, steps) after each step; with trainings for `final-samples`. None shows a line on
+        progress: Called after each step; with trainings for `final-samples`. None shows a bar on
             the terminal, if there is one.
         training: Further arguments of `tacita.training.PrivateTraining`, such as `individual_every` or `groups`; any of
             `fitting.TRAINING`.
@@ -103,7 +104,7 @@ def resume(
         data: The same records.
         holdout: The same held-out records.
         ledger: Its ledger, if it has moved.
-        progress: Called with (step, steps) after each step.
+        progress: As in `fit`.
 
     Returns:
         The result of the whole fit.
@@ -146,7 +147,7 @@ def _request(method: str, settings: dict[str, Any], **arguments: Any) -> Request
     if name is not None and not isinstance(name, str):
         raise TypeError(f"name must be a text, got {type(name).__name__}.")
     if progress is not None and not callable(progress):
-        raise TypeError(f"progress must be a function of (step, steps), got {type(progress).__name__}.")
+        raise TypeError(f"progress must be a function of (done, total, note), got {type(progress).__name__}.")
     if training is not None and not isinstance(training, Mapping):
         raise TypeError(f"training must be a dict of arguments of PrivateTraining, got {type(training).__name__}.")
     for key in training or ():

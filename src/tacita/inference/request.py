@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ from torch import Tensor
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita._guard import attempt, held, number_in
+from tacita._progress import Progress
 from tacita.inference.guides import GUIDES
 from tacita.inference.separation import separate
 from tacita.inference.terms import Model, Separated, Tensors
 from tacita.training.plan import declared_rate
 from tacita.training.records import Records
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,20 +144,6 @@ class Request:
     def title(self) -> str:
         """The title of the label: the name given, or the model's."""
         return self.name or str(getattr(self.model, "__name__", "Inference"))
-
-
-def reporter(progress: Progress | None, what: str) -> Progress:
-    """Return where to report progress: the caller's function, else a line on the terminal, if there is one."""
-    if progress is not None:
-        return progress
-    if not sys.stderr.isatty():
-        return lambda done, total: None
-
-    def line(done: int, total: int) -> None:
-        sys.stderr.write(f"\r{what}: {done} of {total}" + ("\n" if done >= total else ""))
-        sys.stderr.flush()
-
-    return line
 
 
 def tensors_of(data: Any) -> tuple[Tensors, tuple[str, ...]]:

@@ -8,7 +8,7 @@ mean and the covariance of each class, from which a generator follows in closed 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check
+from tacita._progress import Progress, quiet
 from tacita.audit.models import minimise
 from tacita.synthesis.features import FeatureMap, Moments
 from tacita.synthesis.networks import Generator, draw_latent, make_generator
@@ -272,7 +273,7 @@ def fit_generator(
     batch_size: int,
     learning_rate: float,
     rng: np.random.Generator,
-    progress: Callable[[int, str], None] | None = None,
+    progress: Progress = quiet,
 ) -> list[float]:
     """Fit a generator to a release, in place; post-processing.
 
@@ -289,7 +290,7 @@ def fit_generator(
         batch_size: Records generated for each step, shared out evenly between the classes.
         learning_rate: Of Adam; it falls to zero along a half cosine.
         rng: Where the latent numbers come from.
-        progress: Called with the number of steps done and what is being done.
+        progress: Called after each step.
 
     Returns:
         The estimates, one for each step.
@@ -314,8 +315,7 @@ def fit_generator(
 
     for step in minimise(optimizer, loss, steps):
         schedule.step()
-        if progress is not None:
-            progress(step, "fitting the generator")
+        progress(step, steps, "fitting the generator")
     return losses
 
 

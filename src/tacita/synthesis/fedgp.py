@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from tacita import _check
+from tacita._progress import Progress, quiet
 from tacita.accounting import calibrate
 from tacita.assumptions import assume
 from tacita.data import load
 from tacita.federated.engines import ENGINES, Engine
-from tacita.federated.engines.engine import Job, Progress, Running, quiet
+from tacita.federated.engines.engine import Job, Running
 from tacita.federated.local import holdings
 from tacita.federated.plan import FederationPlan
 from tacita.federated.recipes import SPLITS, deal
@@ -182,7 +183,7 @@ def federate_generator(
         run_dir: Where to write checkpoints, the label and, with noise, the ledger. `clients/` in it is what clients
             keep to themselves; in Flower they keep it in their own state.
         engine: `local` (this process) or `flower` (Flower's simulation, one node for each client).
-        progress: Called with (rounds taken, rounds) after every round.
+        progress: Called after every round.
 
     Returns:
         The generator, and the owner's label.

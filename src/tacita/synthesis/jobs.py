@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tacita import runs
+from tacita._progress import Progress, quiet
 from tacita.data import load
 from tacita.label import Label
 from tacita.owner import Owner
@@ -18,7 +19,7 @@ from tacita.report.page import page_template
 from tacita.synthesis.features import measuring_features
 from tacita.synthesis.gan import sample
 from tacita.synthesis.generators import GENERATORS
-from tacita.synthesis.generators.kind import Maker, Progress
+from tacita.synthesis.generators.kind import Maker
 from tacita.synthesis.influence import AverageCase, average_case
 from tacita.synthesis.inspection import write_inspection
 from tacita.synthesis.labels import label_of_run
@@ -44,11 +45,11 @@ class Job:
     folder: Path
     owner: Owner = field(default_factory=Owner)
 
-    def run(self, progress: Progress, *, quality: bool = True) -> Label:
+    def run(self, progress: Progress = quiet, *, quality: bool = True) -> Label:
         """Take the remaining steps, release the set and return the label.
 
         Args:
-            progress: Called with the step and what is being done.
+            progress: Called as the work goes on.
             quality: Whether to measure the set's utility and what it leaks.
 
         Returns:
@@ -76,7 +77,7 @@ class Job:
         """Write the quality page; records that do not allow it end this with the same line for every reason."""
 
         def report(doing: str) -> None:
-            progress(self.maker.steps, f"measuring: {doing}")
+            progress(0, 0, f"measuring: {doing}")
 
         try:
             write_quality(self.folder, self.maker, synthetic, report)
@@ -85,14 +86,14 @@ class Job:
             report(f"it ends here, as these records do not allow more; {_UNMEASURED} says why, to the owner")
 
 
-def synthesise(recipe: Recipe, run_dir: str | Path, *, quality: bool = True, progress: Progress | None = None) -> Label:
+def synthesise(recipe: Recipe, run_dir: str | Path, *, quality: bool = True, progress: Progress = quiet) -> Label:
     """Fit a generator, release synthetic records in a new run directory, and return the owner's label.
 
     Args:
         recipe: What to do; see `Recipe.from_dict` and `Recipe.read`.
         run_dir: Where to write the run: an empty folder, or one that does not exist.
         quality: Whether to measure the set's utility and what it leaks, for the owner.
-        progress: Called with the step and what is being done.
+        progress: Called as the work goes on.
 
     Returns:
         The label. The records are in `released/`.
@@ -104,10 +105,10 @@ def synthesise(recipe: Recipe, run_dir: str | Path, *, quality: bool = True, pro
     Guarantee:
         The label's worst case; infinite for a generator that gives none.
     """
-    return start(recipe, run_dir).run(progress or (lambda step, doing: None), quality=quality)
+    return start(recipe, run_dir).run(progress, quality=quality)
 
 
-def resume(run_dir: str | Path, *, quality: bool = True, progress: Progress | None = None) -> Label:
+def resume(run_dir: str | Path, *, quality: bool = True, progress: Progress = quiet) -> Label:
     """Finish an interrupted run: the same plan, the same guarantee, fresh noise.
 
     Args:
@@ -121,7 +122,7 @@ def resume(run_dir: str | Path, *, quality: bool = True, progress: Progress | No
     Raises:
         RunError: If it is not the run of a generator, or damaged.
     """
-    return restart(run_dir).run(progress or (lambda step, doing: None), quality=quality)
+    return restart(run_dir).run(progress, quality=quality)
 
 
 def start(recipe: Recipe, folder: str | Path) -> Job:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tacita._check import PrivacyError
 from tacita._guard import attempt, held
+from tacita._progress import Progress, quiet
 from tacita.accounting import token_profile
 from tacita.data import Dataset
 from tacita.label import Label
@@ -36,6 +37,7 @@ class Job:
     """
 
     private: PrivateTraining
+    last: Step | None = None  # taken by `run`
 
     def __init__(self, recipe: Recipe, coins: int, dataset: Dataset | None = None) -> None:
         self.recipe, self.coins = recipe, coins
@@ -84,11 +86,11 @@ class Job:
             return (outputs.flatten() - targets).square()
         return (outputs.argmax(1) != targets).float()
 
-    def run(self, progress: Callable[[Step, Job], None] | None = None) -> Label:
+    def run(self, progress: Progress = quiet) -> Label:
         """Take the remaining steps and return the label, which the run directory gets too."""
         for step in self.private:
-            if progress is not None:
-                progress(step, self)
+            self.last = step
+            progress(step.number, self.private.plan.steps, "step")
         name, value = self.score()
         text = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
         where = "the test set" if len(self.dataset.test_targets) else "records held out"

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tacita import runs
+from tacita._progress import quiet
 from tacita.accounting import gaussian_release
 from tacita.ledger import Ledger
 from tacita.synthesis.jobs import restart, start
@@ -31,32 +32,32 @@ def test_a_charged_release_that_was_lost_is_not_repeated(tmp_path):
     maker = job.maker
     maker._keep = lambda step: (_ for _ in ()).throw(OSError("no space left"))
     with pytest.raises(OSError, match="no space"):
-        maker.run(lambda step, doing: None)
+        maker.run(quiet)
     with pytest.raises(ValueError, match="in use"):  # L13: one owner of a run folder
         restart(tmp_path / "run")
     del job  # the process has died
     with pytest.raises(ValueError, match="charged, and lost"):
-        restart(tmp_path / "run").run(lambda step, doing: None, quality=False)
+        restart(tmp_path / "run").run(quality=False)
 
 
 def test_a_killed_fit_is_begun_again_from_the_kept_release(tmp_path):
     job = start(recipe(epsilon=2.0, seed=None), tmp_path / "run")
-    job.maker._release(lambda step, doing: None)
+    job.maker._release(quiet)
     sums = job.maker._released.sums.clone()
     del job  # the process was killed
     again = restart(tmp_path / "run")
     assert torch.equal(again.maker._released.sums, sums)
-    assert again.run(lambda step, doing: None, quality=False).worst.epsilon <= 2.0
+    assert again.run(quality=False).worst.epsilon <= 2.0
 
 
 def test_a_deleted_ledger_is_not_made_anew(tmp_path):
     job = start(recipe(epsilon=2.0, seed=None), tmp_path / "run")
     job.maker._keep = lambda step: (_ for _ in ()).throw(OSError("no space left"))
     with pytest.raises(OSError, match="no space"):
-        job.maker.run(lambda step, doing: None)
+        job.maker.run(quiet)
     (tmp_path / "run" / "ledger.sqlite").unlink()
     with pytest.raises((OSError, ValueError), match=r"ledger"):
-        restart(tmp_path / "run").run(lambda step, doing: None, quality=False)
+        restart(tmp_path / "run").run(quality=False)
 
 
 def test_another_runs_id_and_plan_are_refused(tmp_path):

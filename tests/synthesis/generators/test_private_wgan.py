@@ -31,7 +31,7 @@ def test_a_private_gan_keeps_its_target_and_follows_records(gan_run):
 def test_an_interrupted_gan_goes_on(tmp_path):
     job = start(recipe(**GAN | {"seed": None}), tmp_path / "run")
 
-    def stop(step, doing):
+    def stop(step, *_):
         if step == 2:
             raise KeyboardInterrupt
 
@@ -39,7 +39,7 @@ def test_an_interrupted_gan_goes_on(tmp_path):
         job.run(stop, quality=False)
     again = restart(tmp_path / "run")
     assert again.maker.critic.taken == 2
-    again.run(lambda step, doing: None, quality=False)
+    again.run(quality=False)
     assert again.maker.critic.taken == 4
 
 

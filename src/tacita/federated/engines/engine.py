@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from tacita._progress import Progress, quiet
 from tacita.data import Dataset
 from tacita.federated.client import Local, Part, Training
 from tacita.federated.plan import FederationPlan
@@ -17,12 +18,6 @@ from tacita.federated.storage import KIND
 from tacita.label import Label
 from tacita.runs import Run
 from tacita.training.settings import Books
-
-Progress = Callable[[int, int], None]  # (rounds taken, rounds planned), after every round
-
-
-def quiet(done: int, of: int) -> None:
-    """Report no progress."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacita._check import PrivacyError
+from tacita._progress import Progress, quiet
 from tacita.federated.client import Part
-from tacita.federated.engines.engine import Engine, Make, Progress, quiet
+from tacita.federated.engines.engine import Engine, Make
 from tacita.federated.server import Server
 from tacita.label import Label
 
@@ -78,7 +79,7 @@ class FlowerRun:
         def show(number: int, arrays: ArrayRecord) -> None:
             self.model.load_state_dict(arrays.to_torch_state_dict())
             if number > begun:
-                progress(number, self.job.plan.rounds)
+                progress(number, self.job.plan.rounds, "round")
 
         arrays = self.strategy.open(ArrayRecord(self.model.state_dict()))
         begun = self.server.taken

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from tacita.federated.engines.engine import Engine, Make, Progress, quiet
+from tacita._progress import Progress, quiet
+from tacita.federated.engines.engine import Engine, Make
 from tacita.federated.local import Federation
 from tacita.federated.server import Server
 from tacita.label import Label
@@ -42,7 +43,7 @@ class LocalRun:
     def run(self, progress: Progress = quiet) -> Label:
         """Take the remaining rounds and return the label."""
         for now in self._federation:
-            progress(now.number, self.job.plan.rounds)
+            progress(now.number, self.job.plan.rounds, "round")
         return self._federation.label(metrics=self.job.score(self.model))
 
 

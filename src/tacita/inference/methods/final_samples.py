@@ -34,6 +34,7 @@ import torch
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita._numbers import round_up_text
+from tacita._progress import Progress, shown
 from tacita.facts import RunFacts, Status
 from tacita.inference.descent import descend, seeded_draws
 from tacita.inference.final_samples import Box, box_costs, box_guarantee
@@ -51,7 +52,7 @@ from tacita.inference.replays import (
     spread,
     streams,
 )
-from tacita.inference.request import Progress, Request, Settings, reporter
+from tacita.inference.request import Request, Settings
 from tacita.inference.results import Posterior, Result
 from tacita.inference.terms import Separated, Tensors
 from tacita.label import Label
@@ -225,7 +226,7 @@ class Release:
 
         Args:
             ledger: Where to charge.
-            progress: Called with (trainings done, trainings).
+            progress: Called after each training.
 
         Returns:
             The released draws with their label.
@@ -240,7 +241,8 @@ class Release:
                 posterior = Posterior(self.separated, torch.tensor(released.draws, dtype=torch.get_default_dtype()))
                 if self.folder is not None:
                     posterior.write(self.folder)
-                without = self._replay(reporter(progress, "Trainings"))
+                with shown(progress) as report:
+                    without = self._replay(report)
             except BaseException:
                 self._set_status("interrupted")
                 raise
@@ -337,7 +339,7 @@ class Release:
     def _replay(self, report: Progress) -> Gaussians | None:
         """Return the posterior without each of the drawn records, replaying those that are not on disk yet."""
         rows, different = read_pairs(self.folder, self.picks), np.unique(self.picks).tolist()
-        report(1 + len(rows), 1 + len(different))
+        report(1 + len(rows), 1 + len(different), "training")
         missing = [i for i in different if i not in rows]
         workers = self.replays.workers or min(2, os.cpu_count() or 1)
         with closing(spread(self._without, missing, workers)) as results:
@@ -345,7 +347,7 @@ class Release:
                 rows[i] = row
                 if self.folder is not None:
                     write_json(self.folder, pair_file(i), row)
-                report(1 + len(rows), 1 + len(different))
+                report(1 + len(rows), 1 + len(different), "training")
         return gathered(rows, self.picks)
 
     def _without(self, i: int) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from types import MappingProxyType
 
 import numpy as np
 
+from tacita._progress import shown
 from tacita.assumptions import assume
 from tacita.facts import RunFacts
 from tacita.inference.descent import descend, estimate_errors
 from tacita.inference.labels import add_fit, document_of, with_warning
 from tacita.inference.methods.protocol import Method
-from tacita.inference.request import Request, reporter
+from tacita.inference.request import Request
 from tacita.inference.results import Posterior, Result
 from tacita.label import Readings, build, no_guarantee
 
@@ -30,8 +31,8 @@ class Plain(Method):
         """Fit the model; see `Method`."""
         separated, tensors = request.separated()
         settings, rng = request.settings, np.random.default_rng(request.seed)
-        report = reporter(request.progress, "Steps")
-        optimizer, elbo = descend(separated, tensors, replace(settings, clip_norm=1e12), rng, progress=report)
+        with shown(request.progress) as report:
+            optimizer, elbo = descend(separated, tensors, replace(settings, clip_norm=1e12), rng, progress=report)
         fitted, errors = optimizer.fitted(), estimate_errors(optimizer, 0.0)
         posterior = Posterior.gaussian(separated, fitted.location, errors.widened(fitted), settings.samples, rng)
         notes, warning = self.interval_notes(settings.guide), errors.warning(fitted)

@@ -12,11 +12,12 @@ import numpy as np
 from torch import Tensor, nn
 
 from tacita._check import PrivacyError
+from tacita._progress import shown
 from tacita.inference.descent import estimate_errors, seeded_draws, variational
 from tacita.inference.guides import GUIDES, Langevin
 from tacita.inference.labels import KIND, OWNER, add_fit, document_of, owner_facts, with_warning
 from tacita.inference.methods.protocol import Method
-from tacita.inference.request import Request, Settings, records_like, reporter
+from tacita.inference.request import Request, Settings, records_like
 from tacita.inference.results import Posterior, Result
 from tacita.inference.separation import start_of
 from tacita.inference.terms import Separated, Tensors
@@ -153,11 +154,12 @@ class PrivateSteps(Method):
         optimizer, plan, size = private.optimizer, private.plan, len(private.mechanism.records)
         settings = replace(settings, steps=plan.steps)  # fewer than requested where a budget cut them
         optimizer.start(plan.steps, noise=plan.noise_multiplier * plan.clip_norm)
-        report, elbo, norms = reporter(request.progress, "Steps"), [], []
-        for step in private.steps(curve=False):
-            elbo.append(-step.loss * size + float(optimizer.public))
-            norms.append(step.norms)
-            report(step.number, plan.steps)
+        elbo, norms = [], []
+        with shown(request.progress) as report:
+            for step in private.steps(curve=False):
+                elbo.append(-step.loss * size + float(optimizer.public))
+                norms.append(step.norms)
+                report(step.number, plan.steps, "step")
         seeds = None if request.seed is None else [request.seed, 2**31 + 1]  # not the stream of the secret coins
         posterior, notes, warning = self.posterior(private, separated, settings, np.random.default_rng(seeds))
         # The run's document, which is public, leaves out what was computed from the outcome.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from tacita._progress import Progress
 from tacita.facts import RunFacts
 from tacita.guarantee import Guarantee
 from tacita.label import Label, Pairs, Readings, status_rows
@@ -26,7 +27,6 @@ from tacita.synthesis.networks import Generator, make_critic, make_generator
 if TYPE_CHECKING:
     from tacita.synthesis.recipes import Recipe, Task
 
-Progress = Callable[[int, str], None]
 Annotate = Callable[[Tensor], Tensor] | None
 
 COMMON = frozenset({"data", "name", "generator", "delta", "samples", "holdout_rate", "nominal_size", "seed"})

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from tacita._check import PrivacyError
+from tacita._progress import Progress
 from tacita.accounting import BayesianAccountant, calibrate_gaussian, gaussian_release
 from tacita.assumptions import assume
 from tacita.label import Label, build, noise_assumption, not_hardened, run_rows
@@ -23,7 +24,6 @@ from tacita.synthesis import embedding as embeddings
 from tacita.synthesis.features import Moments
 from tacita.synthesis.generators.kind import (
     Annotate,
-    Progress,
     facts_of,
     ledger_path,
     require_signal,
@@ -111,14 +111,14 @@ class MeanEmbedding:
         """Release once, then fit; an interruption of the fit costs nothing but the fit."""
         released = self._released or self._release(progress)
         if not self.fitted:
-            progress(1, "fitting the generator")
+            progress(1, self.steps, "fitting the generator")
             embeddings.fit_generator(
                 self.generator,
                 released,
                 self.features,
                 **self.settings,
                 rng=np.random.default_rng(self.task.recipe.seed),
-                progress=lambda step, doing: progress(1 + step, doing),
+                progress=lambda step, _, doing: progress(1 + step, self.steps, doing),
             )
             self._keep(2)
         self.fitted, self.facts = True, self.facts.with_status("done")
@@ -126,7 +126,7 @@ class MeanEmbedding:
 
     def _release(self, progress: Progress) -> embeddings.Embedding:
         """Sum all contributions, charge, and only then return the noisy sum."""
-        progress(0, "computing features")
+        progress(0, self.steps, "computing features")
         task = self.task
         total = embeddings.embedding_sum(*task.train, len(task.classes), self.features)
         self.panels = {"training": self._followed(task.train[0]), "held-out": self._followed(task.held[0])}

@@ -15,6 +15,7 @@ from torch import nn
 
 from tacita._check import PrivacyError
 from tacita._numbers import round_up_text
+from tacita._progress import Progress
 from tacita.accounting import calibrate_composed, composed, most_spent
 from tacita.assumptions import assume
 from tacita.facts import RunFacts
@@ -27,7 +28,6 @@ from tacita.runs import Run
 from tacita.synthesis.gan import adam, game_records
 from tacita.synthesis.generators.kind import (
     Annotate,
-    Progress,
     facts_of,
     ledger_path,
     new_game,
@@ -167,7 +167,7 @@ class PrivateWgan:
         before = 0
         if self.annotation is not None:
             for step in self.annotation:
-                progress(step.number, "training the annotator")
+                progress(step.number, self.steps, "training the annotator")
             before = self.annotation.plan.steps
             self.annotate = partial(predict, self.annotation.model)
         self.game.refresh(draws=self.draws)
@@ -175,7 +175,7 @@ class PrivateWgan:
             if step.number % self.chosen["critic_steps"] == 0:
                 self.game.improve(draws=self.draws)
             self.game.refresh(draws=self.draws)
-            progress(before + step.number, "training critic and generator")
+            progress(before + step.number, self.steps, "training critic and generator")
         self.game.settle()
         self.facts = self.facts.with_status(self.critic.status)
         self._write()

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tacita._guard import Interrupts
+from tacita._progress import Progress
 from tacita.assumptions import assume
 from tacita.label import Label, build, no_guarantee
 from tacita.runs import Run
 from tacita.synthesis.gan import Wgan, WganTraining
 from tacita.synthesis.generators.kind import (
     Annotate,
-    Progress,
     facts_of,
     new_game,
     readings,
@@ -72,7 +72,7 @@ class WganGp:
         """Train critic and generator in turns; Ctrl-C lets a step finish."""
         with Interrupts() as interrupts:
             for step in self.training:
-                progress(step, "training critic and generator")
+                progress(step, self.steps, "training critic and generator")
                 if interrupts.seen:
                     self.facts = replace(self.facts, status="interrupted")
                     raise KeyboardInterrupt
