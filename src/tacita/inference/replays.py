@@ -18,12 +18,13 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from tacita import _check, _codec, runs
+from tacita._guard import attempt, held
 from tacita.guarantee import Guarantee
 from tacita.inference.final_samples import Box
 from tacita.inference.guides import Variational
 from tacita.inference.request import Settings
 from tacita.inference.terms import Separated, Tensors
-from tacita.mechanisms.diagonal import DivergedError, Gaussians, subsampled_gaussian_costs
+from tacita.mechanisms.diagonal import Gaussians, subsampled_gaussian_costs
 from tacita.papers import ONE_STEP_ORDERS, one_step_figure
 
 if TYPE_CHECKING:
@@ -238,12 +239,14 @@ class OneStep:
         self.infinite: Floats = np.full((len(ONE_STEP_ORDERS), len(different)), np.inf)
 
     def __call__(self, optimizer: Variational, sample: Any) -> None:
-        """Record what the next step alone costs each record."""
-        try:
-            pair = [self.after(optimizer, g) for g in self.alternatives(optimizer, sample)]
-            self.costs.append(subsampled_gaussian_costs(ONE_STEP_ORDERS, *pair, sample_rate=self.settings.sample_rate))
-        except DivergedError:
-            self.costs.append(self.infinite)
+        """Record what the next step alone costs each record; infinitely much if a record makes the model fail."""
+        with held():
+            cost = attempt(self._cost, optimizer, sample)
+        self.costs.append(self.infinite if cost is None else cost)
+
+    def _cost(self, optimizer: Variational, sample: Any) -> Floats:
+        pair = [self.after(optimizer, change) for change in self.changes(optimizer, sample)]
+        return subsampled_gaussian_costs(ONE_STEP_ORDERS, *pair, sample_rate=self.settings.sample_rate)
 
     def figure(self, rows: Any, delta: float) -> Guarantee:
         """Return the papers' figure for pairs of these rows of the records."""
@@ -251,29 +254,22 @@ class OneStep:
         costs = [step[:, rows] for step in (*self.costs, *untaken)]
         return one_step_figure(costs, delta=delta, sample_rate=self.settings.sample_rate)
 
-    def alternatives(self, optimizer: Variational, sample: Any) -> tuple[Tensor, Tensor]:
-        """Return the sum of the sampled records' clipped gradients with each record among them, and without it."""
-        point, total = optimizer.point.detach(), optimizer.point.grad
-        if total is None:
-            raise ValueError("There is no gradient to step along.")
+    def changes(self, optimizer: Variational, sample: Any) -> tuple[Tensor, Tensor]:
+        """Return by how much the sum of clipped gradients changes with each record among the sample, and without it."""
         with torch.random.fork_rng(devices=[]):  # leaves the draws of the fit unchanged
-            clipped = -self.gradients(point, self.records).double()
-        norms = clipped.norm(dim=1, keepdim=True)
+            gradients = -self.gradients(optimizer.point.detach(), self.records).double()
+        norms = gradients.norm(dim=1, keepdim=True)
         factors = (self.settings.clip_norm / norms.clamp_min(1e-300)).clamp_max(1.0)
-        clipped = torch.where(norms.isfinite(), clipped * factors, 0.0)
-        inside = torch.from_numpy(np.isin(self.indices, sample))[:, None]
-        without = total.double() - torch.where(inside, clipped, 0.0)
+        clipped = torch.where(norms.isfinite(), gradients * factors, 0.0)
+        without = -torch.where(torch.from_numpy(np.isin(self.indices, sample))[:, None], clipped, 0.0)
         return without + clipped, without
 
     @staticmethod
     @torch.no_grad()
-    def after(optimizer: Variational, sums: Tensor) -> Gaussians:
-        """Return the guide that one step of Adam would give, for each sum of gradients."""
+    def after(optimizer: Variational, change: Tensor) -> Gaussians:
+        """Return the guide that one step of Adam would give, for each change of the sum of gradients."""
         guide, noise = optimizer.guide, optimizer._noise.double()
-        total = optimizer.point.grad
-        if total is None:
-            raise ValueError("There is no gradient to step along.")
-        joint = optimizer._gradient().double() + (sums - total.double()) / optimizer.sample_rate
+        joint = optimizer._gradient().double() + change / optimizer.sample_rate
         free = (guide.log_scale.exp() > guide.floor).double()
         moved = {}
         for name, gradient in (
