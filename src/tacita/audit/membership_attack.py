@@ -75,7 +75,7 @@ def membership(
     most = _check.count("size", size, low=FEWEST)
     claim = checked_claim(epsilon, delta)
     inputs, targets = _pool(members, others)
-    generator = np.random.default_rng(rng)
+    generator = rng or np.random.default_rng()
     sides = len(members[1]), len(others[1])
     count = min(most, *sides)
     chosen = [generator.choice(side, count, replace=False) for side in sides]

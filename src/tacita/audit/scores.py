@@ -251,7 +251,7 @@ def compare_scores(
     if len(high) != len(low):
         raise ValueError(f"Members and others must be equally many, got {len(high)} and {len(low)}; draw alike.")
     auc, auc_interval = _area(high, low)
-    right = _right_guesses(high, low, np.random.default_rng(rng))
+    right = _right_guesses(high, low, rng or np.random.default_rng())
     return Membership(
         auc=auc,
         auc_interval=auc_interval,

@@ -65,7 +65,7 @@ def holdout_test(
     synthetic: Tensor,
     *,
     features: Features | None = None,
-    rng: int | np.random.Generator | None = None,
+    rng: np.random.Generator | None = None,
 ) -> HoldoutTest:
     """Test whether synthetic points lie nearer to training records than to records that were held out.
 
@@ -80,7 +80,7 @@ def holdout_test(
         held_out: Records drawn alike that it never saw, at least 10. The larger of the two is thinned at random.
         synthetic: What the generator put out.
         features: A feature map, for distances that mean something. None takes the numbers as they are.
-        rng: A seed or a generator.
+        rng: Draws who is compared, and the halves; None is seeded by the operating system.
 
     Returns:
         The share, and how probable it is by chance.
@@ -95,10 +95,10 @@ def holdout_test(
     Examples:
         >>> import torch
         >>> records = torch.rand(200, 3, generator=torch.Generator().manual_seed(0))
-        >>> holdout_test(records[:100], records[100:], records[:50], rng=0).share
+        >>> holdout_test(records[:100], records[100:], records[:50], rng=np.random.default_rng(0)).share
         1.0
     """
-    generator = np.random.default_rng(rng)
+    generator = rng or np.random.default_rng()
     records, points = _compared(training, held_out, synthetic, features, generator)
     size = len(records) // 2
     order = generator.permutation(len(records))
@@ -126,7 +126,7 @@ def generator_membership(
     reference: Tensor | None = None,
     epsilon: float | None = None,
     delta: float = 0.0,
-    rng: int | np.random.Generator | None = None,
+    rng: np.random.Generator | None = None,
 ) -> Membership:
     """Attack a generator by its released set: tell members from others by how near the set comes to them.
 
@@ -144,7 +144,7 @@ def generator_membership(
         reference: Other records of the population, neither trained on nor held out; None for none.
         epsilon: The worst case claimed for the generator (add or remove a record). None, or infinity, for no claim.
         delta: Its delta.
-        rng: A seed or a generator.
+        rng: Draws who is compared; None is seeded by the operating system.
 
     Raises:
         ValueError: If there are too few records, the features do not fit together, or `reference` holds the records
@@ -153,7 +153,7 @@ def generator_membership(
     Returns:
         How well members were distinguished from others, and whether the claim allows it.
     """
-    generator = np.random.default_rng(rng)
+    generator = rng or np.random.default_rng()
     records, points = _compared(training, held_out, synthetic, features, generator)
     size = len(records) // 2
     found = _log_positive(nearest(records, points, 1)[0][:, 0])
