@@ -16,6 +16,7 @@ from tacita import worst_case
 from tacita.accounting import TokenBudget, token_profile
 from tacita.audit import CanaryModel, Replay, canaries
 from tacita.audit.canary_attack import canary_finding
+from tacita.audit.replay import left_out
 from tacita.audit.tally import CONFIDENCES, CanaryAudit
 from tacita.training import PrivateTraining
 from tacita.training.plan import Plan
@@ -161,7 +162,7 @@ def test_a2_the_bound_is_tight(noise, epsilon, least):
     [
         pytest.param("noise x 0.5", marks=pytest.mark.slow),
         pytest.param("noise x 0.8", marks=pytest.mark.slow),
-        "noise x 0.9",
+        pytest.param("noise x 0.9", marks=pytest.mark.slow),
         pytest.param("clip at 2C", marks=pytest.mark.slow),
         "clip at 1.1C",
         "sample rate 2q",
@@ -184,7 +185,7 @@ def test_a3_planted_bug_is_found(bugs, bug):
         pytest.param("noise x 0.8", marks=pytest.mark.slow),
         "noise x 0.9",
         pytest.param("clip at 2C", marks=pytest.mark.slow),
-        "clip at 1.1C",
+        pytest.param("clip at 1.1C", marks=pytest.mark.slow),
         pytest.param("clip forgotten, 1 in 100", marks=pytest.mark.slow),
         pytest.param("no noise on biases", marks=pytest.mark.slow),
         pytest.param("noise not scaled by C", marks=pytest.mark.slow),
@@ -274,7 +275,8 @@ def test_canaries_sit_in_the_models_own_tensors():
     small = Replay(plan_for(0.8), [(3,)], count=1500)
     assert (small.parts == 1).sum() >= 900
     large = Replay(plan_for(0.8), [(300, 300), (300,)], count=1500)
-    assert large.left_out == 1
+    assert large.count == 1500
+    assert left_out([(300, 300), (300,)]) == 1
 
 
 def test_it_ends_early_with_the_claim_of_the_steps_taken():

@@ -188,7 +188,7 @@ class _Signs:
             self._agreed[lag] += np.count_nonzero(signs == before)
         self._before.append(signs)
         self._sums[self.steps % 2] += noise
-        self._words.append(np.packbits(signs[:_WORD]).tobytes())
+        self._words.append(np.packbits(signs[:_WORD] == signs[:1]).tobytes())  # the same for the opposite signs
         if self.steps < _SPECTRA:
             self._spectrum = self._spectrum + self._power(np.where(seen > 0.0, 1.0, -1.0) * self.absent)
         self.steps += 1
@@ -215,9 +215,9 @@ class _Signs:
     def _repeated(self) -> list[float]:
         """Return a bound on the chance that two steps have equal or opposite signs, 1 if no two have."""
         bits = min(_WORD, self.count)
-        first = [word if word[0] >> 7 else _opposite(word, bits) for word in self._words]
         pairs = self.steps * (self.steps - 1) // 2
-        return [min(1.0, pairs * 2.0 ** (1 - bits)) if len(set(first)) < len(first) else 1.0] if pairs else []
+        alike = len(set(self._words)) < self.steps
+        return [min(1.0, pairs * 2.0 ** (1 - bits)) if alike else 1.0] if pairs else []
 
     def _shared(self) -> list[float]:
         """Return a bound on the chance of the signs' agreement within a step, at any distance (Hoeffding)."""
@@ -226,11 +226,6 @@ class _Signs:
         pairs = steps * np.rint(irfft(self._power(self.absent.astype(float)), self._length))[1:size]
         some = pairs > 0
         return [2.0 * float(np.exp(-np.square(products[some]) / (2.0 * pairs[some])).min()) * int(some.sum())]
-
-
-def _opposite(word: bytes, bits: int) -> bytes:
-    signs = np.unpackbits(np.frombuffer(word, dtype=np.uint8))[:bits]
-    return np.packbits(1 - signs).tobytes()
 
 
 def _fair(heads: int, tosses: int) -> float:

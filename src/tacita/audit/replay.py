@@ -53,7 +53,6 @@ class Replay:
     ) -> None:
         self.plan, self.steps, self._seed = plan, plan.steps if steps is None else steps, seed
         self.count = most_canaries(self.steps, plan.sample_rate) if count is None else count
-        self.left_out = left_out(shapes)
         own = _Parameters(_repeated(_small_enough(shapes), self.steps))
         drawn = plan.sample_rate if plan.individual_every is None else 1.0  # or all of them are measured
         inside = min(self.count, own.size, int(_DENSE / (drawn * max(1, own.size))))
@@ -73,7 +72,10 @@ class Replay:
         for run in self._runs:
             run.advance()
         seen = [model.gradient()[places] for model, places in self._models]
-        drawn = [_among(some, run.mechanism.drawn) for some, run in zip(here, self._runs, strict=True)]
+        drawn = []
+        for some, run in zip(here, self._runs, strict=True):  # records are the canaries present, and one that is none
+            there, taken = np.flatnonzero(some), run.mechanism.drawn
+            drawn.append(np.isin(np.arange(len(some)), there[taken[taken < len(there)]]))
         bounds = [1.0 if self.plan.individual_every is None else float(run.bounds.max()) for run in self._runs]
         return np.concatenate(seen) * (self.plan.batch_size / self.plan.clip_norm), max(bounds), np.concatenate(drawn)
 
@@ -88,13 +90,6 @@ class Replay:
             steps=self.steps,
             seed=None if self._seed is None else self._seed + part,
         )
-
-
-def _among(present: Any, drawn: Any) -> Any:
-    """Return which canaries were drawn. The records are the canaries present, in their order, and one that is none."""
-    found, there = np.zeros(len(present), dtype=bool), np.flatnonzero(present)
-    found[there[drawn[drawn < len(there)]]] = True
-    return found
 
 
 def frozen_training(
