@@ -136,6 +136,6 @@ def test_many_steps_at_small_delta_are_not_understated(delta, true, contour_delt
 
 def test_absurdly_many_steps_are_answered_by_moments_at_once():
     g = worst_case(sample_rate=1e-3, noise_multiplier=3.0, steps=10**8, delta=1e-5)
-    assert g.method == "profile"
+    assert g.method == "rdp"  # the smaller of the two here: 21.2 against 23.4
     with pytest.raises(ValueError, match="steps"):
         worst_case(sample_rate=1e-3, noise_multiplier=3.0, steps=10**400, delta=1e-5)
