@@ -9,7 +9,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given
 
 from tacita import PrivacyError, moments_budget, token_budget, worst_case
-from tacita.accounting import NORM_LEVELS, MomentsBudget, TokenBudget, admits
+from tacita.accounting import NORM_LEVELS, MomentsBudget, TokenBudget, affordable
 from tacita.accounting.levels import TOP, cost_table
 
 MECHANISM = {"sample_rate": 0.01, "noise_multiplier": 1.0}
@@ -59,11 +59,11 @@ def test_f19_an_adaptive_switch_exceeds_both_branches_and_our_claims_cover_it():
 
 
 def play(budget, choose, rounds, rng):
-    """A record that picks its next level adversarially and takes part whenever the filter admits it."""
+    """A record that picks its next level adversarially and takes part whenever it can pay for it."""
     counts = np.zeros((1, len(NORM_LEVELS)), dtype=np.int64)
     for _ in range(rounds):
         level = np.array([choose(counts, rng)])
-        if admits(budget, counts, level, **MECHANISM)[0]:
+        if affordable(budget, counts, level, steps=1, **MECHANISM) == level:
             counts[0, level] += 1
     return counts
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tacita.accounting import real_order_cost
 from tacita.mechanisms import (
     diagonal_gaussian_renyi,
     gaussian_renyi,
@@ -74,22 +73,6 @@ def test_cost_keeps_its_relative_accuracy_at_small_ratios(order, rate, ratio):
         mp.fsum(mp.binomial(n, k) * q**k * (1 - q) ** (n - k) * mp.exp((k * k - k) * r * r / 2) for k in range(n + 1))
     )
     assert float(sampled_gaussian_cost(order, sample_rate=rate, ratio=ratio)) == pytest.approx(float(exact), rel=1e-9)
-
-
-def test_fractional_orders_lie_between_whole_ones():
-    costs = [real_order_cost(o, sample_rate=0.01, noise_multiplier=1.0) for o in (1.0, 1.5, 2.0)]
-    assert costs == sorted(costs)
-    assert costs[0] == pytest.approx(float(sampled_gaussian_cost(1, sample_rate=0.01, ratio=1.0)), rel=1e-9)
-
-
-def test_fractional_order_is_an_upper_bound_within_two_percent():
-    mp.mp.dps = 30
-
-    def mixed(w):
-        return mp.mpf("0.95") * normal(w) + mp.mpf("0.05") * normal(w, 1)
-
-    exact = float(log_moment(mixed, normal, mp.mpf("1.5"), [-15, -5, 0, 2, 5, 10, 20]))
-    assert exact <= real_order_cost(1.5, sample_rate=0.05, noise_multiplier=1.0) <= 1.02 * exact
 
 
 def gaussian_pair(ratio):

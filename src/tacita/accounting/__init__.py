@@ -8,7 +8,6 @@ from tacita.accounting.curves import record_curves as record_curves
 from tacita.accounting.curves import worst_curve as worst_curve
 from tacita.accounting.filters import MomentsBudget as MomentsBudget
 from tacita.accounting.filters import TokenBudget as TokenBudget
-from tacita.accounting.filters import admits as admits
 from tacita.accounting.filters import affordable as affordable
 from tacita.accounting.filters import moments_budget as moments_budget
 from tacita.accounting.filters import most_spent as most_spent
@@ -23,5 +22,4 @@ from tacita.accounting.levels import level_of as level_of
 from tacita.accounting.worst import calibrate as calibrate
 from tacita.accounting.worst import calibrate_composed as calibrate_composed
 from tacita.accounting.worst import composed as composed
-from tacita.accounting.worst import real_order_cost as real_order_cost
 from tacita.accounting.worst import worst_case as worst_case

@@ -250,23 +250,3 @@ def most_spent(
         caps = dict(zip(budget.orders, budget.costs, strict=True))
         return np.minimum(plain, [caps.get(order, np.inf) for order in orders])
     return plain
-
-
-def admits(
-    budget: Budget, counts: Counts, next_levels: Counts, *, sample_rate: float, noise_multiplier: float
-) -> NDArray[np.bool_]:
-    """Return which records may take one more step at `next_levels` (indices into NORM_LEVELS).
-
-    Args:
-        budget: What a record may spend in all.
-        counts: Each record's steps so far, shape (records, levels).
-        next_levels: The level of each record's next step.
-        sample_rate: q, the chance in (0, 1] with which each record enters a step.
-        noise_multiplier: σ; noise standard deviation over the clip norm.
-
-    Returns:
-        Shape (records,).
-    """
-    ahead = np.array(counts, dtype=np.int64)
-    ahead[np.arange(len(ahead)), next_levels] += 1
-    return budget.within(ahead, sample_rate=sample_rate, noise_multiplier=noise_multiplier)

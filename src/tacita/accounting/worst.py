@@ -226,28 +226,6 @@ def calibrate_composed(parts: Sequence[SampledSteps], *, epsilon: float, delta: 
     return scaled(factor)
 
 
-def real_order_cost(order: float, *, sample_rate: float, noise_multiplier: float) -> float:
-    """Return the cost λ D_{λ+1} of one step at the clip bound, for any real λ > 0.
-
-    Whole orders have the closed form of `mechanisms.sampled_gaussian_cost`; for the others dp-accounting
-    sums the series of Mironov, Talwar & Zhang 2019, its terms in absolute value: an upper bound, about 1%
-    above the integral at λ = 1.5, q = 0.05, σ = 1.
-
-    Args:
-        order: λ > 0.
-        sample_rate: q, the chance in (0, 1] with which each record enters a step.
-        noise_multiplier: σ; noise standard deviation over the clip norm.
-
-    Returns:
-        The cost, or slightly more.
-    """
-    q, sigma, _ = check_mechanism(sample_rate, noise_multiplier, 1)
-    lam = _check.in_range("order", order, 1e-3, 1e5)
-    accountant = dp_accounting.rdp.RdpAccountant(orders=[lam + 1.0])
-    accountant.compose(_event(q, sigma))
-    return lam * float(accountant.rdp[0])
-
-
 def check_mechanism(sample_rate: object, noise_multiplier: object, steps: object) -> tuple[float, float, int]:
     """Return the three numbers that describe a run, checked.
 

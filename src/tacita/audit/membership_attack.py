@@ -23,7 +23,7 @@ from tacita import _check
 from tacita._progress import Progress
 from tacita.audit.attack import Session
 from tacita.audit.models import outputs
-from tacita.audit.scores import FEWEST, Floats, Membership, checked_claim, compare_scores
+from tacita.audit.scores import FEWEST, Floats, Membership, compare_scores
 from tacita.audit.tally import paced
 from tacita.label import Finding
 
@@ -73,7 +73,6 @@ def membership(
     """
     planned = _check.count("references", references, high=10_000)
     most = _check.count("size", size, low=FEWEST)
-    claim = checked_claim(epsilon, delta)
     inputs, targets = _pool(members, others)
     generator = rng or np.random.default_rng()
     sides = len(members[1]), len(others[1])
@@ -89,7 +88,7 @@ def membership(
         compared.append(_confidence(train(inputs[kept], targets[kept]), attacked, "A reference model"))
     scores = _relative_confidence(answers, np.stack(compared))
     return compare_scores(
-        scores[:count], scores[count:], references=len(compared), epsilon=claim, delta=delta, rng=generator
+        scores[:count], scores[count:], references=len(compared), epsilon=epsilon, delta=delta, rng=generator
     )
 
 

@@ -246,7 +246,8 @@ def compare_scores(
         >>> round(found.auc, 3), found.records, found.state
         (0.719, 20, 'warning')
     """
-    claim = checked_claim(epsilon, delta)
+    _check.in_range("delta", delta, 0.0, 1.0)
+    claim = math.inf if epsilon is None else _check.in_range("epsilon", epsilon, 0.0, math.inf)
     high, low = _scores("score_members", score_members), _scores("score_others", score_others)
     if len(high) != len(low):
         raise ValueError(f"Members and others must be equally many, got {len(high)} and {len(low)}; draw alike.")
@@ -261,7 +262,7 @@ def compare_scores(
         roc=_roc(high, low),
         records=len(high),
         references=references,
-        epsilon=claim,
+        epsilon=claim if math.isfinite(claim) else None,
         delta=float(delta),
     )
 
@@ -344,12 +345,3 @@ def _scores(name: str, values: Any) -> Floats:
     if not np.isfinite(scores).all():
         raise ValueError(f"{name} must be finite, got NaN or infinity.")
     return scores
-
-
-def checked_claim(epsilon: float | None, delta: float) -> float | None:
-    """Return a claimed epsilon, None if nothing is claimed."""
-    _check.in_range("delta", delta, 0.0, 1.0)
-    if epsilon is None:
-        return None
-    claim = _check.in_range("epsilon", epsilon, 0.0, math.inf)
-    return claim if math.isfinite(claim) else None
