@@ -60,10 +60,6 @@ class RunFacts(_codec.Checked):
         """Return the facts in another state."""
         return replace(self, status=status)
 
-    def with_reading(self, step: int, epsilon: float) -> RunFacts:
-        """Return the facts with one more running figure."""
-        return replace(self, curve=(*self.curve, (step, epsilon)))
-
     def with_metrics(self, metrics: Mapping[str, str]) -> RunFacts:
         """Return the facts with results added or replaced."""
         return replace(self, metrics=tuple({**dict(self.metrics), **metrics}.items()))

@@ -116,10 +116,10 @@ def test_b5_twenty_of_twenty():
 
 def test_a_conformal_certificate_is_issued_or_not(blobs):
     generous = token_budget({1.0: 10})
-    issued = train(blobs, certificate=generous, panel=300, steps=10).run().label(delta=0.01)
+    issued = train(blobs, certificate=generous, panel=120, steps=10).run().label(delta=0.01)
     assert issued.readings.certificate.startswith("Issued")
     mean = token_budget({0.001: 10})
-    refused = train(blobs, certificate=mean, panel=300, steps=10).run().label(delta=0.01)
+    refused = train(blobs, certificate=mean, panel=120, steps=10).run().label(delta=0.01)
     assert refused.readings.certificate.startswith("Not issued")
     assert issued.declared
     assert issued.public().readings is None

@@ -149,20 +149,15 @@ class Mechanism:
 
     def initial(self) -> Callable[[], tuple[nn.Module, Any, Any]]:
         """Return a function that makes copies of model, optimiser and scheduler as they are now."""
-        parameters = {name: p.detach().clone() for name, p in self.parameters.items()}
-        optimizer_state = copy.deepcopy(self.optimizer.state_dict())
-        scheduler_state = None if self.scheduler is None else copy.deepcopy(self.scheduler.state_dict())
+        parts = [part for part in (self.model, self.optimizer, self.scheduler) if part is not None]
+        states = copy.deepcopy([part.state_dict() for part in parts])
 
         def remake() -> tuple[nn.Module, Any, Any]:
-            model, optimizer, scheduler = copy.deepcopy((self.model, self.optimizer, self.scheduler))
-            named = dict(model.named_parameters())
-            with torch.no_grad():
-                for name, value in parameters.items():
-                    named[name].copy_(value)
-            optimizer.load_state_dict(copy.deepcopy(optimizer_state))
-            if scheduler is not None:
-                scheduler.load_state_dict(copy.deepcopy(scheduler_state))
-            return model, optimizer, scheduler
+            made = copy.deepcopy(parts)
+            for part, state in zip(made, copy.deepcopy(states), strict=True):
+                part.load_state_dict(state)
+            model, optimizer, *scheduler = made
+            return model, optimizer, scheduler[0] if scheduler else None
 
         return remake
 

@@ -41,7 +41,10 @@ def _kept(roots: tuple[object, ...]) -> Iterator[tuple[str, tuple[Any, Any]]]:
 
     def walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[Any, Any]]]:
         if isinstance(value, Tensor):
-            yield name, (value, _version(value))
+            try:
+                yield name, (value, value._version)
+            except RuntimeError:  # of a tensor that only a transform knows
+                yield name, (value, 0)
             return
         if value is None or isinstance(value, float | int | str | bytes | type | types.ModuleType):
             yield name, (value, 0)
@@ -54,13 +57,6 @@ def _kept(roots: tuple[object, ...]) -> Iterator[tuple[str, tuple[Any, Any]]]:
 
     for root in roots:
         yield from walk(root, "", _DEPTH)
-
-
-def _version(value: Tensor) -> int:
-    try:
-        return value._version
-    except RuntimeError:  # of a tensor that only a transform knows
-        return 0
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
@@ -76,17 +72,9 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, types.MethodType):
         return [("self", value.__self__), ("func", value.__func__)]
     if isinstance(value, types.FunctionType):
-        return [*_cells(value), *vars(value).items()]
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        filled = [(name, cell.cell_contents) for name, cell in cells if cell != types.CellType()]
+        return [*filled, *vars(value).items()]
     if isinstance(value, torch.Generator | torch.optim.Optimizer):
         return []  # draws, and what released gradients moved
     return list(vars(value).items()) if hasattr(value, "__dict__") else []
-
-
-def _cells(function: types.FunctionType) -> list[tuple[str, Any]]:
-    found = []
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found.append((name, cell.cell_contents))
-        except ValueError:  # not filled yet
-            continue
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -243,7 +243,7 @@ class Stepper:
         state = self.state
         if state.panels and state.taken in reading_times(self.plan):
             worst = max(reading(panel, self.plan.delta) for panel in state.panels.values())
-            state.facts = state.facts.with_reading(state.taken, worst)
+            state.facts = replace(state.facts, curve=(*state.facts.curve, (state.taken, worst)))
 
     def pause(self) -> None:
         """Leave everything on disk, and the folder; nothing is released after it before the next claim."""
