@@ -204,7 +204,7 @@ def protect_clients(setting: Setting) -> Row:
     )
     curve = []
     for now in made:
-        fresh_each_round.step(NORM_LEVELS[made.server.panels["training"].levels])
+        fresh_each_round.step(NORM_LEVELS[made.server.measured.panels["training"].levels])
         if now.number % max(1, plan.rounds // 10) == 0 or now.number == plan.rounds:
             curve.append((now.number, data.accuracy(made.model)))
     row = {**about(setting, plan), "accuracy": data.accuracy(made.model), "curve": curve}
@@ -215,7 +215,7 @@ def protect_clients(setting: Setting) -> Row:
 
 def client_figures(made: Federation, rounds: BayesianAccountant, delta: float) -> Row:
     """Return the worst case, the sound typical figures, and the papers' estimates, which are no bounds."""
-    panel = made.server.panels["training"]
+    panel = made.server.measured.panels["training"]
     panel.settle()
     own = panel.accountant.percentiles(delta=delta, percents=(10, 50, 90))
     typical = panel.accountant.guarantee

@@ -14,12 +14,11 @@ import tacita
 from tacita._check import PrivacyError
 from tacita.accounting import NORM_LEVELS
 from tacita.federated import Client, Local, Task, federation_plan, summed
-from tacita.federated.account import epsilon_levels
-from tacita.federated.client import Part
-from tacita.federated.updates import clipped, norm_of, with_noise
+from tacita.federated.client import Part, epsilon_levels
+from tacita.federated.updates import clipped, norm_of
 from tacita.training import private_gradient
 from tacita.training.records import Records
-from tacita.training.step import poisson_sample
+from tacita.training.step import noisy_mean, poisson_sample
 
 loss_fn = nn.functional.cross_entropy
 
@@ -33,6 +32,10 @@ class Noise(nn.Module):
 
     def forward(self, x):
         return torch.zeros(len(x), 2) + 0.0 * self.w.sum()
+
+
+def with_noise(update, scale, rng):
+    return noisy_mean(update, clip_norm=scale, noise_multiplier=1.0, divisor=1.0, rng=rng)
 
 
 def blobs(records=40, seed=7, scale=1.0):
@@ -297,7 +300,7 @@ def test_steps_that_a_client_does_not_remember_count_at_the_clip_bound():
     plan = make_plan("parallel", record_noise_multiplier=2.0)
     client = make_client(plan, panel=8)
     client.update(client.task.parameters, 1)
-    client.account.settle(6)
+    client.account.epsilons(6)
     counts = client.account.accountant.counts
     assert counts.sum(axis=1).tolist() == [6] * 8
     assert (counts[:, -1] >= 5).all()
@@ -306,7 +309,7 @@ def test_steps_that_a_client_does_not_remember_count_at_the_clip_bound():
 def test_a_client_tells_no_less_than_its_own_band_and_no_more_than_the_worst_case():
     plan = make_plan("parallel", record_noise_multiplier=2.0, clients=4, record_rate=0.05)
     client = make_client(plan, panel=40)
-    client.account.step(np.full(40, 0.05))
+    client.account.accountant.step(np.full(40, 0.05))
     band, student = client.account.epsilons(10)
     worst = plan.record_worst(10, plan.delta).epsilon
     own = client.account.accountant

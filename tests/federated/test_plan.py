@@ -10,13 +10,12 @@ import torch
 from scipy.stats import binom, norm
 
 import tacita
-import tacita.federated.shares as shares_module
+import tacita.federated.participation as shares_module
 from tacita._check import PrivacyError
 from tacita.federated import FederationPlan, federation_plan
 from tacita.federated.levels import LEVELS
-from tacita.federated.participation import hidden_participation, mixed_costs
+from tacita.federated.participation import hidden_participation, mixed_costs, noise_shares
 from tacita.federated.server import Server
-from tacita.federated.shares import noise_shares
 
 RECORDS = {"record_clip_norm": 0.5, "record_rate": 0.05, "local_batch": 10}
 

@@ -9,21 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, chi2, chisquare, kstest, norm
 
-import tacita.federated.shares as shares_module
+import tacita.federated.participation as shares_module
 from tacita._check import PrivacyError
 from tacita.accounting import NORM_LEVELS, ORDERS
 from tacita.accounting.levels import TOP, cost_table
 from tacita.facts import RunFacts
 from tacita.federated import Exchange, Server, federation_plan, masker
-from tacita.federated.account import epsilon_levels
+from tacita.federated.client import epsilon_levels
 from tacita.federated.labels import federation_label, typical_floor
-from tacita.federated.updates import with_noise
 from tacita.ledger import DECLARED, Ledger
 from tacita.ledger.costs import COST_UNIT, DELTA_UNIT
+from tacita.training.step import noisy_mean
 
 FALSE_ALARM = 1e-6
 LIKE = {"w": torch.zeros(3, 2), "b": torch.zeros(2)}
 FACTS = RunFacts("test", "a test", seeded=True)
+
+
+def with_noise(update, scale, rng):
+    return noisy_mean(update, clip_norm=scale, noise_multiplier=1.0, divisor=1.0, rng=rng)
 
 
 def make_plan(level, **settings):
@@ -333,7 +337,7 @@ def test_a_round_that_is_begun_again_is_lost_and_counts(level):
     assert [ledger.charged(server.identity) for ledger in server.ledgers] == [3] * len(server.ledgers)
     assert server.most_steps == 3
     assert server.steps_of("never seen") == 1
-    for panel in server.panels.values():
+    for panel in server.measured.panels.values():
         panel.settle()
         assert panel.accountant.taken == 3
 
@@ -368,7 +372,7 @@ def test_a_panel_that_begins_late_is_charged_from_the_first_round():
     server.begin("abc")
     server.finish({n: update() for n in "abc"})
     assert server.measured.members["training"]
-    for panel in server.panels.values():
+    for panel in server.measured.panels.values():
         panel.settle()
         assert panel.accountant.taken == server.taken == 2
         assert (panel.accountant.counts[:, -1] >= 1).all()
@@ -380,8 +384,8 @@ def test_followed_clients_that_do_not_answer_are_charged_at_the_clip_bound():
     server.finish({"a": update(0.05), "b": update(0.0)})
     server.begin("ab")
     server.finish({"a": update(0.05), "b": {"w": torch.full((3, 2), math.nan), "b": torch.zeros(2)}})
-    server.panels["training"].settle()
-    counts = server.panels["training"].accountant.counts
+    server.measured.panels["training"].settle()
+    counts = server.measured.panels["training"].accountant.counts
     assert counts[:, -1].tolist() == [0, 1, 2, 2, 2]
     level = int(np.flatnonzero(counts[0])[0])
     assert NORM_LEVELS[level - 1] < math.sqrt(8) * 0.05 <= NORM_LEVELS[level]
@@ -402,7 +406,7 @@ def told(server, now, messages, *, followed=1):
     def costs(public, exchange, what):
         return {n: messages(n, sides[n], public) for n in public}
 
-    server.collect_norms(now, Exchange(keys, costs), per_client=followed)
+    server.measured.collect_norms(now, Exchange(keys, costs), per_client=followed)
 
 
 def counts_at(norm, number=1):
@@ -418,8 +422,8 @@ def one_round(level="joint", **settings):
 
 def cost_of(server):
     """What the round was charged, at the clip bound or by what was told: the mean moment of order 1."""
-    ((_, histogram),) = server.norms.history.histograms
-    table = cost_table(server.norms.sample_rate, server.norms.noise_multiplier, ORDERS)
+    ((_, histogram),) = server.measured.norms.history.histograms
+    table = cost_table(server.measured.norms.sample_rate, server.measured.norms.noise_multiplier, ORDERS)
     return float(histogram @ np.exp(table[0])) / histogram.sum(), float(np.exp(table[0, TOP]))
 
 
@@ -427,7 +431,7 @@ def test_b14_honest_counts_are_taken_as_they_are():
     server, now = one_round()
     told(server, now, lambda n, side, keys: side.sum_message(counts_at(0.25), keys))
     cost, worst = cost_of(server)
-    assert server.norms.taken == 1
+    assert server.measured.norms.taken == 1
     assert cost < 0.5 * worst + 0.5
 
 
@@ -458,7 +462,7 @@ def test_b14_l10_costs_that_are_not_plausible_are_replaced_by_the_worst_case(kin
     cost, worst = cost_of(server)
     assert cost == pytest.approx(worst)
     told(server, now, message)
-    assert server.norms.taken == 1  # a round is charged once
+    assert server.measured.norms.taken == 1  # a round is charged once
 
 
 def test_b14_those_who_do_not_tell_are_counted_at_the_clip_bound():
@@ -472,8 +476,8 @@ def test_b14_those_who_do_not_tell_are_counted_at_the_clip_bound():
     def costs(public, exchange, what):
         return {n: sides[n].sum_message(counts_at(0.25), public) for n in public}
 
-    server.collect_norms(now, Exchange(keys, costs))
-    ((_, histogram),) = server.norms.history.histograms
+    server.measured.collect_norms(now, Exchange(keys, costs))
+    ((_, histogram),) = server.measured.norms.history.histograms
     assert histogram[-1] == 2
     assert histogram.sum() == 5
 
@@ -485,9 +489,9 @@ def test_rounds_that_nobody_was_asked_about_are_charged_at_the_clip_bound():
     server.begin("abcde")
     server.finish({})
     seen = server.settled()
-    assert seen.norms.taken == seen.taken == 2
+    assert seen.measured.norms.taken == seen.taken == 2
     assert federation_label(server, FACTS, 1e-5) == federation_label(seen, FACTS, 1e-5)
-    assert server.norms.taken == 1  # looking changes nothing
+    assert server.measured.norms.taken == 1  # looking changes nothing
 
 
 @pytest.mark.parametrize("level", ["client", "joint"])
@@ -496,7 +500,7 @@ def test_rounds_with_hardly_anybody_have_a_typical_figure_too(level):
     server = make_server(plan=make_plan(level, rounds=2, client_rate=0.2))
     while (now := server.begin("abcde")) is not None:
         server.finish({})
-        server.collect_norms(now, Exchange(lambda names, exchange: {}, lambda *a: {}))
+        server.measured.collect_norms(now, Exchange(lambda names, exchange: {}, lambda *a: {}))
     label = federation_label(server, FACTS, 1e-5)
     bound = next(g for g in label.readings.typical if g.estimator == "bernstein")
     assert bound.epsilon == pytest.approx(label.worst.epsilon, rel=1e-3)
@@ -536,12 +540,12 @@ def test_b14_clients_that_never_tell_are_at_the_worst_case_and_nobody_is_above_i
         server.begin("abcd")
         server.finish({})
     levels = epsilon_levels(plan)
-    server.collect_costs(records_exchange([0.01, 0.02], levels, absent="d"))
+    server.measured.collect_costs(records_exchange([0.01, 0.02], levels, absent="d"), server.taken)
     assert server.measured.unreported == {"d"}
     assert typical_floor(server) == plan.record_worst(2, plan.delta).epsilon
     figures = federation_label(server, FACTS, plan.delta).readings.typical
     assert [g.epsilon for g in figures] == [plan.record_worst(2, plan.delta).epsilon] * 2
-    server.collect_costs(records_exchange([1e9, math.inf], levels))
+    server.measured.collect_costs(records_exchange([1e9, math.inf], levels), server.taken)
     assert (server.measured.typical <= levels[-1]).all()
     assert {g.notion for g in figures} == {"weak"}  # the only one that a worst case bounds
 
@@ -552,13 +556,13 @@ def test_lost_rounds_are_in_the_typical_figures_of_records():
     for _ in range(2):
         server.begin("abcd")
         server.finish({})
-    server.collect_costs(records_exchange([0.01, 0.01], epsilon_levels(plan)))
+    server.measured.collect_costs(records_exchange([0.01, 0.01], epsilon_levels(plan)), server.taken)
     assert typical_floor(server) == 0.0
     server.begin("abcd")
     server.lose(1)
     assert server.measured.unreported == set("abcd")
     assert typical_floor(server) == plan.record_worst(3, plan.delta).epsilon
-    server.collect_costs(records_exchange([0.01, 0.01], epsilon_levels(plan)))
+    server.measured.collect_costs(records_exchange([0.01, 0.01], epsilon_levels(plan)), server.taken)
     assert typical_floor(server) == plan.record_worst(1, plan.delta).epsilon  # clients first drawn in the lost round
 
 
@@ -666,7 +670,7 @@ def test_restoring_keeps_every_count_and_loses_what_was_charged_since():
     assert (again.taken, again.lost) == (4, 1)
     assert again.participations == server.participations
     assert again.measured.members == server.measured.members
-    for panel in again.panels.values():
+    for panel in again.measured.panels.values():
         assert panel.accountant.taken == 4
     assert again.ledgers[0].charged(again.identity) == 4
 

@@ -16,10 +16,10 @@ except ImportError as error:
 from tacita.federated.client import Client as Client
 from tacita.federated.client import Local as Local
 from tacita.federated.client import Task as Task
-from tacita.federated.exchange import Exchange as Exchange
 from tacita.federated.levels import LEVELS as LEVELS
 from tacita.federated.levels import Level as Level
 from tacita.federated.local import Federation as Federation
+from tacita.federated.masking import Exchange as Exchange
 from tacita.federated.masking import largest as largest
 from tacita.federated.masking import masker as masker
 from tacita.federated.masking import summed as summed

@@ -18,8 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.accounting import NORM_LEVELS
-from tacita.federated.account import Account, epsilon_levels, record_plan
+from tacita.accounting import NORM_LEVELS, BayesianAccountant
 from tacita.federated.masking import Masker, masker
 from tacita.federated.plan import FederationPlan
 from tacita.federated.updates import clipped
@@ -28,12 +27,14 @@ from tacita.training.plan import Plan
 from tacita.training.randomness import fresh_draws
 from tacita.training.reading import places
 from tacita.training.records import Records, check_model, record_loss, split_batch, trainable, try_one
-from tacita.training.step import poisson_sample
+from tacita.training.step import noisy_mean, poisson_sample
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
     from tacita.federated.masking import Words
 
+EPSILON_STEPS = 256  # buckets of a masked maximum, in equal ratios up to the worst case
+_RATIO = 1.03
 Memory = Mapping[str, Tensor]  # what a client keeps from round to round, and sends to nobody
 
 
@@ -231,7 +232,7 @@ class Client:
     @property
     def declared(self) -> Plan:
         """The mechanism as a record of this client sees it; raises where records are not protected."""
-        return record_plan(self.plan)
+        return self.plan.records_mechanism
 
     def clipped_mean(self, parameters: Parameters, rng: np.random.Generator) -> Parameters:
         """Return one clipped sum of sampled gradients over the declared batch, within the clip norm of an update."""
@@ -242,6 +243,10 @@ class Client:
         mean = {name: -total / declared.batch_size for name, total in sums.items()}
         return clipped(mean, self.plan.clip_norm)  # a projection: it brings two sums nearer, never further apart
 
+    def with_share(self, update: Parameters, rng: np.random.Generator) -> Parameters:
+        """Return an update with this client's share of the noise."""
+        return noisy_mean(update, clip_norm=self.plan.share_noise, noise_multiplier=1.0, divisor=1.0, rng=rng)
+
     def measure(self, parameters: Parameters) -> Floats | None:
         """Charge one step to the followed records; return their norms over the clip norm, None if there are none."""
         if self.account is None or not len(self.account.followed):
@@ -249,7 +254,7 @@ class Client:
         batch = self.records.marked(self.account.followed)
         norms = record_norms(self.task.loss, parameters, batch).numpy() / self.declared.clip_norm
         limited: Floats = np.minimum(norms, 1.0)
-        self.account.step(limited)
+        self.account.accountant.step(limited)
         return limited
 
     def _followed(self, panel: int) -> Counts:
@@ -287,6 +292,55 @@ class Client:
                 raise PrivacyError("This client follows no records, so it has no typical cost to report.")
             return self.masker.maximum_message(self.account.epsilons(steps), epsilon_levels(self.plan), keys)
         return self.masker.sum_message(self.histogram.astype(np.float64), keys)
+
+
+class Account:
+    """The followed records of a client, and what the client's steps cost them.
+
+    Args:
+        plan: What the federation declared; its level protects records.
+        followed: The positions of the followed records.
+    """
+
+    def __init__(self, plan: FederationPlan, followed: Counts) -> None:
+        self.plan, self.followed, declared = plan, followed, plan.records_mechanism
+        self.accountant = BayesianAccountant(
+            sample_rate=declared.sample_rate, noise_multiplier=declared.noise_multiplier, steps=declared.steps
+        )
+
+    def epsilons(self, steps: int) -> list[float]:
+        """Return the typical epsilon of a record of this client: distribution-free, and by the papers' estimator.
+
+        Of the `steps` that the server counted, those that are not known here are charged at the clip bound. The failure
+        probability of the estimators is divided among all clients, since the largest figure is reported.
+        """
+        if not len(self.followed):  # no record costs anything
+            return [0.0, 0.0]
+        if steps > self.accountant.taken:
+            self.accountant.step(np.ones(len(self.followed)), steps=steps - self.accountant.taken)
+        delta, gamma = self.plan.delta, self.plan.delta / 20 / self.plan.clients
+        band = self.accountant.guarantee(delta=delta * 19 / 20 + gamma, gamma=gamma).epsilon
+        if len(self.followed) < 2:
+            return [band, band]
+        return [band, self.accountant.guarantee(delta=delta, estimator="student", notion="weak").epsilon]
+
+    def state(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"followed": self.followed.tolist(), "accountant": self.accountant.state_dict()}
+
+    @classmethod
+    def restore(cls, plan: FederationPlan, state: Mapping[str, Any]) -> Account:
+        """Rebuild what `state` returned."""
+        made = cls(plan, np.asarray(state["followed"], dtype=np.int64))
+        made.accountant = BayesianAccountant.from_state(state["accountant"])
+        return made
+
+
+def epsilon_levels(plan: FederationPlan) -> Floats:
+    """Return the buckets of the masked maximum: in equal ratios, the last one the worst case of all rounds."""
+    worst = plan.record_worst(plan.records_mechanism.steps, plan.delta).epsilon
+    levels: Floats = worst * _RATIO ** np.arange(1.0 - EPSILON_STEPS, 1.0)
+    return levels
 
 
 @dataclass(frozen=True, eq=False)

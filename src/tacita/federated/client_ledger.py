@@ -11,7 +11,6 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.federated.plan import FederationPlan
 from tacita.ledger import Ledger
-from tacita.ledger.rows import budget_body
 from tacita.training.charges import Charges
 from tacita.training.plan import Plan
 
@@ -95,12 +94,6 @@ class ClientLedger:
             ledger.close()
             raise
         return ledger
-
-
-def checked_budget(epsilon: float | None, delta: float | None) -> tuple[float, float]:
-    """Return a budget, for which both numbers are needed."""
-    checked = budget_body(epsilon, delta)
-    return checked["epsilon"], checked["delta"]
 
 
 def enforced_plan(plan: FederationPlan) -> Plan:

@@ -18,7 +18,6 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita._numbers import round_up_text
 from tacita.facts import Status
-from tacita.federated.exchange import Exchange, first_attempt
 from tacita.federated.flower_messages import (
     ASK,
     check_arrays,
@@ -37,6 +36,7 @@ from tacita.federated.flower_strategies import (
     restore_inner,
 )
 from tacita.federated.labels import figures
+from tacita.federated.masking import Exchange, first_attempt
 from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Server
 from tacita.federated.storage import KIND, Kept, plan_of
@@ -220,7 +220,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             return []
         asked = {"ask": "update", "round": now.number, "plan": fingerprint(self.plan)}
         if self._norms_per_client:
-            asked["exchange"] = first_attempt(self._core.norms_exchange(now))
+            asked["exchange"] = first_attempt(self._core.measured.norms_exchange(now))
         content[ASK] = ConfigRecord(asked)
         self._sent = [message_to(self._roster.nodes[n], content, self.timeout) for n in now.asked]
         return self._sent
@@ -237,7 +237,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         self._roster.log_failures(answers, self._sent)
         if self._norms_per_client:
             exchange = self._exchange(self._roster.keys(answers))
-            self._core.collect_norms(now, exchange, per_client=self._norms_per_client)
+            self._core.measured.collect_norms(now, exchange, per_client=self._norms_per_client)
         arrays = moved_by(self.inner, now.number, mean, current)
         self._run.note(self._core.status)
         self._save(arrays or current)
@@ -277,7 +277,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
 
     def end(self, reason: str) -> None:
         """End the federation here, declaring that this depended on nothing private; see `Federation.end`."""
-        self._core.end(reason)
+        self._core.charges.end(reason)
 
     @property
     def server(self) -> Server | None:
@@ -288,7 +288,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
         """Ask clients for their records' costs, where they can be: in a round that would end its exchange of norms."""
         core, follows = self._core, self._record_panel and self.plan.privacy_level.record_bound is not None
         if self._grid is not None and follows and core.measured.unreported and core.open_round is None:
-            core.collect_costs(self._exchange())
+            core.measured.collect_costs(self._exchange(), core.taken)
 
     @property
     def _norms_per_client(self) -> int:

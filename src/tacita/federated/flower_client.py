@@ -16,7 +16,7 @@ import torch
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.federated.client import Client, Local, Memory, Task, Training
-from tacita.federated.client_ledger import ClientLedger, Standing, checked_budget, enforced_plan
+from tacita.federated.client_ledger import ClientLedger, Standing, enforced_plan
 from tacita.federated.flower_messages import (
     ANSWER,
     ASK,
@@ -29,7 +29,7 @@ from tacita.federated.flower_messages import (
 )
 from tacita.federated.masking import Masker
 from tacita.federated.plan import FederationPlan
-from tacita.ledger.rows import name_text
+from tacita.ledger.rows import budget_body, name_text
 from tacita.training.records import check_model
 
 try:
@@ -100,16 +100,33 @@ def instance_privacy(
         raise PrivacyError("allow_evaluation sends what no ledger is charged for: leave it out, or leave ledger out.")
     if ledger is not None and isinstance(plan, FederationPlan):
         enforced_plan(plan)
-    budget = None if epsilon is None and delta is None else checked_budget(epsilon, delta)
-    followed = _check.count("panel", panel, low=0, high=10**6)
-    make = _Maker(model, loss_fn, data, Local(learning_rate=learning_rate), followed, seed, name)
-    return _Guard(plan, make, ledger, budget, allow_evaluation)
+    budget = None
+    if epsilon is not None or delta is not None:
+        checked = budget_body(epsilon, delta)
+        budget = checked["epsilon"], checked["delta"]
+    return _Guard(
+        plan=plan,
+        model=model,
+        loss_fn=loss_fn,
+        data=data,
+        local=Local(learning_rate=learning_rate),
+        panel=_check.count("panel", panel, low=0, high=10**6),
+        seed=seed,
+        name=name,
+        ledger=ledger,
+        budget=budget,
+        allow_evaluation=allow_evaluation,
+    )
 
 
-@dataclass
-class _Maker:
-    """Creates this node's client for every message; what the client remembers is in Flower's state."""
+@dataclass(kw_only=True)
+class _Guard:
+    """The mod: it answers private requests under its plan, and refuses everything else.
 
+    It creates this node's client for every message; what the client remembers is in Flower's state.
+    """
+
+    plan: FederationPlan | Callable[[Context], FederationPlan]
     model: Callable[[], torch.nn.Module]
     loss_fn: Callable[[Any, Any], torch.Tensor] | None
     data: Callable[[Context], Any]
@@ -117,26 +134,10 @@ class _Maker:
     panel: int
     seed: int | None
     name: Name | None
-    task: Task | None = None
-
-    def __call__(self, context: Context, plan: FederationPlan) -> Client:
-        if self.task is None:
-            self.task = Task(self.model(), self.loss_fn, self.local)
-        name, _ = identity_of(context, self.name)
-        made = Client(name, self.task, self.data(context), plan, panel=self.panel, seed=self.seed)
-        _restore_client(made, context)
-        return made
-
-
-@dataclass
-class _Guard:
-    """The mod: it answers private requests under its plan, and refuses everything else."""
-
-    plan: FederationPlan | Callable[[Context], FederationPlan]
-    make: _Maker
     ledger: LedgerPath | None
     budget: tuple[float, float] | None
     allow_evaluation: bool
+    task: Task | None = None
     warned: bool = False
 
     def __call__(self, message: Message, context: Context, call_next: App) -> Message:
@@ -150,8 +151,8 @@ class _Guard:
                 raise PrivacyError("This plan protects nobody: nothing is sent.")
             if asked["ask"] == "name":
                 if "arrays" in asked:  # what cannot work is refused before it is charged
-                    _check_parameters(self.make.model(), asked["arrays"], plan)
-                return _name_reply(message, *identity_of(context, self.make.name))
+                    _check_parameters(self.model(), asked["arrays"], plan)
+                return _name_reply(message, *identity_of(context, self.name))
             _require_plan(asked, plan)
             if self.ledger is not None:
                 enforced_plan(plan)
@@ -166,8 +167,24 @@ class _Guard:
 
     def _answer(self, message: Message, context: Context, plan: FederationPlan, asked: Mapping[str, Any]) -> Message:
         with _redacted():
-            client = self.make(context, plan)
-        answer = _answers(client, message, asked, lambda: self._charge(client, context), costs=self.make.panel > 0)
+            self.task = self.task or Task(self.model(), self.loss_fn, self.local)
+            name, _ = identity_of(context, self.name)
+            client = Client(name, self.task, self.data(context), plan, panel=self.panel, seed=self.seed)
+            _restore_client(client, context)
+        if asked["ask"] == "update":
+            answer = _update_reply(client, message, asked["round"], lambda: self._charge(client, context))
+            if self.panel and "exchange" in asked:
+                answer.content[ANSWER] = ConfigRecord({"key": client.key(asked["exchange"])})
+        elif asked["ask"] == "key":  # without one a client takes no part in the exchange
+            answer = _reply(message, {"key": client.key(asked["exchange"])} if self.panel else {})
+        elif not self.panel:
+            raise PrivacyError("This client reports no costs: its owner gave it no panel.")
+        elif client.masker is None or client.masker.exchange != asked["exchange"]:
+            raise PrivacyError("This exchange was not begun, or was answered: ask for this client's key first.")
+        else:
+            keys = dict(zip(asked["names"], asked["keys"], strict=True))
+            words = client.costs(keys, what=asked["what"], steps=asked["steps"])
+            answer = _reply(message, {"words": words.astype("<u8").tobytes()})
         _keep_client(client, context)
         return answer
 
@@ -247,17 +264,12 @@ def local_training(
     if asked["ask"] != "update":
         raise PrivacyError("Local training answers requests for an update only.")
     _require_plan(asked, plan)
-    client = Client(client_name_of(context), Task(model, loss_fn, local), data(context), plan, seed=seed)
+    client = Client(identity_of(context)[0], Task(model, loss_fn, local), data(context), plan, seed=seed)
     client.memory = kept_memory(context)
-    answer = _answers(client, message, asked)
-    keep_memory(context, client.memory)
+    answer = _update_reply(client, message, asked["round"])
+    if client.memory:
+        context.state[_MEMORY] = ArrayRecord(dict(client.memory))
     return answer
-
-
-def keep_memory(context: Context, memory: Memory) -> None:
-    """Keep what a client's training remembers in Flower's state."""
-    if memory:
-        context.state[_MEMORY] = ArrayRecord(dict(memory))
 
 
 def kept_memory(context: Context) -> Memory:
@@ -283,11 +295,6 @@ def named_client(message: Message, context: Context, call_next: App) -> Message:
     return call_next(message, context)
 
 
-def client_name_of(context: Context) -> str:
-    """Return a client's name: as its node's configuration declares it, else its node's number."""
-    return identity_of(context)[0]
-
-
 def identity_of(context: Context, name: Name | None = None) -> tuple[str, bool]:
     """Return a client's name, and whether it was declared: a node's number changes at every restart."""
     if name is not None:
@@ -308,30 +315,8 @@ def _require_plan(asked: Mapping[str, Any], plan: FederationPlan) -> None:
         raise PrivacyError("The server's plan is not this client's: nothing is sent.")
 
 
-def _answers(
-    client: Client,
-    message: Message,
-    asked: Mapping[str, Any],
-    charge: Callable[[], None] = lambda: None,
-    costs: bool = True,
-) -> Message:
-    """Answer a request under the client's plan; `charge` is called before anything is computed from the records."""
-    if asked["ask"] == "update":
-        return _update_reply(client, message, asked, charge, costs)
-    if asked["ask"] == "key":  # without one a client takes no part in the exchange
-        return _reply(message, {"key": client.key(asked["exchange"])} if costs else {})
-    if not costs:
-        raise PrivacyError("This client reports no costs: its owner gave it no panel.")
-    if client.masker is None or client.masker.exchange != asked["exchange"]:
-        raise PrivacyError("This exchange was not begun, or was answered: ask for this client's key first.")
-    keys = dict(zip(asked["names"], asked["keys"], strict=True))
-    words = client.costs(keys, what=asked["what"], steps=asked["steps"])
-    return _reply(message, {"words": words.astype("<u8").tobytes()})
-
-
-def _update_reply(
-    client: Client, message: Message, asked: Mapping[str, Any], charge: Callable[[], None], costs: bool
-) -> Message:
+def _update_reply(client: Client, message: Message, number: int, charge: Callable[[], None] = lambda: None) -> Message:
+    """Answer with the update of a round; `charge` is called before anything is computed from the records."""
     records, own = message.content.array_records, client.task.parameters
     key, arrays = next(iter(records.items()), ("", ArrayRecord()))
     current = parameters_of(arrays)
@@ -339,14 +324,12 @@ def _update_reply(
         raise PrivacyError("The server's arrays are not the parameters of this client's model: nothing is sent.")
     _check_parameters(client.task.model, list(arrays), client.plan)
     check_digits(current, client.plan, own)
-    client.require_next(asked["round"])
+    client.require_next(number)
     charge()
     with _redacted():
-        update = client.update({name: current[name].to(p.dtype) for name, p in own.items()}, asked["round"])
+        update = client.update({name: current[name].to(p.dtype) for name, p in own.items()}, number)
     moved = {k: a.numpy() + update[k].numpy() if k in update else a.numpy() for k, a in arrays.items()}
     content = RecordDict({key: record_like(moved, arrays), "metrics": MetricRecord({"num-examples": 1})})
-    if costs and "exchange" in asked:
-        content[ANSWER] = ConfigRecord({"key": client.key(asked["exchange"])})
     return Message(content, reply_to=message)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.federated.exchange import Exchange, first_attempt
 from tacita.federated.flower_messages import ASK, answer_of, fingerprint, reason_of, update_of, words_of
+from tacita.federated.masking import Exchange, first_attempt
 from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Server
 from tacita.ledger.rows import name_text

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from tacita import _check
 from tacita._check import PrivacyError
@@ -114,22 +115,16 @@ def inner_state(strategy: Strategy, first: Mapping[str, float]) -> dict[str, Any
     """
     found: dict[str, Any] = {n: v for n, v in plain_numbers(strategy).items() if first.get(n) != v}
     for name, value in vars(strategy).items():
-        if isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
-            found[name] = {k: torch.from_numpy(np.array(v)) for k, v in value.items()}
-        elif isinstance(value, list) and value and all(isinstance(v, np.ndarray) for v in value):
-            found[name] = [torch.from_numpy(np.array(v)) for v in value]
+        leaves = tree_leaves(value) if isinstance(value, dict | list) else []
+        if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves):
+            found[name] = tree_map(lambda leaf: torch.from_numpy(np.array(leaf)), value)
     return found
 
 
 def restore_inner(strategy: Strategy, state: Mapping[str, Any]) -> None:
     """Put back what `inner_state` returned."""
     for name, value in state.items():
-        plain = value
-        if isinstance(value, dict):
-            plain = {k: v.numpy() for k, v in value.items()}
-        elif isinstance(value, list):
-            plain = [v.numpy() for v in value]
-        setattr(strategy, name, plain)
+        setattr(strategy, name, tree_map_only(torch.Tensor, lambda leaf: leaf.numpy(), value))
 
 
 def content_for(

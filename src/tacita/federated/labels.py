@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tacita._check import PrivacyError
 from tacita.assumptions import Assumption, assume
 from tacita.facts import MEMORY, RunFacts
-from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Server
 from tacita.guarantee import Guarantee
 from tacita.label import (
@@ -58,13 +57,14 @@ def federation_label(server: Server, facts: RunFacts, delta: float | None = None
     if not plan.privacy_level.units:
         return _without_guarantee(server, facts, delta)
     worst, (end, share) = _headline(server, delta), server.covered_end
+    times = {max(1, round(end * k / _POINTS)) for k in range(1, _POINTS)} - {end}
     return build(
         facts,
         worst,
         rests_on=rests_on(server, facts),
         comparisons=_comparisons(server, delta),
         curve=(
-            *((t, min(worst.epsilon, _running(server, t, delta * share))) for t in _times(end)),
+            *((t, min(worst.epsilon, _running(server, t, delta * share))) for t in sorted(times)),
             (end, worst.epsilon),
         ),
         mechanism=_mechanism(server, facts),
@@ -141,10 +141,6 @@ def _comparisons(server: Server, delta: float) -> list[Guarantee]:
     return found
 
 
-def _times(taken: int) -> list[int]:
-    return sorted({max(1, round(taken * k / _POINTS)) for k in range(1, _POINTS)} - {taken})
-
-
 def _enrolment(server: Server) -> tuple[tuple[str, str], ...]:
     plan = server.plan
     return (
@@ -184,7 +180,11 @@ def rests_on(server: Server, facts: RunFacts) -> list[Assumption]:
         found += [assume("noise-complete"), assume("shares-kept-secret")]
     if plan.client_metrics:
         found.append(assume("client-metrics"))
-    found += [*_noise(facts), end_assumption(server.ended, "round")]
+    if facts.client_noise:  # of clients that run elsewhere the server cannot know where their noise comes from
+        found += [assume("chosen-seed" if facts.seeded else "fresh-server-noise"), assume("fresh-client-noise")]
+    else:
+        found.append(noise_assumption(facts))
+    found.append(end_assumption(server.ended, "round"))
     if plan.bare_rate:
         found.append(assume("bare-rate"))
     if facts.form_taken:
@@ -194,13 +194,6 @@ def rests_on(server: Server, facts: RunFacts) -> list[Assumption]:
         assume("record-in-few-clients", copies=plan.copies) if plan.of_clients is None else assume("client-is-person")
     )
     return [*found, assume("answers-blindly"), assume("nothing-else")]
-
-
-def _noise(facts: RunFacts) -> list[Assumption]:
-    """Return where the noise came from; of clients that run elsewhere the server cannot know it."""
-    if not facts.client_noise:
-        return [noise_assumption(facts)]
-    return [assume("chosen-seed" if facts.seeded else "fresh-server-noise"), assume("fresh-client-noise")]
 
 
 def _charged(server: Server) -> Assumption:
@@ -213,11 +206,14 @@ def _charged(server: Server) -> Assumption:
 
 def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -> Readings:
     typical = [*_typical_clients(server, delta), *_typical_records(server, delta)]
-    panel = server.panels.get("training")
-    own = own_epsilons(panel, delta, worst) if panel is not None else np.zeros(0)
+    panels, followed = server.measured.panels, server.plan.privacy_level.followed
+    own = own_epsilons(panels["training"], delta, worst) if "training" in panels else np.zeros(0)
+    if panels:
+        sizes = " and ".join(f"{len(panel.indices)} {kind}" for kind, panel in panels.items())
+        followed = f"{sizes} clients were followed through all rounds"
     return Readings(
         typical=tuple(typical),
-        panels=_who_was_followed(server) if typical else "Nothing was followed, so there is no typical figure.",
+        panels=followed if typical else "Nothing was followed, so there is no typical figure.",
         percentiles=percentiles(own),
         metrics=facts.metrics,
         facts=_standing(server, facts),
@@ -233,25 +229,20 @@ def _standing(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _who_was_followed(server: Server) -> str:
-    if server.panels:
-        sizes = [f"{len(panel.indices)} {kind}" for kind, panel in server.panels.items()]
-        return f"{' and '.join(sizes)} clients were followed through all rounds"
-    return server.plan.privacy_level.followed
-
-
 def _typical_clients(server: Server, delta: float) -> list[Guarantee]:
     """Return what the measured norms say: of clients, or at level sequential of records."""
-    plan = server.plan
-    if server.panels:
-        return _panel_figures(server.panels, delta)
-    if server.norms is None or server.norms.taken == 0 or plan.client_rates:
+    plan, norms = server.plan, server.measured.norms
+    if server.measured.panels:
+        return _panel_figures(server.measured.panels, delta)
+    if norms is None or norms.taken == 0 or plan.client_rates:
         return []  # who takes part more often is counted more often, so participants are no sample of all clients
     unit = plan.headline.unit
-    sound = server.norms.guarantee(delta=delta, estimator="bernstein", notion="weak")
-    found = [replace(sound, unit=unit, assumptions=_fresh(plan))]
+    reported = () if plan.privacy_level.server_measures else (assume("true-norms"),)
+    assumptions = (assume("measured-representative", unit=unit), assume("hoelder"), *reported)
+    sound = norms.guarantee(delta=delta, estimator="bernstein", notion="weak")
+    found = [replace(sound, unit=unit, assumptions=assumptions)]
     try:
-        product = product_figure(plan.privacy_level.papers_norms(plan, server.norms), delta=delta)
+        product = product_figure(plan.privacy_level.papers_norms(plan, norms), delta=delta)
         found.append(replace(product, unit=unit, assumptions=(assume("papers-product"),)))
     except ValueError:  # too few were measured for the paper's estimator
         pass
@@ -271,44 +262,26 @@ def _panel_figures(panels: dict[str, Panel], delta: float) -> list[Guarantee]:
     return sorted(figures, key=lambda g: (g.estimator != "band", -g.epsilon))
 
 
-def _fresh(plan: FederationPlan) -> tuple[Assumption, ...]:
-    found = (assume("measured-representative", unit=plan.headline.unit), assume("hoelder"))
-    return found if plan.privacy_level.server_measures else (*found, assume("true-norms"))
-
-
 def _typical_records(server: Server, delta: float) -> list[Guarantee]:
     """Return the largest typical epsilon that any client reported of its records; else the worst case."""
     plan, typical = server.plan, server.measured.typical
     bound = plan.privacy_level.record_bound
-    if bound is None or not typical.any() or delta != plan.delta:
-        return []
-    if plan.copies > 1:  # a client knows nothing of what a record costs elsewhere
-        return []
+    if bound is None or not typical.any() or delta != plan.delta or plan.copies > 1:
+        return []  # of copies a client knows nothing: what they cost elsewhere
     floor, worst = typical_floor(server), bound(server, delta)
-    figures = []
-    for estimator, reported in zip(("band", "student"), typical, strict=True):
-        figures.append(
-            replace(
-                worst,
-                kind="bayesian",
-                epsilon=min(worst.epsilon, max(float(reported), floor)),
-                method="pld" if estimator == "band" else "moments",
-                scope="reading",
-                notion="weak",
-                estimator=estimator,
-                composition="panel",
-                model="distribution-free" if estimator == "band" else "model-based",
-                delta_split=(("band, over all clients", delta / 20), ("expected", delta * 19 / 20))
-                if estimator == "band"
-                else (),
-                assumptions=_ABOUT_RECORDS,
-                publishable=False,
-            )
-        )
-    return figures
-
-
-_ABOUT_RECORDS = (assume("largest-of-clients"), assume("true-costs"), assume("observed-norms"))
+    band, student = (min(worst.epsilon, max(float(reported), floor)) for reported in typical)
+    split = (("band, over all clients", delta / 20), ("expected", delta * 19 / 20))
+    about: dict[str, Any] = {
+        "kind": "bayesian",
+        "scope": "reading",
+        "notion": "weak",
+        "composition": "panel",
+        "assumptions": (assume("largest-of-clients"), assume("true-costs"), assume("observed-norms")),
+        "publishable": False,
+    }
+    free = {**about, "method": "pld", "estimator": "band", "model": "distribution-free", "delta_split": split}
+    fitted = {**about, "method": "moments", "estimator": "student", "model": "model-based", "delta_split": ()}
+    return [replace(worst, epsilon=band, **free), replace(worst, epsilon=student, **fitted)]
 
 
 def typical_floor(server: Server) -> float:

@@ -15,7 +15,7 @@ from tacita import _check
 from tacita._guard import Interrupts, Stopped, held
 from tacita.facts import Status
 from tacita.federated.client import Client, Local, Part, Task, Training
-from tacita.federated.exchange import Exchange
+from tacita.federated.masking import Exchange
 from tacita.federated.plan import FederationPlan, refuse_unknown
 from tacita.federated.server import Round, Server
 from tacita.federated.storage import KIND, Kept, keep_memory, kept_memory, plan_of
@@ -85,15 +85,30 @@ class Federation:
         books: Books | None = None,
         **settings: Any,
     ) -> None:
-        held: Books = grouped("books", Books, books, settings)
+        kept: Books = grouped("books", Books, books, settings)
         refuse_unknown(settings)
-        if held.run_dir is not None:
+        if kept.run_dir is not None:
             page_template()  # fail early if an extra is missing
-        self._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, held.seed)
+        self.model, self.plan = model, plan
+        self.optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1.0)
+        self._moved = trainable(model, self.optimizer)
+        twin = copy.deepcopy(model)
+        for name, parameter in twin.named_parameters():
+            parameter.requires_grad_(name in self._moved)  # what the optimiser does not move is frozen for clients too
+        task = Task(twin, loss_fn, local)
+        self._record_panel = _check.count("record_panel", record_panel, low=0)
+        self.clients = {
+            name: Client(name, task, data, plan, panel=self._record_panel, seed=kept.seed)
+            for name, data in named(clients).items()
+        }
+        task.try_one(max((client.records for client in self.clients.values()), key=lambda held: len(held) > 0))
+        self._dropout = _check.in_range("dropout", dropout, 0.0, 1.0)
+        self._absent = np.random.default_rng(kept.seed)
+        self._costs_every = costs_every or plan.rounds
         self._kept = Kept.begin(
             plan,
             self._parameters(),
-            held,
+            kept,
             record_ledger=record_ledger,
             panel=panel,
             held_out=held_out,
@@ -102,37 +117,6 @@ class Federation:
             form_taken=any(client.records.form_taken for client in self.clients.values()),
         )
         self._save()
-
-    def _attach(
-        self,
-        model: nn.Module,
-        loss_fn: Callable[[Any, Any], Tensor] | None,
-        clients: Any,
-        plan: FederationPlan,
-        local: Local | Training | None,
-        optimizer: torch.optim.Optimizer | None,
-        record_panel: int,
-        dropout: float,
-        costs_every: int | None,
-        seed: int | None,
-    ) -> None:
-        self.model, self.plan = model, plan
-        self.optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1.0)
-        self._moved = trainable(model, self.optimizer)
-        twin = copy.deepcopy(model)
-        for name, parameter in twin.named_parameters():
-            parameter.requires_grad_(name in self._moved)  # what the optimiser does not move is frozen for clients too
-        self._task = Task(twin, loss_fn, local)
-        self._record_panel = _check.count("record_panel", record_panel, low=0)
-        self.clients = {
-            name: Client(name, self._task, data, plan, panel=self._record_panel, seed=seed)
-            for name, data in named(clients).items()
-        }
-        held = [client.records for client in self.clients.values()]
-        self._task.try_one(next((records for records in held if len(records)), held[0]))
-        self._dropout = _check.in_range("dropout", dropout, 0.0, 1.0)
-        self._absent = np.random.default_rng(seed)
-        self._costs_every = costs_every or plan.rounds
 
     # What users call.
 
@@ -155,7 +139,7 @@ class Federation:
             self._note(self.server.status)
             return None
         parameters = self._parameters()
-        answered = [n for n in now.asked if not self._drops_out()]
+        answered = [n for n in now.asked if not (self._dropout and self._absent.random() < self._dropout)]
         replies = _replies([self.clients[n] for n in answered], parameters, now.number)
         if self.run_dir is not None:
             for name in answered:
@@ -199,7 +183,7 @@ class Federation:
         Args:
             reason: What ended it, such as "the machine was needed elsewhere"; shown on the public label.
         """
-        self.server.end(reason)
+        self.server.charges.end(reason)
 
     @property
     def server(self) -> Server:
@@ -222,9 +206,6 @@ class Federation:
     def _parameters(self) -> Parameters:
         return {name: p.detach().clone() for name, p in self._moved.items()}
 
-    def _drops_out(self) -> bool:
-        return self._dropout > 0.0 and bool(self._absent.random() < self._dropout)
-
     @property
     def _follows_records(self) -> bool:
         return self.plan.privacy_level.record_bound is not None and self._record_panel > 0
@@ -232,14 +213,17 @@ class Federation:
     def _collect(self, now: Round, here: set[str]) -> None:
         per_client = self.plan.privacy_level.norms_per_client(self._record_panel)
         if per_client:
-            self.server.collect_norms(now, _exchange(self.clients, self.server, here), per_client=per_client)
+            self.server.measured.collect_norms(now, _exchange(self.clients, self.server, here), per_client=per_client)
         if self._follows_records and now.number % self._costs_every == 0:
-            self.server.collect_costs(_exchange(self.clients, self.server, here))
+            self._collect_costs(here)
 
     def _collect_unreported(self) -> None:
         unreported = set(self.server.measured.unreported)
         if unreported and self._follows_records and self.server.open_round is None:
-            self.server.collect_costs(_exchange(self.clients, self.server, unreported))
+            self._collect_costs(unreported)
+
+    def _collect_costs(self, here: set[str]) -> None:
+        self.server.measured.collect_costs(_exchange(self.clients, self.server, here), self.server.taken)
 
     # Keeping.
 
@@ -287,9 +271,18 @@ class Federation:
         Raises:
             RunError: If the checkpoint does not fit.
         """
-        run, made = Run.open(run_dir, KIND), cls.__new__(cls)
-        plan = plan_of(run)
-        made._attach(model, loss_fn, clients, plan, local, optimizer, record_panel, dropout, costs_every, None)
+        run = Run.open(run_dir, KIND)
+        made = cls(  # in memory, until the run is read
+            model,
+            loss_fn,
+            clients,
+            plan_of(run),
+            local=local,
+            optimizer=optimizer,
+            record_panel=record_panel,
+            dropout=dropout,
+            costs_every=costs_every,
+        )
         with Owner(run.folder).opening() as owner:
             made._kept, state, saved = Kept.restore(run, made._parameters(), held_out, owner=owner)
             try:

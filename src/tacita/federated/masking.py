@@ -19,9 +19,9 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,6 +40,7 @@ UNIT = 2**32  # one nat
 FEWEST = 3  # with two clients each learns the other's number from the sum
 LARGEST_COST = 2.0**20  # nats; larger ones are refused, so that a sum of 2^11 clients stays below 2^63
 MOST_CLIENTS = 2**11
+ATTEMPTS = 3  # at an exchange, each among those who answered before
 REACH = 10  # places on the ring, each way
 
 
@@ -173,6 +174,53 @@ def largest(messages: Mapping[str, Words], keys: Mapping[str, bytes], levels: Se
     above = _unmasked(messages, keys).reshape(-1, len(edges) - 1) != 0
     highest = np.where(above.any(axis=1), above.shape[1] - above[:, ::-1].argmax(axis=1), 0)
     return np.asarray(edges[highest])
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The server's side over some transport: keys, then masked numbers; repeated among the others if one drops out.
+
+    Attributes:
+        keys: (names, exchange) -> public keys of those who answered.
+        costs: (keys, exchange, what) -> messages of those who answered.
+    """
+
+    keys: Callable[[tuple[str, ...], str], Mapping[str, bytes]]
+    costs: Callable[[Mapping[str, bytes], str, str], Mapping[str, Words]]
+
+    def __call__(
+        self, names: tuple[str, ...], exchange: str, what: str, read: Callable[[Any, Any], Floats]
+    ) -> tuple[Floats | None, tuple[str, ...]]:
+        """Exchange masked numbers among clients.
+
+        Args:
+            names: The clients to ask.
+            exchange: The name of the exchange.
+            what: What clients are asked for, `records` or `norms`.
+            read: (messages, keys) -> the aggregate; raises ValueError or TypeError where nothing can be read.
+
+        Returns:
+            The aggregate and who took part; None if too few did, or clients kept dropping out.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            if not FEWEST <= len(names) <= MOST_CLIENTS:
+                break
+            this = first_attempt(exchange) if attempt == 1 else f"{exchange} attempt {attempt}"
+            asked = self.keys(names, this).items()
+            keys = {n: k for n, k in asked if n in names and isinstance(k, bytes) and len(k) == 32}
+            if len(keys) < FEWEST:
+                break
+            messages = {n: m for n, m in self.costs(keys, this, what).items() if n in keys}
+            try:
+                return read(messages, keys), tuple(sorted(keys))
+            except (ValueError, TypeError):
+                names = tuple(sorted(messages))
+        return None, ()
+
+
+def first_attempt(exchange: str) -> str:
+    """Return the name of an exchange's first attempt; later ones have names of their own, and new keys."""
+    return exchange.split(" attempt ")[0] + " attempt 1"
 
 
 def _unmasked(messages: Mapping[str, Words], keys: Mapping[str, bytes]) -> Words:

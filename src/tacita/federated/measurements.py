@@ -9,14 +9,14 @@ import numpy as np
 
 from tacita import _check
 from tacita.accounting import NORM_LEVELS, BayesianAccountant
-from tacita.federated.account import epsilon_levels
-from tacita.federated.exchange import Exchange
-from tacita.federated.masking import MOST_CLIENTS, largest, summed
+from tacita.federated.client import epsilon_levels
+from tacita.federated.masking import MOST_CLIENTS, Exchange, largest, summed
 from tacita.federated.plan import FederationPlan
 from tacita.training.panel import Panel
 
 if TYPE_CHECKING:
     from tacita._check import Floats
+    from tacita.federated.server import Round
 
 _UNKNOWN: Floats = np.ones(2)  # norms of a round of which nothing is known; estimators need two
 
@@ -27,10 +27,11 @@ class Measurements:
     Args:
         plan: What was declared.
         panel: How many clients are followed where the server measures them; 0 takes those who take part.
+        identity: The run's name, for those of exchanges.
     """
 
-    def __init__(self, plan: FederationPlan, panel: int = 0) -> None:
-        self.plan, self._panel_size = plan, _check.count("panel", panel, low=0, high=10**6)
+    def __init__(self, plan: FederationPlan, panel: int, identity: str) -> None:
+        self.plan, self.identity, self._panel_size = plan, identity, _check.count("panel", panel, low=0, high=10**6)
         self.members: dict[str, tuple[str, ...]] = {}  # followed clients, by panel
         self.panels: dict[str, Panel] = {}
         self.norms = self._accountant("hoelder") if plan.privacy_level.counts_norms else None
@@ -99,38 +100,40 @@ class Measurements:
 
     # What clients report, in aggregate only.
 
-    def collect_norms(
-        self, exchange: Exchange, name: str, drawn: tuple[str, ...], *, taken: int, per_client: int
-    ) -> None:
+    def norms_exchange(self, now: Round) -> str:
+        """Return the name of the exchange of a round's norms."""
+        return f"{self.identity} round {now.number} norms"
+
+    def collect_norms(self, now: Round, exchange: Exchange, *, per_client: int = 1) -> None:
         """Ask a round's participants for counts of their norms, in aggregate, and charge the round by them.
 
         Where the exchange fails, or the counts are not plausible, the round is charged at the clip bound.
 
         Args:
+            now: The round, which was finished; it is charged once.
             exchange: The exchange to ask through.
-            name: The name of the exchange.
-            drawn: The participants.
-            taken: Rounds taken, this one included: a round is charged once.
             per_client: How many norms a client reports at most.
         """
-        if self.norms is None or self.norms.taken >= taken:
+        if self.norms is None or self.norms.taken >= now.number:
             return
-        reported, names = exchange(drawn, name, "norms", summed)
+        reported, names = exchange(now.drawn, self.norms_exchange(now), "norms", summed)
         counts = np.rint(np.zeros(1) if reported is None else reported).astype(np.int64)
         if len(counts) == len(NORM_LEVELS) and len(names) <= counts.sum() <= len(names) * per_client:
-            silent = (len(drawn) - len(names)) * per_client  # of whom the most is assumed
+            silent = (len(now.drawn) - len(names)) * per_client  # of whom the most is assumed
             self.norms.step(np.concatenate([np.repeat(NORM_LEVELS, counts), np.ones(silent)]))
         else:
             self.norms.step(_UNKNOWN)
 
-    def collect_costs(self, exchange: Exchange, name: str) -> None:
-        """Ask clients with unreported costs for the largest typical epsilon of their records, in aggregate."""
+    def collect_costs(self, exchange: Exchange, taken: int) -> None:
+        """Ask those who took part since their last report, in `taken` rounds, for their records' typical epsilon.
+
+        It is the largest of all clients that arrives.
+        """
         names, levels = sorted(self.unreported), epsilon_levels(self.plan)
         groups = -(-len(names) // MOST_CLIENTS)
         for group in range(groups):
-            reported, answered = exchange(
-                tuple(names[group::groups]), f"{name} {group}", "records", lambda m, k: largest(m, k, levels)
-            )
+            asked, name = tuple(names[group::groups]), f"{self.identity} round {taken} records {group}"
+            reported, answered = exchange(asked, name, "records", lambda m, k: largest(m, k, levels))
             if reported is not None and len(reported) == 2:
                 self.typical = np.maximum(self.typical, np.minimum(reported, levels[-1]))
                 self.unreported -= set(answered)

@@ -1,11 +1,13 @@
-"""What a record costs whose client takes part in a round by chance."""
+"""What depends on clients taking part by chance: how many are drawn at most, and what their records cost."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.stats import binom
 
 from tacita.accounting import ORDERS, epsilon_from_costs
 from tacita.accounting.levels import TOP, cost_table
@@ -14,6 +16,31 @@ from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 if TYPE_CHECKING:
     from tacita._check import Floats
     from tacita.federated.plan import FederationPlan
+
+
+TOO_MANY = 1e-30  # chance, over all rounds, that more clients are drawn than there are shares of noise
+LARGEST_EPSILON = 40.0  # up to which that chance counts for nothing
+
+
+def noise_shares(clients: int, client_rate: float, rounds: int) -> int:
+    """Return the least number of clients that is exceeded in any of the rounds with chance at most 1e-30 in all.
+
+    Args:
+        clients: How many clients may be enrolled.
+        client_rate: The chance with which each of them takes part in a round.
+        rounds: How many rounds there may be at most.
+
+    Returns:
+        A number from 1 to `clients`.
+
+    Examples:
+        >>> noise_shares(10_000, 0.01, 300), noise_shares(20, 0.5, 30)
+        (240, 20)
+    """
+    if client_rate == 1.0:
+        return clients
+    fewer = range(1, clients)  # nobody is drawn beyond `clients`
+    return 1 + bisect_left(fewer, True, key=lambda n: rounds * binom.sf(n, clients, client_rate) <= TOO_MANY)
 
 
 def hidden_participation(plan: FederationPlan, rounds: int, delta: float) -> Guarantee:
@@ -32,15 +59,13 @@ def hidden_participation(plan: FederationPlan, rounds: int, delta: float) -> Gua
         The figure for a record, or that of a client which is in every round where this is smaller.
 
     Raises:
-        ValueError: If the plan's level does not protect records.
+        PrivacyError: If the plan's level does not protect records.
 
     Guarantee:
         It holds whether or not the attacker learns who took part, since the coins are the same in both worlds; once
         they are known, the figure of the busiest client says more.
     """
-    declared = plan.of_records
-    if declared is None:
-        raise ValueError(f"Level {plan.level!r} does not protect single records.")
+    declared = plan.records_mechanism
     table = cost_table(declared.sample_rate, declared.noise_multiplier, ORDERS)
     costs = rounds * plan.copies * mixed_costs(plan.local_steps * table[:, TOP], plan.client_rate)
     epsilon = max(SMALLEST_EPSILON, float(epsilon_from_costs(costs, ORDERS, delta=delta, notion="weak")))

@@ -20,7 +20,7 @@ from typing import Any
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.federated import shares as noise_shares
+from tacita.federated import participation
 from tacita.federated.levels import LEVELS, UNPROTECTED, Level
 from tacita.federated.levels.level import given
 from tacita.guarantee import Guarantee
@@ -166,6 +166,13 @@ class FederationPlan:
         )
 
     @property
+    def records_mechanism(self) -> Plan:
+        """The mechanism as a record sees it; raises where single records are not protected."""
+        if self.of_records is None:
+            raise PrivacyError(f"Level {self.level!r} does not protect single records: there is no figure for them.")
+        return self.of_records
+
+    @property
     def steps_a_round(self) -> int:
         """How many steps of a round a record may be in: those of every client that holds it."""
         return self.local_steps * self.copies
@@ -196,7 +203,9 @@ class FederationPlan:
     @property
     def failure(self) -> float:
         """What is charged of delta for rounds with more clients drawn than there are shares, all rounds together."""
-        return noise_shares.failure(self.shares, self.clients)
+        if not 0 < self.shares < self.clients:
+            return 0.0
+        return participation.TOO_MANY * (1.0 + math.exp(participation.LARGEST_EPSILON))
 
     @property
     def record_reach(self) -> float:
@@ -240,7 +249,7 @@ class FederationPlan:
         found = own.worst(rounds, spare, method)
         if not self.failure:
             return found
-        if found.epsilon > noise_shares.LARGEST_EPSILON:
+        if found.epsilon > participation.LARGEST_EPSILON:
             raise PrivacyError(f"Level {self.level!r} promises nothing beyond epsilon 40: raise noise_multiplier.")
         return replace(found, delta=delta, delta_split=(("noise", spare), ("too many drawn", self.failure)))
 
@@ -258,10 +267,7 @@ class FederationPlan:
         Guarantee:
             Worst case over adding or removing one record.
         """
-        plan = self.of_records
-        if plan is None:
-            raise PrivacyError(f"Level {self.level!r} does not protect single records: there is no figure for them.")
-        return plan.worst(steps, delta, method)
+        return self.records_mechanism.worst(steps, delta, method)
 
     @classmethod
     def declare(
@@ -305,7 +311,9 @@ class FederationPlan:
         """
         inside: RecordSettings = grouped("records", RecordSettings, records, settings)
         refuse_unknown(settings)
-        protects = _level_named(level)
+        if level == "instance":
+            raise ValueError("Level 'instance' is called 'parallel'.")
+        protects = LEVELS[_check.one_of("level", level, tuple(LEVELS))]
         rate, lower = _rates(client_rate, client_rates)
         _check_level(protects, rate, lower, inside)
         enrolled = _check.count("clients", clients)
@@ -357,12 +365,6 @@ def refuse_unknown(settings: Mapping[str, Any]) -> None:
     """Refuse settings that no group has taken."""
     if settings:
         raise TypeError(f"A federation has no setting {', '.join(settings)}.")
-
-
-def _level_named(name: str) -> Level:
-    if name == "instance":
-        raise ValueError("Level 'instance' is called 'parallel'.")
-    return LEVELS[_check.one_of("level", name, tuple(LEVELS))]
 
 
 def _check_level(level: Level, rate: float, lower: Mapping[str, float], inside: RecordSettings) -> None:

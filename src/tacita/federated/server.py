@@ -19,17 +19,14 @@ from torch import Tensor
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.accounting import BayesianAccountant
 from tacita.facts import Status
 from tacita.federated.charging import RoundCharges
-from tacita.federated.exchange import Exchange
 from tacita.federated.measurements import Measurements
 from tacita.federated.plan import FederationPlan
 from tacita.federated.updates import clipped, norm_of
 from tacita.ledger import Ledger
 from tacita.owner import Owner
 from tacita.training.gradients import Parameters
-from tacita.training.panel import Panel
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.step import noisy_mean
 
@@ -100,7 +97,7 @@ class Server:
         self.participations: dict[str, int] = {}
         self.unnamed: set[str] = set()  # clients that did not declare who they are
         self.lost = 0  # rounds of which nothing is known
-        self.measured = Measurements(plan, panel)
+        self.measured = Measurements(plan, panel, self.identity)
         self.open_round: Round | None = None
         self.charges = RoundCharges(plan, self.identity, self.owner.token, ledger, record_ledger)
 
@@ -120,24 +117,6 @@ class Server:
         return (self.taken, 1.0) if self.ended else self.plan.end_after(self.taken)
 
     @property
-    def panels(self) -> dict[str, Panel]:
-        """The followed clients' accounts, by panel."""
-        return self.measured.panels
-
-    @property
-    def norms(self) -> BayesianAccountant | None:
-        """The account of norms that are counted anew every round; None where there is none."""
-        return self.measured.norms
-
-    def end(self, reason: str) -> None:
-        """End the federation here, declaring that this depended on nothing private. No round can follow."""
-        self.charges.end(reason)
-
-    def check(self) -> None:
-        """Refuse to say what was spent if the run goes on elsewhere, or a ledger was taken away."""
-        self.charges.check()
-
-    @property
     def next_round(self) -> int:
         """The number that the next round to begin will have; one that is open would be lost."""
         return self.taken + 1 + (self.open_round is not None)
@@ -147,7 +126,7 @@ class Server:
         other = copy.copy(self)
         other.measured = copy.deepcopy(self.measured)
         other.lose(int(self.open_round is not None))
-        other.settle()
+        other.measured.settle(other.taken)
         return other
 
     # A round.
@@ -174,17 +153,12 @@ class Server:
         self.status = "running"
         self.unnamed |= set(unnamed)
         followed = self.measured.choose_panel(names, self.held_out, taken=self.taken, rng=self.random.sampling)
-        self.open_round = Round(self.taken + 1, self._draw(names), followed)
-        return self.open_round
-
-    def _draw(self, names: list[str]) -> tuple[str, ...]:
-        coins = self.random.sampling.random(len(names))
-        drawn = tuple(
-            n for n, coin in zip(names, coins, strict=True) if n not in self.held_out and coin < self.plan.rate_of(n)
-        )
+        coins = zip(names, self.random.sampling.random(len(names)), strict=True)
+        drawn = tuple(n for n, coin in coins if n not in self.held_out and coin < self.plan.rate_of(n))
         if 0 < self.plan.shares < len(drawn):
-            return ()  # more noise than promised would reveal how many there were
-        return drawn
+            drawn = ()  # more noise than promised would reveal how many there were
+        self.open_round = Round(self.taken + 1, drawn, followed)
+        return self.open_round
 
     def finish(self, replies: Mapping[str, object]) -> Parameters:
         """Return the private mean of the updates that came back for the open round.
@@ -210,7 +184,10 @@ class Server:
                     sums[key] += value
         mean = self._with_noise(sums, accepted)
         self.measured.follow(now.drawn, norms)
-        self._close(now)
+        for name in now.drawn:
+            self.participations[name] = self.participations.get(name, 0) + 1
+        self.measured.unreported |= set(now.drawn)
+        self._close(1)
         return mean
 
     def _accepted(self, reply: object) -> Parameters | None:
@@ -236,11 +213,8 @@ class Server:
         mean = noisy_mean(sums, clip_norm=scale, noise_multiplier=1.0, divisor=self.plan.divisor, rng=self.random.noise)
         return {name: mean[name].to(p.dtype) for name, p in self.like.items()}
 
-    def _close(self, now: Round) -> None:
-        for name in now.drawn:
-            self.participations[name] = self.participations.get(name, 0) + 1
-            self.measured.unreported.add(name)
-        self.taken += 1
+    def _close(self, rounds: int) -> None:
+        self.taken += rounds
         self.open_round = None
         if self.taken == self.plan.rounds:
             self.status = "done"
@@ -251,14 +225,7 @@ class Server:
             return
         self.measured.lose(rounds, self.participations)
         self.lost += rounds
-        self.taken += rounds
-        self.open_round = None
-        self.settle()
-        if self.taken == self.plan.rounds:
-            self.status = "done"
-
-    def settle(self) -> None:
-        """Charge rounds of which no norms were counted, at the clip bound."""
+        self._close(rounds)
         self.measured.settle(self.taken)
 
     @property
@@ -280,29 +247,6 @@ class Server:
         if name in self.unnamed:
             return self.taken * self.plan.local_steps
         return min(self.participations.get(name, 0) + self.lost, self.taken) * self.plan.local_steps
-
-    # What clients report, in aggregate only.
-
-    def norms_exchange(self, now: Round) -> str:
-        """Return the name of the exchange of a round's norms."""
-        return f"{self.identity} round {now.number} norms"
-
-    def collect_norms(self, now: Round, exchange: Exchange, *, per_client: int = 1) -> None:
-        """Ask a round's participants for counts of their norms, in aggregate, and charge the round by them.
-
-        Where the exchange fails, or the counts are not plausible, the round is charged at the clip bound.
-
-        Args:
-            now: The round.
-            exchange: The exchange to ask through.
-            per_client: How many norms a client reports at most.
-        """
-        name = self.norms_exchange(now)
-        self.measured.collect_norms(exchange, name, now.drawn, taken=self.taken, per_client=per_client)
-
-    def collect_costs(self, exchange: Exchange) -> None:
-        """Ask those who took part since their last report for the largest typical epsilon of their records."""
-        self.measured.collect_costs(exchange, f"{self.identity} round {self.taken} records")
 
     # Keeping.
 

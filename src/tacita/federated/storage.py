@@ -185,7 +185,7 @@ class Kept:
             collect: Asks clients for figures of the owner's that they have not reported yet.
         """
         if self.server.taken:
-            self.server.check()
+            self.server.charges.check()
             collect()
         self.facts = self.facts.with_metrics(metrics or {})
         label = federation_label(self.server, self.facts.with_status(self.server.status), delta)
@@ -209,5 +209,5 @@ def declare_end(folder: str | Path, reason: str) -> None:
     """End the federation of a run directory, declaring that this depended on nothing private."""
     run = Run.open(folder, KIND)
     with Owner(run.folder).opening() as owner:
-        Kept.restore(run, {})[0].server.end(reason)
+        Kept.restore(run, {})[0].server.charges.end(reason)
     owner.close()

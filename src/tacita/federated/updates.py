@@ -9,7 +9,6 @@ import torch
 
 from tacita.accounting import NORM_LEVELS, level_of
 from tacita.training.gradients import Parameters, clip_factors
-from tacita.training.step import noisy_mean
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -29,17 +28,6 @@ def clipped(update: Parameters, bound: float) -> Parameters:
     if factor == 1.0:
         return update
     return {name: (value.double() * factor).to(value.dtype) for name, value in update.items()}
-
-
-def with_noise(update: Parameters, scale: float, rng: np.random.Generator) -> Parameters:
-    """Return an update with Gaussian noise added to every number.
-
-    Args:
-        update: The update.
-        scale: The standard deviation of the noise.
-        rng: Draws the noise.
-    """
-    return noisy_mean(update, clip_norm=scale, noise_multiplier=1.0, divisor=1.0, rng=rng)
 
 
 def norm_counts(norms: Floats) -> Counts:

@@ -9,9 +9,8 @@ import numpy as np
 
 from tacita import _check
 from tacita.federated.levels.level import Level, copies_remark, noise_of_clients
-from tacita.federated.participation import hidden_participation
-from tacita.federated.shares import noise_shares
-from tacita.federated.updates import norm_counts, norm_of, with_noise
+from tacita.federated.participation import hidden_participation, noise_shares
+from tacita.federated.updates import norm_counts, norm_of
 
 if TYPE_CHECKING:
     from tacita.federated.client import Client
@@ -34,7 +33,7 @@ def shared_step(client: Client, parameters: Parameters, rng: np.random.Generator
     client.measure(parameters)
     mean = client.clipped_mean(parameters, rng)
     client.histogram = norm_counts(np.array([min(1.0, norm_of(mean) / client.plan.clip_norm)]))
-    return with_noise(mean, client.plan.share_noise, rng)
+    return client.with_share(mean, rng)
 
 
 def with_record_noise(plan: FederationPlan) -> FederationPlan:

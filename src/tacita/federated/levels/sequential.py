@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from tacita.federated.levels.level import Level, given
-from tacita.federated.updates import norm_counts, with_noise
+from tacita.federated.updates import norm_counts
 from tacita.papers import sequential_accountant
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def shared_step(client: Client, parameters: Parameters, rng: np.random.Generator
     norms = client.measure(parameters)
     if norms is not None:
         client.histogram = norm_counts(norms)
-    return with_noise(client.clipped_mean(parameters, rng), client.plan.share_noise, rng)
+    return client.with_share(client.clipped_mean(parameters, rng), rng)
 
 
 def total_noise(plan: FederationPlan) -> float:
