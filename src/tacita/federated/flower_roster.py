@@ -129,8 +129,8 @@ class Roster:
 
     def keys(self, replies: Iterable[Message]) -> dict[str, bytes]:
         """Return the keys for the cost exchange that came along with the updates."""
-        found = {self.names.get(r.metadata.src_node_id, ""): answer_of(r).get("key") for r in replies}
-        return {n: key for n, key in found.items() if isinstance(key, bytes)}
+        answers = {self.names.get(r.metadata.src_node_id, ""): answer_of(r) for r in replies}
+        return {n: answer["key"] for n, answer in answers.items() if "key" in answer}
 
     def exchange(
         self, grid: Grid, core: Server, *, timeout: float, sent: Mapping[str, bytes] | None = None
@@ -154,8 +154,7 @@ class Roster:
             if sent is not None and exchange == first_attempt(exchange):
                 return sent
             question = {"ask": "key", "plan": fingerprint(self.plan), "exchange": exchange}
-            answers = ask({n: question for n in names if n in self.nodes})
-            return {n: a["key"] for n, a in answers.items() if isinstance(a.get("key"), bytes)}
+            return {n: answer["key"] for n, answer in ask(dict.fromkeys(names, question)).items() if "key" in answer}
 
         def costs(keys: Mapping[str, bytes], exchange: str, what: str) -> dict[str, Any]:
             everyone = {"names": list(keys), "keys": list(keys.values())}
