@@ -265,7 +265,7 @@ def test_l15_a_client_without_a_name_counts_in_every_round():
     label = strategy.label()
     assert label.worst.epsilon == plan.record_worst(3, plan.delta).epsilon
     assert all(g.epsilon == label.worst.epsilon for g in label.readings.typical)
-    assert any("not every client declared who it is" in line for line in label.public().declared)
+    assert any("not every client declared its identity" in line for line in label.public().declared)
 
 
 @pytest.mark.parametrize(
