@@ -609,7 +609,7 @@ def test_another_model_other_data_or_another_ledger_are_refused(tmp_path):
         final(run_dir=tmp_path / "run", progress=interrupted_at(2), **SMALL)
     with pytest.raises(PrivacyError, match="another dataset"):
         resume(tmp_path / "run", mean, X + 1e-3)
-    with pytest.raises(PrivacyError, match="other unknowns"):
+    with pytest.raises(PrivacyError, match="its unknowns or its plate differ"):
         resume(tmp_path / "run", other, X)
     with Ledger.create(tmp_path / "other.sqlite") as ledger, pytest.raises(PrivacyError, match="not the ledger"):
         resume(tmp_path / "run", mean, X, ledger=ledger)

@@ -26,7 +26,7 @@ from tacita.inference.labels import OWNER, owner_facts
 from tacita.inference.methods import METHODS
 from tacita.inference.request import records_like
 from tacita.inference.results import Result
-from tacita.inference.terms import Separated, Tensors, called, without_validation
+from tacita.inference.terms import Model, Separated, Tensors, called, without_validation
 from tacita.posterior.pyro_model import isolated_pyro_session
 from tacita.runs import Run, write_json
 
@@ -131,8 +131,7 @@ def coverage(
 def _responses(separated: Separated, tensors: Tensors) -> dict[str, int]:
     """Return which of the model's arguments each observed site observes."""
     few = tuple(t[:2].clone() for t in tensors)
-    with isolated_pyro_session(), without_validation():
-        trace = poutine.trace(lambda: called(separated.model, separated.names, few)).get_trace()
+    trace = _traced(separated.model, separated.names, few)
     found = {}
     for name in trace.observation_nodes:
         value = trace.nodes[name]["value"]
@@ -157,13 +156,17 @@ def _simulated(
 ) -> Tensors:
     """Return the data with responses drawn from the model at a truth."""
     model = poutine.condition(poutine.uncondition(separated.model), data=dict(truth))
-    with isolated_pyro_session(), without_validation(), torch.no_grad():
-        pyro.set_rng_seed(seed % 2**32)
-        trace = poutine.trace(lambda: called(model, separated.names, tensors)).get_trace()
+    trace = _traced(model, separated.names, tensors, seed)
     simulated = list(tensors)
     for name, place in responses.items():
         simulated[place] = trace.nodes[name]["value"].to(tensors[place].dtype)
     return tuple(simulated)
+
+
+def _traced(model: Model, names: tuple[str, ...], tensors: Tensors, seed: int = 0) -> Any:
+    with isolated_pyro_session(), without_validation(), torch.no_grad():
+        pyro.set_rng_seed(seed % 2**32)
+        return poutine.trace(lambda: called(model, names, tensors)).get_trace()
 
 
 def _stretch(result: Result, truth: Mapping[str, Tensor], level: float) -> Tensor:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacita._check import PrivacyError
 from tacita._numbers import round_up_text
 from tacita.assumptions import assume
 from tacita.facts import RunFacts
@@ -54,6 +55,12 @@ def document_of(
 def owner_facts(folder: Path | None) -> dict[str, Any]:
     """Return what a run directory holds for its owner alone, as far as it is known yet."""
     return read_json(folder, OWNER) if folder is not None and (folder / OWNER).is_file() else {}
+
+
+def require_same_model(found: Mapping[str, Any], document: Mapping[str, Any]) -> None:
+    """Refuse to continue a run with a model that has other unknowns, or another plate, than the run's document says."""
+    if any(found[key] != document[key] for key in ("unknowns", "plate")):
+        raise PrivacyError("This is not the model that the run was started with: its unknowns or its plate differ.")
 
 
 def count_of(numbers: int) -> str:

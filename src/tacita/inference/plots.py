@@ -11,11 +11,12 @@ import numpy as np
 from tacita._numbers import round_up_text
 from tacita.inference.methods import METHODS
 from tacita.inference.results import Result, Row, summarise
-from tacita.report.charts import load_matplotlib
+from tacita.report.charts import styled
+from tacita.report.plots import STYLE
 
-_LINE, _FAINT, _INK, _GREY, _GRID = "#1f6f8b", "#9fc5d1", "#2b2b2b", "#6b6b6b", "#d9d9d9"
+_LINE, _FAINT, _INK, _GREY = "#1f6f8b", "#9fc5d1", "#2b2b2b", "#6b6b6b"
 _LONGEST, _MOST = 32, 120  # letters of a name, and rows of a figure
-_RC = {"font.size": 10, "axes.edgecolor": "#8a8a8a", "svg.hashsalt": "tacita"}
+_ROWS = STYLE | {"axes.grid.axis": "x", "axes.spines.left": False, "ytick.left": False}
 
 
 def posterior_plot(result: Result, *, sites: Sequence[str] | None = None) -> Any:
@@ -33,9 +34,6 @@ def posterior_plot(result: Result, *, sites: Sequence[str] | None = None) -> Any
         ValueError: If there is no such site, or there are too many numbers for one figure.
         ImportError: If matplotlib is missing; the message names the install command.
     """
-    mpl = load_matplotlib()
-    from matplotlib.figure import Figure
-
     draws = result.draws()
     for name in sites or ():
         if name not in draws:
@@ -47,7 +45,9 @@ def posterior_plot(result: Result, *, sites: Sequence[str] | None = None) -> Any
         raise ValueError(
             f"The sites hold {sum(counts)} numbers, too many for one figure ({_MOST}): choose some with sites=…."
         )
-    with mpl.rc_context(_RC):
+    with styled(**_ROWS):
+        from matplotlib.figure import Figure
+
         height = 0.22 * sum(counts) + 0.5 * len(panels) + 0.9
         figure = Figure(figsize=(7.5, height), layout="constrained")
         axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=[n + 0.6 for n in counts])[:, 0]
@@ -70,10 +70,6 @@ def elbo_plot(result: Result) -> Any:
         ValueError: If the fit kept no evidence bound.
         ImportError: If matplotlib is missing; the message names the install command.
     """
-    mpl = load_matplotlib()
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     values = np.array(result.elbo, dtype=float)
     finite = np.isfinite(values)
     if not finite.any():
@@ -82,7 +78,9 @@ def elbo_plot(result: Result) -> Any:
     steps, values = (np.arange(last - len(values), last) + 1)[finite], values[finite]
     window = np.ones(min(len(values), 2 * max(1, len(values) // 40) + 1))  # a twentieth of the steps, less at the ends
     smooth = np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
-    with mpl.rc_context(_RC):
+    with styled(**STYLE | {"axes.grid.axis": "y"}):
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=(7.5, 3.6), layout="constrained")
         axis = figure.subplots()
         axis.plot(steps, values, color=_FAINT, lw=0.8, label="each step, at its own draw and sample")
@@ -91,14 +89,12 @@ def elbo_plot(result: Result) -> Any:
         room = 0.08 * (high - low) or 1.0
         axis.set_ylim(low - 3 * room, high + room)
         axis.set_xlim(steps[0] - 0.5, steps[-1] + 0.5)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.locator_params(axis="x", integer=True)
         axis.set_xlabel("step")
         axis.set_ylabel(METHODS[result.method].objective)
-        axis.set_title(f"Fit of {result.label().title}", loc="left", weight="bold", fontsize=11)
-        axis.set_title("for the owner: not private", loc="right", color="#b3403a", fontsize=9)
+        axis.set_title(f"Fit of {result.label().title}", fontsize=11)
+        axis.set_title("for the owner: not private", loc="right", color="#b3403a", fontsize=9, weight="normal")
         axis.legend(frameon=False, loc="lower right")
-        _finish(axis)
-        axis.grid(axis="y", color=_GRID, lw=0.6)
     return figure
 
 
@@ -129,12 +125,3 @@ def _forest(axis: Any, rows: list[tuple[Row, Row]]) -> None:
     low, high = axis.get_xlim()
     if low < 0.0 < high:
         axis.axvline(0.0, color=_GREY, lw=0.8, ls=":", zorder=0)
-    _finish(axis)
-    axis.spines["left"].set_visible(False)
-    axis.tick_params(axis="y", length=0)
-    axis.grid(axis="x", color=_GRID, lw=0.6)
-
-
-def _finish(axis: Any) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.set_axisbelow(True)

@@ -26,6 +26,7 @@ from tacita.inference.request import Settings
 from tacita.inference.terms import Separated, Tensors
 from tacita.mechanisms.diagonal import Gaussians, subsampled_gaussian_costs
 from tacita.papers import ONE_STEP_ORDERS, one_step_figure
+from tacita.training.gradients import clip_factors
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -258,9 +259,8 @@ class OneStep:
         """Return by how much the sum of clipped gradients changes with each record among the sample, and without it."""
         with torch.random.fork_rng(devices=[]):  # leaves the draws of the fit unchanged
             gradients = -self.gradients(optimizer.point.detach(), self.records).double()
-        norms = gradients.norm(dim=1, keepdim=True)
-        factors = (self.settings.clip_norm / norms.clamp_min(1e-300)).clamp_max(1.0)
-        clipped = torch.where(norms.isfinite(), gradients * factors, 0.0)
+        factors = clip_factors(gradients.norm(dim=1, keepdim=True), torch.tensor(self.settings.clip_norm))
+        clipped = factors * gradients.nan_to_num(0.0, 0.0, 0.0)
         without = -torch.where(torch.from_numpy(np.isin(self.indices, sample))[:, None], clipped, 0.0)
         return without + clipped, without
 

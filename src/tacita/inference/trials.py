@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -121,12 +122,9 @@ def model_errors(trial: Trial) -> Iterator[None]:
     except (PrivacyError, Stopped):
         raise
     except BaseException as error:  # a SystemExit, too, would depend on a record
-        where, trace = "", error.__traceback__
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            if not code.co_filename.startswith(_LIBRARIES):
-                where = f" at {Path(code.co_filename).name}, line {trace.tb_lineno}"
-            trace = trace.tb_next
+        frames = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
+        lines = [f" at {Path(file).name}, line {line}" for file, line in frames if not file.startswith(_LIBRARIES)]
+        where = lines[-1] if lines else ""
         last = f", after {trial.last}" if trial.last else ""
         what = f"{trial.rows} stand-in records" if trial.rows > 1 else "a stand-in record"
         raise ModelError(

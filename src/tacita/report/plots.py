@@ -13,7 +13,7 @@ from tacita.report.charts import styled
 
 _WORST, _TYPICAL, _RECORDS, _FILL, _INK, _FAINT = "#b3403a", "#1f6f8b", "#5a8f69", "#9fc5d1", "#2b2b2b", "#6b6b6b"
 _LONGEST = 44  # letters of a name
-_STYLE = {
+STYLE = {
     "font.size": 10,
     "axes.axisbelow": True,
     "axes.edgecolor": "#8a8a8a",
@@ -48,7 +48,7 @@ def draw_curves(
         typical: The Bayesian one at the same delta.
         percentiles: From percentage to the epsilon that this share of followed records stays under.
     """
-    with styled(**_STYLE):
+    with styled(**STYLE):
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -104,7 +104,7 @@ class Panel:
 def draw_posteriors(path: Path, panels: Sequence[Panel]) -> None:
     """Write one density a row, with its mean and 95% interval; the suffix (.svg, .png, .pdf) decides the format."""
     heights = [len(panel.ridges) + 0.9 for panel in panels]
-    with styled(**_STYLE | {"axes.grid.axis": "x", "axes.spines.left": False, "ytick.left": False}):
+    with styled(**STYLE | {"axes.grid.axis": "x", "axes.spines.left": False, "ytick.left": False}):
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(8, 0.5 * sum(heights) + 0.5 * len(panels)), layout="constrained")

@@ -39,7 +39,7 @@ from tacita.facts import RunFacts, Status
 from tacita.inference.descent import descend, seeded_draws
 from tacita.inference.final_samples import Box, box_costs, box_guarantee
 from tacita.inference.guides import GUIDES
-from tacita.inference.labels import document_of, label_of_samples
+from tacita.inference.labels import document_of, label_of_samples, require_same_model
 from tacita.inference.methods.protocol import Method
 from tacita.inference.replays import (
     OneStep,
@@ -139,8 +139,7 @@ class FinalSamples(Method):
         separated, tensors = request.separated(fingerprint=kept["data"])
         kept |= {"folder": run.folder, "owner": Owner(run.folder), "random": randomness(None)}
         release = Release(self, separated, tensors, request.settings, replays, facts, **kept)
-        if any(release.document[key] != document[key] for key in ("unknowns", "plate")):
-            raise PrivacyError("This is not the model that the run was started with: it has other unknowns.")
+        require_same_model(release.document, document)
         return release.finish(run.ledgers[0] if request.ledger is None else request.ledger, request.progress)
 
     def label(self, run: Run, *, delta: float | None) -> Label:

@@ -15,7 +15,7 @@ from tacita._check import PrivacyError
 from tacita._progress import shown
 from tacita.inference.descent import estimate_errors, seeded_draws, variational
 from tacita.inference.guides import GUIDES, Langevin
-from tacita.inference.labels import KIND, OWNER, add_fit, document_of, owner_facts, with_warning
+from tacita.inference.labels import KIND, OWNER, add_fit, document_of, owner_facts, require_same_model, with_warning
 from tacita.inference.methods.protocol import Method
 from tacita.inference.request import Request, Settings, records_like
 from tacita.inference.results import Posterior, Result
@@ -111,9 +111,7 @@ class PrivateSteps(Method):
     def resume(self, run: Run, request: Request) -> Result:
         """Continue an interrupted fit with fresh noise; see `Method`."""
         (separated, tensors), settings = request.separated(), request.settings
-        document, found = run.document()["fit"], document_of(separated, {})
-        if any(document[key] != found[key] for key in ("unknowns", "plate")):
-            raise PrivacyError("This is not the model that the run was started with: its unknowns or its plate differ.")
+        require_same_model(document_of(separated, {}), run.document()["fit"])
         evidence, optimizer = self.parts(separated, settings, None)
         with seeded_draws(None):
             private = PrivateTraining.resume(
