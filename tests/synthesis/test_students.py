@@ -83,16 +83,11 @@ def test_accuracy_is_a_share_and_leaves_the_model_as_it_was():
     assert (model.training, model[0].training, model[1].training) == (True, True, False)
 
 
-def test_a_learning_curve_rises_with_more_records(digits, rng):
-    curve = learning_curve(digits[0], digits[1], 10, (10, 1000), rng=rng, steps=60)
-    assert curve.synthetic[0] + 0.2 < curve.synthetic[1]
-    assert curve.real == (None, None)
-
-
-def test_a_learning_curve_compares_as_many_real_records_where_there_are(digits, rng):
+def test_a_learning_curve_rises_and_compares_as_many_real_records_where_there_are(digits, rng):
     (inputs, labels), test = digits
-    curve = learning_curve(digits[0], test, 10, (20, 60), rng=rng, real=(inputs[:50], labels[:50]), steps=20)
-    assert curve.sizes == (20, 60)
+    curve = learning_curve(digits[0], test, 10, (10, 1000), rng=rng, real=(inputs[:50], labels[:50]), steps=60)
+    assert curve.sizes == (10, 1000)
+    assert curve.synthetic[0] + 0.2 < curve.synthetic[1]
     assert curve.real[0] is not None
     assert curve.real[1] is None
 
@@ -173,6 +168,6 @@ def test_other_bad_input_is_refused(digits, rng):
     with pytest.raises(ValueError, match="kind"):
         train_student(train, 10, rng=rng, kind="forest")
     with pytest.raises(ValueError, match="no more synthetic records"):
-        learning_curve(test, test, 10, (1000,), rng=rng)
+        learning_curve(test, test, 10, (1000,), rng=rng, real=test)
     with pytest.raises(ValueError, match="learning_rates"):
         validation_curves(train, test, test, 10, rng=rng, learning_rates=(-1.0,))

@@ -57,11 +57,13 @@ def synthesise(
     mean-embedding and private-wgan stay within a worst case; wgan-gp gives no guarantee, and papers-wgan hardly any.
     `tacita synthesise inspect RUN` shows a release without the data.
     """
+    from tacita.runs import Run
+
     if context.invoked_subcommand is not None:
         return
     if sum(given is not None for given in (data, config, resume)) != 1:
         raise ValueError("Pass one of --data NAME, --config FILE, or --resume RUN to go on with a run.")
-    federated = clients is not None or (resume is not None and _is_federated(resume))
+    federated = clients is not None or (resume is not None and Run.open(resume).kind == "federated-generator")
     _refuse_ignored(context, resume, federated=federated)
     if federated:
         asked = {"clients": clients, "split": split, "least": least, "rounds": rounds, "epsilon": epsilon, "seed": seed}
@@ -78,14 +80,14 @@ def synthesise(
         "ledger": None if ledger is None else str(ledger),
         "seed": seed,
     }
-    job = _resumed(resume, as_json) if resume is not None else _started(data, config, asked, run_dir, as_json)
+    if resume is None:
+        job = _started(data, config, asked, run_dir, as_json)
+    else:
+        from tacita.synthesis.jobs import restart
+
+        with busy("Reading the run", quiet=as_json):
+            job = restart(resume)
     _finish(job, quality, as_json)
-
-
-def _is_federated(run: Path) -> bool:
-    from tacita.runs import Run
-
-    return Run.open(run).kind == "federated-generator"
 
 
 def _refuse_ignored(context: typer.Context, resume: Path | None, *, federated: bool) -> None:
@@ -97,13 +99,6 @@ def _refuse_ignored(context: typer.Context, resume: Path | None, *, federated: b
         refuse_ignored(context, _CENTRAL, "--clients trains a federated generator, which has other settings")
     else:
         refuse_ignored(context, _FEDERATED, "These are for a federated generator, with --clients")
-
-
-def _resumed(run: Path, as_json: bool) -> Job:
-    from tacita.synthesis.jobs import restart
-
-    with busy("Reading the run", quiet=as_json):
-        return restart(run)
 
 
 def _started(data: str | None, config: Path | None, asked: dict[str, Any], run_dir: Path | None, as_json: bool) -> Job:

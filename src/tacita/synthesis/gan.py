@@ -292,10 +292,8 @@ def sample(
     draws = torch.Generator().manual_seed(int(rng.integers(2**62)))
     classes = max(1, generator.classes)
     labels = torch.from_numpy(rng.choice(classes, size=_check.count("count", count), p=shares))
-    parts = []
-    for some in torch.split(labels, 1024):
-        parts.append(generator(draw_latent(generator, len(some), draws=draws), some))
-    inputs = torch.cat(parts)
+    parts = torch.split(labels, 1024)
+    inputs = torch.cat([generator(draw_latent(generator, len(some), draws=draws), some) for some in parts])
     if annotate is not None:
         labels = torch.cat([annotate(part) for part in torch.split(inputs, 1024)])
     return inputs, labels

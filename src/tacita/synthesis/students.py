@@ -165,8 +165,8 @@ def learning_curve(
     classes: int,
     sizes: Sequence[int],
     *,
+    real: Labelled,
     rng: np.random.Generator,
-    real: Labelled | None = None,
     steps: int | None = None,
 ) -> LearningCurve:
     """Train students on the first so many of shuffled records, synthetic and real, and return their accuracies.
@@ -176,8 +176,8 @@ def learning_curve(
         test: Real records to judge the students by.
         classes: How many classes there are.
         sizes: How many records the students get.
-        rng: Where the order and the students come from.
         real: Real training records, for comparison.
+        rng: Where the order and the students come from.
         steps: As in `train_student`.
 
     Returns:
@@ -195,7 +195,7 @@ def learning_curve(
             for size in asked
         )
 
-    compared = (None,) * len(asked) if real is None else scores(real)
+    compared = scores(real)
     return LearningCurve(sizes=asked, synthetic=scores(synthetic), real=compared)
 
 
