@@ -217,10 +217,10 @@ def test_the_command_on_a_recipes_run(tacita, tmp_path, bugs):
     assert code == 0
     assert "not refuted" in out
     assert "Can an outsider tell who was trained on?" in out
-    assert err.splitlines() == [
-        "canaries: canaries in a replay",
-        "membership: reference models for membership inference",
-    ]
+    lines = err.splitlines()
+    assert lines[0] == "canaries: canaries in a replay"
+    assert "membership: reference models for membership inference" in lines
+    assert all(line.startswith(("canaries: ", "membership: ")) for line in lines)  # how far it is, and nothing else
     code, out, _ = tacita("label", folder)
     assert "ATTACKS: No attack broke a claim." in out
     assert (folder / "label.html").read_bytes() == public
