@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tacita._check import Floats
 
 LARGEST_SIZE = 10**9
+_Book = Ledger | str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,31 +141,38 @@ def release(
         (0.5, 'geometric')
     """
     chosen = _mechanism(mechanism, epsilon, delta)
-    grid, bounds = None, ""
-    values: tuple[int, ...]
     if isinstance(model, Normal):
         if column is None or counts is not None:
             raise TypeError("A normal model needs column, the records themselves, so that they can be clamped.")
-        grid, records = _grid(clamp, step), _records(column)
-        values, statistic = (grid.total(records),), Statistic(n=len(records), step=grid.high, summed=True)
-        bounds = f" in [{grid.base:g}, {grid.value(grid.high):g}]"
-    elif isinstance(model, Dirichlet):
-        if clamp is not None or step is not None:
-            raise TypeError("clamp and step are for a normal model; counts need no bounds.")
-        values = _counts(model, counts, column)
-        statistic = Statistic(model.cells, sum(values), prior=model)
-    else:
+        return _release_mean(model, _records(column), _grid(clamp, step), chosen, ledger, name)
+    if not isinstance(model, Dirichlet):
         raise TypeError(f"model must be what beta, dirichlet or normal returns, got {model!r}.")
-    plan, n = plan_release(chosen, statistic), cast("int", statistic.n)
+    if clamp is not None or step is not None:
+        raise TypeError("clamp and step are for a normal model; counts need no bounds.")
+    values = _counts(model, counts, column)
+    n, statistic = sum(values), Statistic(model.cells, sum(values), prior=model)
+    plan, output = _drawn(chosen, statistic, values, ledger, name, f"posterior under {model} of {n} records")
+    return Release(cells_posterior(plan, model, output, n, n), output, plan, model, n)
+
+
+def _release_mean(
+    model: Normal, records: Floats, grid: Grid, mechanism: Mechanism, ledger: _Book, name: str
+) -> Release:
+    n, bounds = len(records), f"[{grid.base:g}, {grid.value(grid.high):g}]"
+    description = f"posterior under {model} of {n} records in {bounds}"
+    statistic = Statistic(n=n, step=grid.high, summed=True)
+    plan, output = _drawn(mechanism, statistic, (grid.total(records),), ledger, name, description)
+    return Release(total_posterior(plan, model, output[0], n, grid), output, plan, model, n)
+
+
+def _drawn(
+    mechanism: Mechanism, statistic: Statistic, values: tuple[int, ...], ledger: _Book, name: str, description: str
+) -> tuple[ReleasePlan, tuple[int, ...]]:
+    """Plan a release, charge it, and only then draw it."""
+    plan = plan_release(mechanism, statistic)
     plan.prepare()
-    charge(ledger, name, f"posterior under {model} of {n} records{bounds}, {plan.used}", plan.cost)
-    output = plan.draw(values[: statistic.numbers])
-    posterior: Mixture | Shares
-    if isinstance(model, Normal) and grid is not None:
-        posterior = total_posterior(plan, model, output[0], n, grid)
-    else:
-        posterior = cells_posterior(plan, cast("Dirichlet", model), output, n, n)
-    return Release(posterior, output, plan, model, n)
+    charge(ledger, name, f"{description}, {plan.used}", plan.cost)
+    return plan, plan.draw(values[: statistic.numbers])
 
 
 def _mechanism(mechanism: str | Mechanism, epsilon: float | None, delta: float) -> Mechanism:
