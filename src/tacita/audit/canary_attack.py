@@ -213,9 +213,9 @@ def _notes(audits: Sequence[CanaryAudit], steps: int, left_out: int) -> Iterator
         )
     for audit in audits:
         if audit.tests:
-            looked = "; ".join(FAULT_TEXTS[test.kind] for test in audit.tests)
-            yield f"The measured noise is {audit.noise:.4f} times the declared one. Direct tests look whether {looked}."
+            tested = "; ".join(FAULT_TEXTS[test.kind] for test in audit.tests)
+            yield f"The measured noise is {audit.noise:.4f} times the declared one. Direct tests ask if {tested}."
         if audit.steps < steps:
-            yield f"{audit.who}: the time was up after {audit.steps} of {steps} steps; its claim is for those."
+            yield f"{audit.who}: time ran out after {audit.steps} of {steps} steps; its claim is for those."
     if left_out:
         yield f"The model is large: {left_out} of its largest tensors were left out of the replay."

@@ -89,7 +89,7 @@ class Leak:
         """Return the result for the owner's label."""
         return Finding(
             key="leak",
-            heading="Does the reading itself betray who took part?",
+            heading="Does the reading itself reveal who took part?",
             state=self.state,
             sentence=_sentence(self),
             columns=("What", "Inside", "Outside", "Difference", "p-value"),
@@ -251,7 +251,7 @@ def _sentence(found: Leak) -> str:
             f"No difference found between {inside:,} records inside the training set and {outside:,} outside. That "
             f"does not prove that there is none: guessing from their readings which of two records took part could "
             f"still be right in up to {_of_hundred(found.missed, up=True)} of 100 cases (with 95% confidence), where a "
-            f"coin's toss is right in 50."
+            f"coin flip is right in 50."
         )
     different = [c for c in found.comparisons if c.differs]
     kinds = "; ".join(f"{c.quantity} ({', '.join(k.of for k in c.checks if k.corrected < LEVEL)})" for c in different)
@@ -262,7 +262,7 @@ def _sentence(found: Leak) -> str:
         text += (
             f"Of two records, one inside and one outside, the one with the {which} {clearest.quantity} is the one "
             f"inside in {_of_hundred(share)} of 100 cases (95% interval: {_of_hundred(low)} to "
-            f"{_of_hundred(high, up=True)}; a coin's toss is right in 50). "
+            f"{_of_hundred(high, up=True)}; a coin flip is right in 50). "
         )
     return text + "Figures read from single records must stay with the owner."
 
@@ -293,10 +293,10 @@ def _notes(found: Leak) -> tuple[str, ...]:
     notes = [
         "Inside: records the model was trained on. Outside: records like them that it never saw. Gradient norms and "
         "distances are in units of the clip norm, after clipping: what the accountant reads.",
-        "This is more than an outsider sees. The limit for anyone does not depend on the data and betrays nobody; "
+        "This is more than an outsider sees. The limit for anyone does not depend on the data and reveals nobody; "
         "only figures read from the data, which are on the owner's page alone, are in question.",
         f"p-values come from exchanging records between the two sides at random, {EXCHANGES} times, and are corrected "
-        f"for being many (Holm): the chance of any false alarm is at most {LEVEL:.0%}.",
+        f"for multiple testing (Holm): the chance of any false alarm is at most {LEVEL:.0%}.",
         "Of two records, one from each side, the share in which the number tells the inside one has an interval: 95% "
         "for all shares together, for any distribution, if the records of a side are independent draws (Hoeffding's "
         "bound). A gap is 0 for equal distributions and 1 for separate ones.",
@@ -304,8 +304,8 @@ def _notes(found: Leak) -> tuple[str, ...]:
     distances = found.comparisons[-1]
     if found.papers is not None and distances.unnoticed is not None:
         notes.append(
-            "The test takes a difference between average distances for real from about "
-            f"{distances.unnoticed:.2g} standard deviations (sd) up; smaller ones go unnoticed."
+            "The test detects differences between average distances of about "
+            f"{distances.unnoticed:.2g} standard deviations (sd) or more; smaller ones go unnoticed."
         )
         notes.append(
             f"As in the papers, on all pairs: t-test p = {found.papers[0]:.2g}, Levene's p = {found.papers[1]:.2g}. "

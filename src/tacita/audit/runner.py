@@ -58,7 +58,7 @@ class Audit:
         return any(f.tests_claim and f.state == "warning" for f in self.findings)
 
     def __str__(self) -> str:
-        lines = [f"Not made: {name}: {why}." for name, why in self.skipped]
+        lines = [f"Skipped: {name}: {why}." for name, why in self.skipped]
         return "\n".join([findings_text(self.findings), *([""] if lines else []), *lines])
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _attacked(audit: Audit, name: str, session: Session, progress: Progress) -> 
     progress(0, 0, activity)
     try:
         if session.out_of_time():
-            raise SkippedError("the time was up")
+            raise SkippedError("time ran out")
         told = replace(session, results=audit.results, progress=lambda done, total, _: progress(done, total, activity))
         results[name], finding = ATTACKS[name].run(told)
         findings[finding.key] = finding

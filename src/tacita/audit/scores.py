@@ -176,7 +176,7 @@ class Membership:
         middle = max((point for point in points if point[0] <= 0.1), default=points[0])
         return Chart(
             heading="Members found, over false alarms",
-            caption="The further the attack lies above chance, the more it learns. The left edge is where it hurts.",
+            caption="The further the attack lies above chance, the more it learns. Its left edge matters most.",
             description=f"At {middle[0]:.1%} false alarms the attack finds {middle[1]:.1%} of the members, "
             f"and chance {middle[0]:.1%}.",
             x_title="false alarms (share of others)",

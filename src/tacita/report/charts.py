@@ -67,11 +67,7 @@ class Figure:
     chart: Chart
     drawing: str
     height: int
-
-    @property
-    def width(self) -> int:
-        """How wide the drawing is, in its own units."""
-        return WIDTH
+    width: int = WIDTH
 
 
 Mark = tuple[float, float, str]

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from tacita import _check, _numbers
+from tacita._version import __version__
 from tacita.label import GroupRow, Label
 from tacita.report import attacks, charts, units, wording
 
@@ -115,7 +116,7 @@ def _view(label: Label) -> dict[str, Any]:
         "states": wording.state_words(owner),
         "glossary": wording.glossary(label),
         "source_note": wording.source_note(label),
-        "version": units.version(),
+        "version": __version__,
         "column_text": _numbers.column_text,
         "percent": _numbers.success_text,
         "bar_width": _bar_width,

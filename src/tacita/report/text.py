@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from tacita._numbers import column_text, success_text
+from tacita._version import __version__
 from tacita.label import Finding, GroupRow, Label, Readings
 from tacita.report import attacks, units, wording
 
@@ -35,7 +36,7 @@ def label_text(label: Label) -> str:
         _section("What this rests on", _checks(label)),
         _section("What was not hardened", label.not_hardened),
         _section("Words", (f"{name}: {text}" for name, text in wording.glossary(label))),
-        _wrap(f"{wording.source_note(label)} tacita {units.version()}."),
+        _wrap(f"{wording.source_note(label)} tacita {__version__}."),
     ]
     return "\n\n".join(part for part in parts if part)
 

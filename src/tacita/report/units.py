@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from tacita._version import __version__
 from tacita.guarantee import Guarantee
 from tacita.label import Label
 
@@ -79,11 +78,6 @@ PERSON = Unit(
 )
 
 
-def version() -> str:
-    """Return tacita's version."""
-    return __version__
-
-
 def printable(text: str) -> str:
     """Return `text` with control characters and broken code points made visible.
 
@@ -143,10 +137,12 @@ def headline_unit(label: Label) -> Unit:
     return spoken(label.worst.unit, label.worst.unit)
 
 
-def target(guarantee: Guarantee, headline: str = "record") -> str:
-    """Say what an attacker on this guarantee tries to tell."""
+def target(guarantee: Guarantee, headline: str = "record", *, again: bool = False) -> str:
+    """Say what an attacker on this guarantee tries to tell; `again` where those it is about were just spoken of."""
     unit = spoken(guarantee.unit, headline)
-    return f"which of two {unit.many} was used" if guarantee.neighbours == "replace_one" else unit.asked
+    if guarantee.neighbours == "replace_one":
+        return f"which of two {unit.many} was used"
+    return unit.told if again else unit.asked
 
 
 def capital(text: str) -> str:

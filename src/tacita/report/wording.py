@@ -31,11 +31,16 @@ class Sentence(NamedTuple):
 
 
 class Exposure(NamedTuple):
-    """What a share of the followed records stays under, and the attack success against it."""
+    """What a percentage of the followed records stays under, and the attack success against it."""
 
-    who: str
+    percent: float
     epsilon: str
     success: float
+
+    @property
+    def who(self) -> str:
+        """The percentage in words."""
+        return _SHARES.get(self.percent, f"{self.percent:g}%")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +93,9 @@ def sections(label: Label) -> tuple[Section, ...]:
     for worst, typical in leading(label):
         first = worst is label.worst
         unit = spoken(worst.unit, headline)
-        answers = [_anyone(worst, headline)]
+        answers = [_card(worst, headline)]
         if typical is not None:
-            answers.append(_typical(typical, headline, own.panels if own and first else ""))
+            answers.append(_card(typical, headline, own.panels if own and first else ""))
         elif own and own.panels and first:
             said = Sentence("", "No figure.", f" {_sentence(own.panels)}")
             answers.append(Card(key="typical", heading=unit.typical, tag="not known", sentence=said))
@@ -132,40 +137,21 @@ def units_note(label: Label) -> str:
     return f"The figures about {listed} are separate statements: neither follows from the other."
 
 
-def _anyone(worst: Guarantee, headline: str) -> Card:
-    unit = spoken(worst.unit, headline)
-    success = attack_success(worst.epsilon, worst.delta)
-    start = f"An attacker who starts from even odds and tries to tell {target(worst, headline)}"
+def _card(g: Guarantee, headline: str, panels: str = "") -> Card:
+    """Return what a worst case, or a typical figure with who was followed for it, means for an attacker."""
+    unit, typical = spoken(g.unit, headline), g.kind != "worst_case"
+    success = attack_success(g.epsilon, g.delta) if g.is_bound and g.kind != "empirical_lower" else None
+    who = f"On average over {unit.people} like those followed, an attacker" if typical else "An attacker"
+    start = f"{who} who starts from even odds and tries to tell {target(g, headline, again=typical)}"
+    holds = f"Holds for {unit.holds} and whatever the attacker already knows."
     return Card(
-        key="anyone",
-        heading=unit.anyone,
-        tag="worst case",
-        sentence=_attack(start, worst, success),
+        key="typical" if typical else "anyone",
+        heading=unit.typical if typical else unit.anyone,
+        tag="worst case" if not typical else "reading of this run" if g.scope == "reading" else "guarantee",
+        sentence=_attack(start, g, success),
         success=success,
-        figures=_figures(worst),
-        notes=(f"Holds for {unit.holds} and whatever the attacker already knows.",)
-        if math.isfinite(worst.epsilon)
-        else (),
-    )
-
-
-def _typical(typical: Guarantee, headline: str, panels: str) -> Card:
-    unit = spoken(typical.unit, headline)
-    bound = typical.is_bound and typical.kind != "empirical_lower"
-    success = attack_success(typical.epsilon, typical.delta) if bound else None
-    told = target(typical, headline).replace(unit.asked, unit.told)
-    start = (
-        f"On average over {unit.people} like those followed, an attacker who starts from even odds and tries to tell "
-        f"{told}"
-    )
-    return Card(
-        key="typical",
-        heading=unit.typical,
-        tag="reading of this run" if typical.scope == "reading" else "guarantee",
-        sentence=_attack(start, typical, success),
-        success=success,
-        figures=_figures(typical),
-        notes=tuple(_typical_notes(typical, unit, panels)),
+        figures=f"epsilon {epsilon_text(g.epsilon)}, delta {delta_text(g.delta)}",
+        notes=tuple(_typical_notes(g, unit, panels)) if typical else (holds,) if math.isfinite(g.epsilon) else (),
     )
 
 
@@ -194,28 +180,22 @@ def _attack(start: str, guarantee: Guarantee, success: float | None) -> Sentence
     return Sentence(f"{start} is right at most ", f"{right:,} times in {tries:,}", after)
 
 
-def _figures(guarantee: Guarantee) -> str:
-    return f"epsilon {epsilon_text(guarantee.epsilon)}, delta {delta_text(guarantee.delta)}"
-
-
 def _spread(own: Readings, worst: Guarantee) -> Card:
     unit = spoken(worst.unit, worst.unit)
     rows = exposures(own, worst.delta)
-    half = next((row for row in rows if row.who == _SHARES[50.0]), rows[-1])
+    half, last = next((row for row in rows if row.percent == 50.0), rows[-1]), rows[-1]
     right, tries = times(half.success)
-    last = rows[-1]
     after = f" (guessing alone: {tries // 2:,})"
     if last is not half:
         most, among = times(last.success)
-        who = "the most exposed one" if last.who == _SHARES[100.0] else f"{last.who} of them"
-        after += f"; against {who}, at most {most:,} in {among:,}"
-    who = "half" if half.who == _SHARES[50.0] else half.who.lower()
+        most_exposed = "the most exposed one" if last.percent == 100.0 else f"{last.who} of them"
+        after += f"; against {most_exposed}, at most {most:,} in {among:,}"
     return Card(
         key="spread",
         heading="From the least to the most exposed",
         tag="reading of this run",
         sentence=Sentence(
-            f"Against {who} of the followed {unit.many}, an attacker is right at most ",
+            f"Against {half.who.lower()} of the followed {unit.many}, an attacker is right at most ",
             f"{right:,} times in {tries:,}",
             f"{after}.",
         ),
@@ -229,10 +209,7 @@ def exposures(own: Readings, delta: float) -> tuple[Exposure, ...]:
     """Return what half, 90%, 99% and all of the followed records stay under, as far as it is known."""
     points = sorted(own.percentiles)
     known = [(p, e) for p, e in points if p in _SHARES] or points[-5:]
-    return tuple(
-        Exposure(who=_SHARES.get(p, f"{p:g}%"), epsilon=epsilon_text(e), success=attack_success(e, delta))
-        for p, e in known
-    )
+    return tuple(Exposure(percent, epsilon_text(e), attack_success(e, delta)) for percent, e in known)
 
 
 def rows(label: Label) -> tuple[Row, ...]:
@@ -283,7 +260,7 @@ def _who(g: Guarantee, unit: Unit, *, also: bool) -> str:
 def _exposure_row(e: Exposure, worst: Guarantee) -> Row:
     unit = spoken(worst.unit, worst.unit)
     return Row(
-        who=e.who if e.who == _SHARES[100.0] else f"{e.who} of the followed {unit.many}",
+        who=e.who if e.percent == 100.0 else f"{e.who} of the followed {unit.many}",
         unit=unit.name,
         epsilon=e.epsilon,
         delta=delta_text(worst.delta),
@@ -308,11 +285,7 @@ def checks(label: Label) -> tuple[Assumption, ...]:
 
 def state_words(owner: bool) -> dict[str, str]:
     """Return how each state of an assumption is said, to the owner or to the public."""
-    return {
-        "holds": "Holds",
-        "open": "Rests on you" if owner else "Rests on the publisher",
-        "warning": "Warning",
-    }
+    return {"holds": "Holds", "open": f"Rests on {'you' if owner else 'the publisher'}", "warning": "Warning"}
 
 
 def meaning(label: Label) -> tuple[str, ...]:

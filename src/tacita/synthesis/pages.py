@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita._version import __version__
 from tacita.label import Chart, Series
 from tacita.report.charts import draw, load_matplotlib
 from tacita.report.page import template
-from tacita.report.units import version
 
 OWNER = ("For the data's owner.", "Everything here was computed from the data: do not publish.")
 PUBLIC = ("Made from the released set alone.", "Safe to publish where the release is.")
@@ -126,7 +126,7 @@ def page(title: str, lead: str, sections: Sequence[Section], *, owner: bool) -> 
         sections=shown,
         owner=owner,
         band=OWNER if owner else PUBLIC,
-        version=version(),
+        version=__version__,
         percent=share_text,
         this=THIS,
     )
