@@ -80,14 +80,7 @@ def synthesise(
         "ledger": None if ledger is None else str(ledger),
         "seed": seed,
     }
-    if resume is None:
-        job = _started(data, config, asked, run_dir, as_json)
-    else:
-        from tacita.synthesis.jobs import restart
-
-        with busy("Reading the run", quiet=as_json):
-            job = restart(resume)
-    _finish(job, quality, as_json)
+    _finish(_prepared(data, config, resume, asked, run_dir, as_json), quality, as_json)
 
 
 def _refuse_ignored(context: typer.Context, resume: Path | None, *, federated: bool) -> None:
@@ -101,12 +94,22 @@ def _refuse_ignored(context: typer.Context, resume: Path | None, *, federated: b
         refuse_ignored(context, _FEDERATED, "These are for a federated generator, with --clients")
 
 
-def _started(data: str | None, config: Path | None, asked: dict[str, Any], run_dir: Path | None, as_json: bool) -> Job:
+def _prepared(
+    data: str | None,
+    config: Path | None,
+    resume: Path | None,
+    asked: dict[str, Any],
+    run_dir: Path | None,
+    as_json: bool,
+) -> Job:
     from tacita.synthesis.generators import GENERATORS
-    from tacita.synthesis.jobs import start
+    from tacita.synthesis.jobs import restart, start
     from tacita.synthesis.recipes import Recipe
     from tacita.training.recipes import read_recipe
 
+    if resume is not None:
+        with busy("Reading the run", quiet=as_json):
+            return restart(resume)
     table: dict[str, Any] = {"data": {"name": data}} if config is None else read_recipe(config, Recipe)
     table |= {name: value for name, value in asked.items() if value is not None}
     kind = GENERATORS.get(table.get("generator", Recipe.generator))
