@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from tacita._check import PrivacyError
 from tacita.training import clipped_sum, private_gradient, record_norms
-from tacita.training.gradients import sites_of
+from tacita.training.gradients import tried
 from tacita.training.records import check_model, record_loss
 
 HUGE = 1e12
@@ -421,14 +421,14 @@ def test_a_model_that_changes_its_mind_is_still_right():
 
 
 def test_weights_used_once_are_tapped_and_others_are_not():
-    tapped = {name: len(sites_of(*_site_args(name))[0]) for name in ("convolution", "tied weights", "grouped, same")}
+    tapped = {name: len(tried(*_site_args(name))[0]) for name in ("convolution", "tied weights", "grouped, same")}
     assert tapped == {"convolution": 2, "tied weights": 1, "grouped, same": 1}
 
 
 def _site_args(name):
     model, x, y = make(name)
     loss, parameters = parts(model)
-    return loss, parameters, (x[0], y[0])
+    return loss, parameters, (x, y)
 
 
 def test_a_gradient_penalty_inside_the_loss_is_differentiated(blobs):

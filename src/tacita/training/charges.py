@@ -65,7 +65,14 @@ class Charges:
         return self.ledger.charged(self.identity)
 
     def standing(self, step: int, head: str, *, clean: bool, resume: bool) -> int:
-        """Return how many steps may have been released, given a checkpoint; `resume` also records that it goes on."""
+        """Return how many steps may have been released, given a checkpoint; `resume` also records that it goes on.
+
+        Args:
+            step: The checkpoint's step.
+            head: The ledger's head kept in it.
+            clean: Whether nothing was released after it.
+            resume: Whether the run goes on, which is recorded.
+        """
         if resume:
             return self.ledger.resume(self.identity, step=step, head=head, clean=clean, owner=self.owner)
         return self.ledger.standing(self.identity, step=step, head=head, clean=clean)

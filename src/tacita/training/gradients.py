@@ -146,18 +146,6 @@ def record_norms(
     return norms
 
 
-def sites_of(loss: Loss, parameters: Parameters, record: Any) -> tuple[tuple[_Site, ...], int]:
-    """Run the loss once and return the layers to tap, and a guess at the bytes that one record takes."""
-    watch = _Watch({id(p): name for name, p in parameters.items()})
-    with torch.no_grad(), watch:
-        loss(parameters, record)
-    once = [s for s in watch.sites if watch.uses[s.weight] == 1 and (s.bias is None or watch.uses[s.bias] == 1)]
-    sites = () if watch.nested else tuple(once)
-    tapped = {name for s in sites for name in (s.weight, s.bias) if name is not None and s.convolution is None}
-    size = sum(p.numel() for name, p in parameters.items() if name not in tapped)
-    return sites, 8 * size + 4 * watch.elements
-
-
 def _chunks(
     loss: Loss, parameters: Parameters, records: Any, chunk: int | None
 ) -> Iterator[tuple[_Chunk, Tensor, slice]]:
@@ -206,10 +194,16 @@ def _chunks(
 
 
 def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int]:
-    """Return `sites_of` a record of zeros, differentiated once for each loss, set of parameters and shape of record.
+    """Return the layers to tap, and a guess at the bytes that one record takes.
 
-    So whether a loss works at all does not depend on what records hold. Only where it does not run on zeros are a few
-    records tried in their place; if it runs on none of them, what it raised on zeros is raised.
+    A record of zeros is differentiated once for each loss, set of parameters and shape of record. So whether a loss
+    works at all does not depend on what records hold. Only where it does not run on zeros are a few records tried in
+    their place; if it runs on none of them, what it raised on zeros is raised.
+
+    Args:
+        loss: Takes the parameters and one record.
+        parameters: What it is differentiated by.
+        records: Along the first dimension of every tensor.
     """
     try:
         known = _SEEN.setdefault(loss, {})
@@ -230,9 +224,15 @@ def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site
 
 
 def _try(loss: Loss, parameters: Parameters, one: Any) -> tuple[tuple[_Site, ...], int]:
-    found = sites_of(loss, parameters, tree_map(lambda t: t[0], one))
-    _one_chunk(loss, parameters, one, found[0]).norms()
-    return found
+    watch = _Watch({id(p): name for name, p in parameters.items()})
+    with torch.no_grad(), watch:
+        loss(parameters, tree_map(lambda t: t[0], one))
+    once = [s for s in watch.sites if watch.uses[s.weight] == 1 and (s.bias is None or watch.uses[s.bias] == 1)]
+    sites = () if watch.nested else tuple(once)
+    _one_chunk(loss, parameters, one, sites).norms()
+    tapped = {name for s in sites for name in (s.weight, s.bias) if name is not None and s.convolution is None}
+    size = sum(p.numel() for name, p in parameters.items() if name not in tapped)
+    return sites, 8 * size + 4 * watch.elements
 
 
 @dataclass

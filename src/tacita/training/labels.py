@@ -227,7 +227,13 @@ def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> S
 
 
 def with_audit(label: Label, run: Run, taken: int) -> Label:
-    """Return the label with what attacks found, if the run directory has an audit of as many steps."""
+    """Return the label with what attacks found, if the run directory has an audit of as many steps.
+
+    Args:
+        label: The owner's label.
+        run: The run directory.
+        taken: How many steps the label speaks of to the owner.
+    """
     if label.readings is None or not (run.folder / "audit.json").exists():
         return label
     document = read_json(run.folder, "audit.json")
@@ -271,7 +277,13 @@ def _budget_text(budget: Budget) -> str:
 
 
 def own_epsilons(panel: Panel, delta: float, worst: Guarantee) -> Floats:
-    """Return each followed record's own epsilon, never above the worst case."""
+    """Return each followed record's own epsilon, never above the worst case.
+
+    Args:
+        panel: The followed records.
+        delta: At which delta.
+        worst: The worst case at that delta.
+    """
     return np.clip(panel.accountant.epsilons(delta=delta), SMALLEST_EPSILON, worst.epsilon)
 
 

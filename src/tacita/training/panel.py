@@ -102,7 +102,13 @@ class Panel:
 
     @classmethod
     def restore(cls, tensors: Any, document: Any, *, budget: Budget | None) -> Panel:
-        """Rebuild a panel from a checkpoint; what does not add up is refused."""
+        """Rebuild a panel from a checkpoint; what does not add up is refused.
+
+        Args:
+            tensors: What `state` returned first.
+            document: What it returned second.
+            budget: What each record may spend.
+        """
         state = dict(document["accountant"])
         if state["taken"]:
             state["panel"] = panel_state(tensors["counts"].numpy().astype(np.int64))

@@ -142,7 +142,16 @@ class Plan:
             raise PrivacyError(f"The run's plan is damaged: {error}") from error
 
     def worst(self, steps: int, delta: float, method: str = "pld") -> Guarantee:
-        """Return the worst case of `steps` steps, their number fixed beforehand; the filter's, where that is less."""
+        """Return the worst case of `steps` steps, their number fixed beforehand; the filter's, where that is less.
+
+        Args:
+            steps: How many, whatever the data were.
+            delta: Total failure probability.
+            method: `pld` or `rdp`.
+
+        Guarantee:
+            Worst case over neighbours that differ in one unit of the plan.
+        """
         found = worst_case(
             sample_rate=self.sample_rate,
             noise_multiplier=self.noise_multiplier,
@@ -195,12 +204,24 @@ class Plan:
 
 
 def next_end(stops: tuple[tuple[int, float], ...], planned: int, taken: int) -> tuple[int, float]:
-    """Return the declared end at or after `taken`, and its share of delta; the plan's, with all of it, if none was."""
+    """Return the declared end at or after `taken`, and its share of delta; the plan's, with all of it, if none was.
+
+    Args:
+        stops: Declared ends with their shares of delta.
+        planned: The plan's own end.
+        taken: Steps, or rounds, taken.
+    """
     return next(((stop, share) for stop, share in stops if stop >= taken), (planned, 1.0))
 
 
 def of_one_end(found: Guarantee, delta: float, share: float) -> Guarantee:
-    """Return a figure computed at one declared end's share of delta as a statement at the whole of it."""
+    """Return a figure computed at one declared end's share of delta as a statement at the whole of it.
+
+    Args:
+        found: The figure.
+        delta: The whole of delta.
+        share: The end's share of it.
+    """
     if share == 1.0:  # the plan's own end
         return found
     split = (("this declared end", delta * share), ("the other declared ends", delta * (1.0 - share)))
@@ -215,7 +236,14 @@ def within_promise(found: Guarantee, promise: Pair | None) -> Guarantee:
 
 
 def filter_epsilon(budget: Budget, rate: float, noise: float, delta: float) -> float:
-    """Return the worst-case epsilon of a record that is held to a budget."""
+    """Return the worst-case epsilon of a record that is held to a budget.
+
+    Args:
+        budget: What it may spend.
+        rate: The sample rate.
+        noise: The noise multiplier.
+        delta: At which delta.
+    """
     epsilon = budget.epsilon(delta, sample_rate=rate, noise_multiplier=noise, notion="weak")
     return max(epsilon, SMALLEST_EPSILON)
 
@@ -286,7 +314,16 @@ def _within(budget: Pair, rate: float, noise: float, steps: int) -> int:
 def declared_rate(
     sample_rate: float | None, batch_size: float | None, nominal_size: float | None
 ) -> tuple[float, float]:
-    """Return the divisor and the sample rate of a step; neither is compared with how many records there are."""
+    """Return the divisor and the sample rate of a step; neither is compared with how many records there are.
+
+    Args:
+        sample_rate: The rate as a number, or else `nominal_size`.
+        batch_size: The planned batch, by which the noisy sum is divided.
+        nominal_size: The public size of the data.
+
+    Raises:
+        ValueError: If one is missing, contradicts another or is out of range.
+    """
     if batch_size is None or (sample_rate is None) == (nominal_size is None):
         raise ValueError(
             "Declare batch_size and nominal_size, for example batch_size=256, nominal_size=60_000: the planned batch "

@@ -225,6 +225,11 @@ def parts_of(
     Without a test part every record is held out by its own coin. The coins' seed is secret, and kept in the run
     directory for resuming: independent coins that nobody knows belong to records, not to positions, so one
     record's presence moves no other. With a public seed, removing a record would shift everyone's coin.
+
+    Args:
+        dataset: The data.
+        holdout_rate: Chance with which a record is held out.
+        coins: The secret seed.
     """
     groups = dict(dataset.groups)
     if dataset.classes is not None:

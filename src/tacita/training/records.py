@@ -109,12 +109,8 @@ class Records:
         if len(indices) == 0:
             return None
         if self._tensors is not None:
-            places = np.asarray(indices)
-            ordered = len(places) > 1 and bool((np.diff(places) == 1).all())
-            where = (
-                slice(int(places[0]), int(places[-1]) + 1) if ordered else torch.as_tensor(places)
-            )  # a view, no copy
-            batch = tree_map(lambda t: t[where].clone() if ordered else t[where], self._tensors)  # never a view
+            chosen = torch.as_tensor(np.asarray(indices))
+            batch = tree_map(lambda t: t[chosen], self._tensors)  # a copy, never a view
         else:
             batch = self._reader.take(indices)
         return tree_map(lambda t: t.to(self._device), batch)
@@ -206,6 +202,12 @@ def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Any) 
 
     The record is of zeros: what real ones hold decides nothing, unless the model does not run on zeros. Then it must
     run on one of a few. Messages give shapes, never values.
+
+    Args:
+        model: Whose buffers must not change.
+        loss: Takes the parameters and one record.
+        parameters: What it is differentiated by.
+        records: The dataset.
     """
     before = {name: (b, b.clone()) for name, b in model.named_buffers()}
     few = records.marked(places(len(records)))

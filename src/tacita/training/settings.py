@@ -51,7 +51,14 @@ class Books:
 
 
 def grouped(name: str, kind: type[Any], given: Any, settings: dict[str, Any]) -> Any:
-    """Return a group of settings: the one given, or one made of single keywords, which are taken out."""
+    """Return a group of settings: the one given, or one made of single keywords, which are taken out.
+
+    Args:
+        name: What the group is called.
+        kind: Its class.
+        given: The group, or None.
+        settings: Single keywords.
+    """
     single = {entry.name: settings.pop(entry.name) for entry in fields(kind) if entry.name in settings}
     if given is None:
         return kind(**single)

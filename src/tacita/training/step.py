@@ -95,7 +95,13 @@ def private_gradient(
 
 
 def poisson_sample(size: int, sample_rate: float, *, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Return the indices of a sample that every record enters by its own coin."""
+    """Return the indices of a sample that every record enters by its own coin.
+
+    Args:
+        size: How many records there are.
+        sample_rate: The chance of each.
+        rng: Where the coins come from.
+    """
     return np.flatnonzero(rng.random(size) < _check.rate("sample_rate", sample_rate))
 
 
