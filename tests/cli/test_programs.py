@@ -1,22 +1,17 @@
 """`tacita check` and `tacita run`."""
 
-import contextlib
 import gzip
-import io
 import json
 import os
 import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
 
-from tacita.cli import main
 from tacita.cli.app import app
 from tacita.ledger import BudgetExceeded, Ledger
+from tests.cli.command import tacita
 from tests.programs.surveys import SMOKERS
 
 SURVEY = """\
@@ -29,17 +24,7 @@ age     = p.release(p.column("age").clamp(0, 100, step=1).mean(), geometric(epsi
 
 
 def tacita_check(*arguments, cwd):
-    """Run the command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(cwd),
-        mock.patch.object(sys, "argv", ["tacita", "check", *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as end,
-    ):
-        main()
-    return SimpleNamespace(returncode=end.value.code, stdout=out.getvalue(), stderr=err.getvalue())
+    return tacita("check", *arguments, cwd=cwd)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tacita.federated.engines import ENGINES
 from tacita.federated.engines.local import LOCAL
 from tacita.federated.recipes import Recipe, ready, recipe_of
-from tests.test_cli import tacita
+from tests.cli.command import tacita
 
 SMALL = ("--level", "client", "--clients", "3", "--rounds", "2")
 

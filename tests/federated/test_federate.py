@@ -9,7 +9,7 @@ import pytest
 from tacita.federated import recipes
 from tacita.ledger import Ledger
 from tacita.runs import Run
-from tests.test_cli import tacita as federate
+from tests.cli.command import tacita as federate
 
 SMALL = ("--clients", "5", "--rounds", "2", "--seed", "1")
 

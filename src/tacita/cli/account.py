@@ -61,27 +61,20 @@ def account(
     it adds what a record of their population loses, and how the records' own epsilons are spread.
     """
     from tacita import _check
+    from tacita.estimators import ESTIMATORS
 
-    if norms is not None and example:
-        raise ValueError("Pass either --norms or --example, not both.")
     if norms is None and not example and (figure or static or estimator or gamma):
         raise ValueError("--figure, --static, --estimator and --gamma need --norms or --example.")
     if estimator is not None:
-        from tacita.estimators import ESTIMATORS
-
         _check.one_of("--estimator", estimator, tuple(ESTIMATORS))
     _check.one_of("--composition", composition, ("panel", "hoelder", "independent"))
-    if figure is not None and figure.suffix not in (".svg", ".png", ".pdf"):
-        raise ValueError(f"--figure must end in .svg, .png or .pdf, got {str(figure)!r}.")
-    if figure is not None and not figure.resolve().parent.is_dir():
-        raise ValueError(f"--figure: the folder {str(figure.parent)!r} does not exist.")
     if figure is not None:
-        _require_figures()
+        _require_drawable(figure)
     values = _read_norms(norms, example)
-    taken = _steps_of(values, steps)
     with busy("Accounting", quiet=as_json):
+        steps = _steps_of(values, steps)
         document, statements = _account(
-            values, taken, noise_multiplier, sample_rate, delta, static, estimator, composition, gamma, figure
+            values, steps, noise_multiplier, sample_rate, delta, static, estimator, composition, gamma, figure
         )
     if as_json:
         print_json(document)
@@ -178,10 +171,14 @@ def _bayesian_statements(
     return statements
 
 
-def _require_figures() -> None:
+def _require_drawable(figure: Path) -> None:
     """Fail before the work, not after it."""
     from tacita.report.charts import load_matplotlib
 
+    if figure.suffix not in (".svg", ".png", ".pdf"):
+        raise ValueError(f"--figure must end in .svg, .png or .pdf, got {str(figure)!r}.")
+    if not figure.resolve().parent.is_dir():
+        raise ValueError(f"--figure: the folder {str(figure.parent)!r} does not exist.")
     load_matplotlib()
 
 
@@ -209,6 +206,8 @@ def _draw(figure: Path, accountant: BayesianAccountant, statements: list[Guarant
 
 
 def _read_norms(path: Path | None, example: bool) -> Floats | None:
+    if path is not None and example:
+        raise ValueError("Pass either --norms or --example, not both.")
     if example:
         from tacita.data import example_norms
 

@@ -10,6 +10,7 @@ import typer
 from tacita.cli.app import JSON, app, print_json
 
 if TYPE_CHECKING:
+    from tacita.guarantee import Guarantee
     from tacita.ledger import Ledger
 
 _FILE = Annotated[Path, typer.Argument(help="The ledger's file.")]
@@ -95,16 +96,15 @@ def _print(ledger: Ledger, as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    for line in _lines(ledger, document):
+    for line in _lines(ledger, document, spent):
         typer.echo(line)
 
 
-def _lines(ledger: Ledger, document: dict[str, Any]) -> list[str]:
+def _lines(ledger: Ledger, document: dict[str, Any], spent: Guarantee | None) -> list[str]:
     from tacita._numbers import round_up_text
 
     relation = {"add_remove": "added or removed", "replace_one": "replaced by another"}[ledger.neighbours]
     lines = [f"{ledger.path}: protects one {ledger.unit}, {relation}"]
-    spent = ledger.spent() if ledger.budget else ledger.spent(1e-5)
     if spent is None:
         lines.append("spent:  nothing yet")
     else:

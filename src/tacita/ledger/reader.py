@@ -192,15 +192,6 @@ class LedgerReader:
             publishable=True,
         )
 
-    def remaining(self) -> dict[str, float | None]:
-        """Return the budget, what is spent of it and what is left, for display. Costs do not add up in epsilon."""
-        state = self._fresh()
-        if state.budget is None:
-            return {"epsilon": None, "delta": None, "spent": None, "left": None}
-        epsilon, delta = state.budget
-        spent = total_epsilon(state.totals, state.deltas, delta=delta, pure=state.pure) if state.releases else 0.0
-        return {"epsilon": epsilon, "delta": delta, "spent": spent, "left": max(0.0, epsilon - spent)}
-
     def _known(self, run_id: str) -> LedgerRun | None:
         """Return what the file says of a run, also after its user has closed it."""
         if self._chain.close.alive:

@@ -1,33 +1,14 @@
-"""The command as a person would type it, with wrong input too."""
+"""`tacita account` and `tacita calibrate`, with wrong input too."""
 
-import contextlib
-import io
 import json
-import sys
-from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import pytest
 
-from tacita.cli import main
+from tests.cli.command import tacita
 
 RUN = ["account", "--noise-multiplier", "1", "--sample-rate", "0.01"]
 STEPS = ["--steps", "2000"]
-
-
-def tacita(*arguments, cwd="."):
-    """Run the command in this process (the wheel and documentation tests run it as a program)."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(cwd),
-        mock.patch.object(sys, "argv", ["tacita", *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as end,
-    ):
-        main()
-    return SimpleNamespace(returncode=end.value.code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 @pytest.fixture
@@ -94,16 +75,6 @@ def test_calibrate_stays_within_its_target():
     assert document["guarantees"][0]["epsilon"] <= 2.0
     assert document["noise_multiplier"] == pytest.approx(1.149, abs=2e-3)
     assert "noise multiplier 1.149" in tacita(*arguments).stdout
-
-
-def test_help_and_version():
-    for arguments in (["--help"], ["account", "--help"], ["calibrate", "--help"]):
-        result = tacita(*arguments)
-        assert result.returncode == 0
-        assert "Usage" in result.stdout
-    assert "Example: tacita account" in " ".join(tacita("account", "--help").stdout.split())
-    assert tacita("--version").stdout.startswith("tacita 0.")
-    assert "account" in tacita().stdout
 
 
 BAD = {
