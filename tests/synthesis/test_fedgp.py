@@ -516,7 +516,7 @@ def test_a_flower_server_that_was_stopped_goes_on(grid_of, tmp_path):
     for name, recipe in (("plain", replace(SMALL, rounds=3)), ("private", replace(PRIVATE, rounds=3, seed=None))):
         grid = grid_of(recipe)
 
-        def stop(number, _):
+        def stop(number, *_):
             if number == 2:
                 raise KeyboardInterrupt
 
