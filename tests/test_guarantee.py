@@ -5,7 +5,6 @@ import pytest
 
 import tacita
 from tacita import Guarantee, PrivacyError, attack_success, group, outlier_probability, share_above
-from tacita._numbers import percent_text, round_up_text
 
 
 def make(**changes):
@@ -110,13 +109,6 @@ def test_sentences_say_whom_they_cover():
         assert words in bayesian
     assert "e^30" in str(make(epsilon=30.0))
     assert "at least 1.234" in str(make(kind="empirical_lower", epsilon=1.2349))
-
-
-def test_printed_epsilons_are_rounded_up():
-    assert round_up_text(2.58301) == "2.584"
-    assert round_up_text(0.00123401) == "0.001235"
-    assert round_up_text(2.583) == "2.583"
-    assert percent_text(0.929811) == "92.982%"
 
 
 def test_figures_that_are_no_bounds_claim_nothing():
