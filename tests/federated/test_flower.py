@@ -567,14 +567,16 @@ def test_the_name_mod_passes_everything_else_on():
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 ENGINES = """
 import json, sys, torch
+from functools import partial
 from pathlib import Path
 torch.set_num_threads(1)
 from tacita import runs
 from tacita.federated.engines import ENGINES
-from tacita.federated.recipes import Recipe
+from tacita.federated.recipes import Recipe, ready
 level, folder = sys.argv[1], Path(sys.argv[2])
 recipe = Recipe(level=level, rounds=3, clients=5, client_rate=0.8, seed=7)
-labels = [ENGINES[name].prepare(recipe, folder / name, resume=False)() for name in ("local", "flower")]
+make = partial(ready, recipe)
+labels = [ENGINES[name].prepare(make, folder / name, resume=False).run() for name in ("local", "flower")]
 models = []
 for name in ("local", "flower"):
     models.append(runs.Run(folder / name).load()[0]["model"])
