@@ -80,7 +80,7 @@ class State:
     def tick(self) -> None:
         """Count a step at the current levels."""
         for panel in self.panels.values():
-            panel.pending += 1
+            panel.tick()
         self.taken += 1
 
     def lose(self, steps: int) -> None:

@@ -18,8 +18,6 @@ from tacita.training.records import Records
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
 
-_TOP = len(NORM_LEVELS) - 1
-
 
 class Panel:
     """Records that are followed through a run: which, their levels now, and their accounts.
@@ -36,7 +34,7 @@ class Panel:
 
     def __init__(self, indices: Counts, accountant: BayesianAccountant, *, budget: Budget | None = None) -> None:
         self.indices, self.accountant, self.budget = indices, accountant, budget
-        self.levels: Counts = np.full(len(indices), _TOP, dtype=np.int64)
+        self.levels: Counts = np.full(len(indices), len(NORM_LEVELS) - 1, dtype=np.int64)
         self.pending = 0
         self.mean_norms: Floats = np.zeros(len(indices))
         self.measured = 0

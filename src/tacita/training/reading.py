@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tacita._guard import attempt, held
 
@@ -34,7 +34,7 @@ _AGAIN = 4  # readings that show what changes: what is drawn at random is rarely
 _READS = 8  # before a record is another one: few things that are drawn at random differ so often
 _BROKEN = "broken"
 
-Form = tuple[Any, ...]  # of names and the forms of parts; or dtype, shape and device of a tensor
+Form = tuple[Any, tuple[Any, ...]]  # tuples, dicts and their names; dtype, shape and device of each tensor
 
 
 class Marked(NamedTuple):
@@ -97,13 +97,14 @@ class Reader:
 
     def take(self, indices: Any) -> Marked:
         """Return the records at these places; a broken one is zeros, and marked."""
-        blank = [t.expand(len(indices), *t.shape).clone() for t in _zeros(self.form)]
+        structure, kinds = self.form
+        blank = [torch.zeros(len(indices), *shape, dtype=dtype, device=device) for dtype, shape, device in kinds]
         with _quietly():
             good = [bool(attempt(self._read, int(i), row, blank)) for row, i in enumerate(indices)]
         for row in np.flatnonzero(~np.array(good)):
             for leaf in blank:
                 leaf[row] = 0
-        return Marked(_made(self.form, iter(blank)), torch.tensor(good))
+        return Marked(tree_unflatten(blank, structure), torch.tensor(good))
 
     def _read(self, place: int, row: int, batch: list[Tensor]) -> bool:
         leaves = self._leaves(place)
@@ -129,7 +130,7 @@ class Reader:
         passes = [[self._marks(key, place) for place in self._chosen(key)] for _ in range(_AGAIN)]
         read = list(zip(*passes, strict=True))
         whole = [marks for marks in read if all(marks)]
-        slots = range(len(_zeros(self.form)))
+        slots = range(len(self.form[1]))
         kept = [2 * sum(len({m[slot] for m in marks}) == 1 for marks in whole) > len(whole) for slot in slots]
         if whole and not any(kept):
             warnings.warn(
@@ -144,7 +145,7 @@ class Reader:
     def matches(self, fingerprint: str) -> bool:
         """Return whether this is the dataset of a fingerprint, as far as it tells."""
         key, size, slots, marks = (*fingerprint.split(" "), "", "", "")[:4]
-        if size != str(len(self._source)) or len(slots) != len(_zeros(self.form)):
+        if size != str(len(self._source)) or len(slots) != len(self.form[1]):
             return False
         kept = [slot == "1" for slot in slots]
         listed = marks.split(",")
@@ -180,18 +181,18 @@ def _quietly() -> Iterator[None]:
 
 def _parts(value: Any) -> tuple[Form, list[Tensor]]:
     """Return the form of a record and its tensors."""
+    leaves, structure = tree_flatten(_plain(value))
+    return (structure, tuple((leaf.dtype, tuple(leaf.shape), leaf.device) for leaf in leaves)), leaves
+
+
+def _plain(value: Any) -> Any:
+    """Return a record as tuples and dicts of tensors, each of a type that does not hang on other records."""
     if isinstance(value, Mapping | tuple | list):
-        names = tuple(sorted(value, key=str)) if isinstance(value, Mapping) else None
-        parts = [_parts(part) for part in (value if names is None else (value[name] for name in names))]
-        if not parts:
+        if len(value) == 0:
             raise TypeError("Nothing in it.")
-        return (names, tuple(form for form, _ in parts)), [leaf for _, leaves in parts for leaf in leaves]
-    leaf = _leaf(value)
-    return (leaf.dtype, tuple(leaf.shape), leaf.device), [leaf]
-
-
-def _leaf(value: Any) -> Tensor:
-    """Return a value of a record as a tensor, of a type that does not hang on other records."""
+        if isinstance(value, Mapping):
+            return {name: _plain(value[name]) for name in sorted(value, key=str)}
+        return tuple(map(_plain, value))
     if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized:
         return value.detach().as_subclass(Tensor)
     if isinstance(value, bool | int | float):
@@ -200,22 +201,6 @@ def _leaf(value: Any) -> Tensor:
     if isinstance(value, np.ndarray | np.generic):
         return torch.as_tensor(np.asarray(value))
     raise TypeError("Neither a tensor, an array nor a number.")
-
-
-def _zeros(form: Form) -> list[Tensor]:
-    if len(form) == 3:
-        dtype, shape, device = form
-        return [torch.zeros(shape, dtype=dtype, device=device)]
-    return [leaf for part in form[1] for leaf in _zeros(part)]
-
-
-def _made(form: Form, leaves: Iterator[Tensor]) -> Any:
-    """Return tensors in the form of a record: tuples and dicts."""
-    if len(form) == 3:
-        return next(leaves)
-    names, parts = form
-    made = tuple(_made(part, leaves) for part in parts)
-    return made if names is None else dict(zip(names, made, strict=True))
 
 
 def _bytes(leaf: Tensor) -> bytes:
