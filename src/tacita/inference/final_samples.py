@@ -149,8 +149,7 @@ def final_samples_cost(
 ) -> FinalSamplesCost:
     """Return what releasing `samples` points of the final posterior costs, from replayed leave-one-out pairs.
 
-    Without a box the figure is infinite unless delta is above the unseen mass, about ln(2/gamma)/m, or every record was
-    left out once.
+    Without a box it is infinite unless delta exceeds the unseen mass, about ln(2/gamma)/m, or every record is replayed.
 
     Args:
         with_record: m posteriors, each trained on all the data.
@@ -192,13 +191,12 @@ def final_samples_cost(
 
     def bound(epsilon: float) -> float:
         cap = float(delta_from_costs(most, ORDERS, epsilon=epsilon, notion="weak"))
-        values = pair_deltas(costs, epsilon=epsilon)
-        return float(band_mean(values[None], worst=np.array([cap]), gamma=failure)[0])
+        return float(band_mean(pair_deltas(costs, epsilon=epsilon)[None], worst=np.array([cap]), gamma=failure)[0])
 
     observed = smallest_epsilon(lambda eps: float(pair_deltas(costs, epsilon=eps).mean()), total)
     epsilon = observed if complete else smallest_epsilon(bound, total - failure)
-    bayesian = _bayesian(epsilon, worst, pairs=costs.shape[1], gamma=failure)
-    return FinalSamplesCost(worst_case=worst, bayesian=bayesian, observed=observed)
+    typical = _bayesian(epsilon, worst, pairs=costs.shape[1], gamma=failure)
+    return FinalSamplesCost(worst_case=worst, bayesian=typical, observed=observed)
 
 
 def box_guarantee(box: Box | None, *, samples: int, delta: float) -> Guarantee:

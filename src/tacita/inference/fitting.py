@@ -61,8 +61,7 @@ def fit(
         panel: How many records are followed for the typical case.
         progress: Called after each step; with trainings for `final-samples`. None shows a bar on
             the terminal, if there is one.
-        training: Further arguments of `tacita.training.PrivateTraining`, such as `individual_every` or `groups`; any of
-            `fitting.TRAINING`.
+        training: Further arguments of `tacita.training.PrivateTraining`, such as `groups`: any of `fitting.TRAINING`.
         settings: Fields of `Settings` (guide, samples, steps, clip_norm, learning_rate, …); `batch_size` and
             `nominal_size`, both declared, or `sample_rate`; for `final-samples` also fields of `replays.Replays`.
 
