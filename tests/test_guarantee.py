@@ -146,8 +146,8 @@ def test_the_noise_of_the_mechanism_can_be_read():
 
 
 def test_printed_deltas_are_rounded_up():
-    assert "at delta 1.235e-05" in str(make(delta=1.2345644e-5))
-    assert "at delta 1e-05" in str(make(delta=1e-5))
+    assert "at delta 0.00001235" in str(make(delta=1.2345644e-5))
+    assert "at delta 0.00001" in str(make(delta=1e-5))
 
 
 def test_dictionary_is_stable_json():

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tacita import _check, _codec
 from tacita._check import PrivacyError
-from tacita._numbers import factor_text, percent_text, round_up_text
+from tacita._numbers import delta_text, factor_text, percent_text, round_up_text
 from tacita.assumptions import Assumption
 
 SCHEMA = 2
@@ -130,7 +130,7 @@ class Guarantee(_codec.Checked):
         how = [self.method, self.estimator, self.composition, self.notion and f"{self.notion} notion"]
         parts = [self.claim, "Method: " + ", ".join(h for h in how if h) + "."]
         if self.delta_split:
-            parts.append("Delta: " + ", ".join(f"{name} {value:.3g}" for name, value in self.delta_split) + ".")
+            parts.append("Delta: " + ", ".join(f"{name} {delta_text(value)}" for name, value in self.delta_split) + ".")
         if self.assumptions:
             parts.append("Assumes: " + "; ".join(a.text for a in self.assumptions) + ".")
         return " ".join(parts)
@@ -150,18 +150,18 @@ class Guarantee(_codec.Checked):
         if self.kind == "empirical_lower":
             return (
                 f"{who}: an attack showed an epsilon of at least {round_up_text(self.epsilon, up=False)} "
-                f"at delta {round_up_text(self.delta)}. The true value may be larger."
+                f"at delta {delta_text(self.delta)}. The true value may be larger."
             )
         if math.isinf(self.epsilon):
-            return f"{who}: epsilon is infinite at delta {round_up_text(self.delta)}. Nothing is promised."
+            return f"{who}: epsilon is infinite at delta {delta_text(self.delta)}. Nothing is promised."
         if not self.is_bound:
             return (
                 f"NOT AN UPPER BOUND, for comparison only: adding up as in the papers gives epsilon "
-                f"{round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. The true value may be larger."
+                f"{round_up_text(self.epsilon)} at delta {delta_text(self.delta)}. The true value may be larger."
             )
-        plus = f", plus {round_up_text(self.delta)}" if self.delta else ""
+        plus = f", plus {delta_text(self.delta)}" if self.delta else ""
         parts = [
-            f"{who}: epsilon {round_up_text(self.epsilon)} at delta {round_up_text(self.delta)}. "
+            f"{who}: epsilon {round_up_text(self.epsilon)} at delta {delta_text(self.delta)}. "
             f"{_CHANGE[self.kind, self.neighbours].format(unit=self.unit)} changes the probability of any set of "
             f"outcomes by a factor of at most {factor_text(self.epsilon)}{plus}; an attacker with even prior odds "
             "can tell whether it was there with a success rate of at most "
