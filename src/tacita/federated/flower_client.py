@@ -92,18 +92,6 @@ def instance_privacy(
         allow_evaluation: Whether evaluate messages reach the app's own function. What it sends is computed from the
             records without noise, is charged nowhere, and is covered by no figure; not together with a ledger.
     """
-    if isinstance(name, str):
-        name_text("name", name)
-    if ledger is None and (epsilon is not None or delta is not None):
-        raise ValueError("epsilon and delta are the budget of a ledger: give ledger= as well.")
-    if ledger is not None and allow_evaluation:
-        raise PrivacyError("allow_evaluation sends what no ledger is charged for: leave it out, or leave ledger out.")
-    if ledger is not None and isinstance(plan, FederationPlan):
-        enforced_plan(plan)
-    budget = None
-    if epsilon is not None or delta is not None:
-        checked = budget_body(epsilon, delta)
-        budget = checked["epsilon"], checked["delta"]
     return _Guard(
         plan=plan,
         model=model,
@@ -114,9 +102,16 @@ def instance_privacy(
         seed=seed,
         name=name,
         ledger=ledger,
-        budget=budget,
+        budget=_budget(epsilon, delta),
         allow_evaluation=allow_evaluation,
     )
+
+
+def _budget(epsilon: float | None, delta: float | None) -> tuple[float, float] | None:
+    if epsilon is None and delta is None:
+        return None
+    checked = budget_body(epsilon, delta)
+    return checked["epsilon"], checked["delta"]
 
 
 @dataclass(kw_only=True)
@@ -139,6 +134,18 @@ class _Guard:
     allow_evaluation: bool
     task: Task | None = None
     warned: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.name, str):
+            name_text("name", self.name)
+        if self.ledger is None and self.budget is not None:
+            raise ValueError("epsilon and delta are the budget of a ledger: give ledger= as well.")
+        if self.ledger is not None and self.allow_evaluation:
+            raise PrivacyError(
+                "allow_evaluation sends what no ledger is charged for: leave it out, or leave ledger out."
+            )
+        if self.ledger is not None and isinstance(self.plan, FederationPlan):
+            enforced_plan(self.plan)
 
     def __call__(self, message: Message, context: Context, call_next: App) -> Message:
         with _redacted(allow=PrivacyError):

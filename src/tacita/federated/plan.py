@@ -311,20 +311,17 @@ class FederationPlan:
         """
         inside: RecordSettings = grouped("records", RecordSettings, records, settings)
         refuse_unknown(settings)
-        if level == "instance":
-            raise ValueError("Level 'instance' is called 'parallel'.")
-        protects = LEVELS[_check.one_of("level", level, tuple(LEVELS))]
+        protects = _level_named(level)
         rate, lower = _rates(client_rate, client_rates)
         _check_level(protects, rate, lower, inside)
-        enrolled = _check.count("clients", clients)
         plan = cls(
             level=protects.name,
-            clients=enrolled,
+            clients=_check.count("clients", clients),
             client_rate=rate,
             rounds=_check.count("rounds", rounds),
             clip_norm=check_clip_norm(clip_norm),
             **_noise(protects, noise_multiplier, inside.record_noise_multiplier),
-            divisor=positive("divisor", divisor) if divisor is not None else _expected(enrolled, rate, lower),
+            divisor=positive("divisor", divisor) if divisor is not None else _expected(clients, rate, lower),
             delta=_check.probability("delta", delta),
             client_rates=lower,
             client_metrics=bool(client_metrics),
@@ -365,6 +362,12 @@ def refuse_unknown(settings: Mapping[str, Any]) -> None:
     """Refuse settings that no group has taken."""
     if settings:
         raise TypeError(f"A federation has no setting {', '.join(settings)}.")
+
+
+def _level_named(name: str) -> Level:
+    if name == "instance":
+        raise ValueError("Level 'instance' is called 'parallel'.")
+    return LEVELS[_check.one_of("level", name, tuple(LEVELS))]
 
 
 def _check_level(level: Level, rate: float, lower: Mapping[str, float], inside: RecordSettings) -> None:
