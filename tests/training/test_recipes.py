@@ -229,6 +229,8 @@ def test_a_model_that_cannot_be_made_gives_one_line(folder, refused, body):
         (["federate", "--demo", "--run-dir", "people.csv"], "--run-dir 'people.csv' cannot hold a run"),
         (["synthesise", "--data", "digits", "--run-dir", "people.csv"], "--run-dir 'people.csv' cannot hold a run"),
         (["synthesise", "--data", "digits", "--clients", "3", "--run-dir", "people.csv"], "cannot hold a run"),
+        (["train", "--resume", "x", "--run-dir", "y"], "leave out --run-dir"),
+        (["federate", "--resume", "x", "--run-dir", "y"], "leave out --run-dir"),
         (["federate", "--resume", "x", "--rounds", "9", "--client-rate", "1"], "leave out --rounds, --client-rate"),
         (["synthesise", "--config", "run.toml", "--clients", "3"], "leave out --config"),
         (["synthesise", "--data", "digits", "--clients", "3", "--delta", "0.1"], "leave out --delta"),

@@ -79,9 +79,7 @@ def account(
     if as_json:
         print_json(document)
     else:
-        _print_account(document, statements)
-        if figure is not None:
-            typer.echo(f"\nFigure: {figure}")
+        _print_account(document, statements, figure)
 
 
 @app.command(epilog="Example: tacita calibrate --epsilon 2 --delta 1e-5 --sample-rate 0.01 --steps 2000")
@@ -240,7 +238,7 @@ def _steps_of(values: Floats | None, steps: int | None) -> int:
     return steps
 
 
-def _print_account(document: dict[str, Any], statements: list[Guarantee]) -> None:
+def _print_account(document: dict[str, Any], statements: list[Guarantee], figure: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -289,6 +287,8 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee]) -> Non
     console.print("\nAssumed:")
     for assumption in dict.fromkeys(a for statement in shown for a in statement.assumptions):
         console.print(f"  - {assumption.text}")
+    if figure is not None:
+        console.print(f"\nFigure: {figure}")
 
 
 def _how(statement: Guarantee) -> str:

@@ -79,23 +79,13 @@ def _root(
     """Data-aware privacy for machine learning: what a model leaks about anyone, and about typical people."""
 
 
-class busy:
-    """A spinner on a terminal; nothing elsewhere."""
+def busy(what: str, *, quiet: bool) -> AbstractContextManager[object]:
+    """Return a spinner on a terminal; nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
 
-    def __init__(self, what: str, *, quiet: bool) -> None:
-        self.what, self.quiet = what, quiet or not sys.stderr.isatty()
-        self.status: Any = None
-
-    def __enter__(self) -> None:
-        if not self.quiet:
-            from rich.console import Console
-
-            self.status = Console(stderr=True).status(f"{self.what} …")
-            self.status.__enter__()
-
-    def __exit__(self, *details: object) -> None:
-        if self.status is not None:
-            self.status.__exit__(*details)
+    return Console(stderr=True).status(f"{what} …")
 
 
 def drawing(as_json: bool, detail: Callable[[], str] | None = None) -> AbstractContextManager[Progress]:

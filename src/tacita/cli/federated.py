@@ -15,7 +15,10 @@ from tacita.cli.training import show_label
 if TYPE_CHECKING:
     from tacita.federated.engines.engine import Running
 
-_SETTINGS = ("engine", "level", "split", "data", "clients", "rounds", "client_rate", "epsilon", "dropout", "seed")
+_SETTINGS = (
+    *("engine", "level", "split", "data", "clients"),
+    *("rounds", "client_rate", "epsilon", "dropout", "seed", "run_dir"),
+)
 
 
 @app.command(epilog="Example: tacita federate --demo --split class --engine flower")

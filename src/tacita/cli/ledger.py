@@ -85,6 +85,7 @@ def _print(ledger: Ledger, as_json: bool) -> None:
     document: dict[str, Any] = {
         "schema": 1,
         "file": str(ledger.path),
+        "data": ledger.data,
         "unit": ledger.unit,
         "neighbours": ledger.neighbours,
         "budget": None if ledger.budget is None else dict(zip(("epsilon", "delta"), ledger.budget, strict=True)),
@@ -104,7 +105,8 @@ def _lines(ledger: Ledger, document: dict[str, Any], spent: Guarantee | None) ->
     from tacita._numbers import round_up_text
 
     relation = {"add_remove": "added or removed", "replace_one": "replaced by another"}[ledger.neighbours]
-    lines = [f"{ledger.path}: protects one {ledger.unit}, {relation}"]
+    about = f" ({ledger.data})" if ledger.data else ""
+    lines = [f"{ledger.path}{about}: protects one {ledger.unit}, {relation}"]
     if spent is None:
         lines.append("spent:  nothing yet")
     else:

@@ -85,7 +85,15 @@ def synthesise(
 
 def _refuse_ignored(context: typer.Context, resume: Path | None, *, federated: bool) -> None:
     if resume is not None:
-        own = ("clients", *_FEDERATED, *_CENTRAL[:-1], "epsilon", "seed", "quality" if federated else "samples")
+        own = (
+            "clients",
+            *_FEDERATED,
+            *_CENTRAL[:-1],
+            "epsilon",
+            "seed",
+            "run_dir",
+            "quality" if federated else "samples",
+        )
         refuse_ignored(context, own, "--resume goes on with the run's own settings")
         tell_finished(resume, "synthesis", "federated-generator")
     elif federated:

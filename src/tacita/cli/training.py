@@ -60,6 +60,8 @@ def train(
         stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in config.stem) or "run"
         _train(recipe, new_run(run_dir, stem), as_json)
     elif resume is not None:
+        if run_dir is not None:
+            raise ValueError("--resume goes on in the run's own folder: leave out --run-dir.")
         tell_finished(resume, "training")
         with busy("Reading the run", quiet=as_json):
             job = restart(resume)

@@ -57,6 +57,11 @@ class LedgerReader:
         return Path(self._chain.path)
 
     @property
+    def data(self) -> str:
+        """Which data it is about, for people; may be empty."""
+        return str(self._state.meta["dataset"])
+
+    @property
     def unit(self) -> str:
         """What one neighbour step changes."""
         return str(self._state.meta["unit"])
