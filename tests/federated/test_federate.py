@@ -80,7 +80,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
         (("--demo", "--client-rate", "2"), "each client takes part"),
         (("--demo", "--dropout", "3"), "dropout must be"),
         (("--demo", "--engine", "flower", "--dropout", "0.5"), "--dropout is for --engine local"),
-        (("--resume", "nowhere"), "not a run directory"),
+        (("--resume", "nowhere"), "leave out --run-dir"),
     ],
 )
 def test_wrong_input_ends_with_one_line(arguments, words, tmp_path):
@@ -94,6 +94,7 @@ def test_wrong_input_ends_with_one_line(arguments, words, tmp_path):
 
 def test_a_federations_run_is_no_training_run(tmp_path):
     run = tmp_path / "run"
+    assert "not a run directory" in federate("federate", "--resume", run).stderr
     federate("federate", "--demo", *SMALL, "--level", "client", "--run-dir", run)
     for command in (("audit", run), ("train", "--resume", run)):
         done = federate(*command)
