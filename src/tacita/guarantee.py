@@ -16,8 +16,9 @@ from tacita import _check, _codec
 from tacita._check import PrivacyError
 from tacita._numbers import delta_text, factor_text, percent_text, round_up_text
 from tacita.assumptions import Assumption
+from tacita.profile import Profile
 
-SCHEMA = 2
+SCHEMA = 3
 SMALLEST_EPSILON = 1e-6  # Figures below this are reported as this: numerical resolution, not a promise.
 
 Kind = Literal["worst_case", "bayesian", "individual", "empirical_lower"]
@@ -55,6 +56,8 @@ class Guarantee(_codec.Checked):
         publishable: True only if no private data went into the figure.
         is_bound: False for figures kept for comparison only (`tacita.papers`), which may lie below the truth. They
             claim nothing, and are never publishable.
+        profile: The whole privacy curve through (epsilon, delta). None where only the pair is known; `curve` is what
+            that says.
     """
 
     kind: Kind
@@ -74,6 +77,7 @@ class Guarantee(_codec.Checked):
     assumptions: tuple[Assumption, ...] = ()
     publishable: bool = False
     is_bound: bool = True
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         _check.one_of("kind", self.kind, tuple(_WHO))
@@ -87,6 +91,24 @@ class Guarantee(_codec.Checked):
         if not epsilon >= lowest:
             raise PrivacyError(f"epsilon must be at least {lowest:g}, got {epsilon!r}.")
         super().__post_init__()
+        if self.profile is not None and not self._on(self.profile):
+            raise PrivacyError("The profile does not pass through this epsilon and delta: it is another statement's.")
+
+    def _on(self, profile: Profile) -> bool:
+        return (
+            profile.delta(self.epsilon) <= self.delta * (1.0 + 1e-6) + 1e-15
+            and profile.epsilon(self.delta) >= 0.97 * self.epsilon - 2.0 * SMALLEST_EPSILON
+        )
+
+    @property
+    def curve(self) -> Profile:
+        """The privacy curve: the profile, or what the pair (epsilon, delta) alone says."""
+        return self.profile or Profile.of_pair(self.epsilon, self.delta)
+
+    @property
+    def attack_success(self) -> float | None:
+        """How often the best attack with even odds is right at most; None for figures that bound nothing."""
+        return self.curve.attack_success() if self.is_bound and self.kind != "empirical_lower" else None
 
     def __lt__(self, other: Guarantee) -> bool:
         self._require_same(other, "compare")
@@ -122,6 +144,7 @@ class Guarantee(_codec.Checked):
             assumptions=tuple(dict.fromkeys(self.assumptions + other.assumptions)),
             publishable=self.publishable and other.publishable,
             is_bound=self.is_bound and other.is_bound,
+            profile=None,
         )
 
     def __str__(self) -> str:
@@ -165,7 +188,7 @@ class Guarantee(_codec.Checked):
             f"{_CHANGE[self.kind, self.neighbours].format(unit=self.unit)} changes the probability of any set of "
             f"outcomes by a factor of at most {factor_text(self.epsilon)}{plus}; an attacker with even prior odds "
             "can tell whether it was there with a success rate of at most "
-            f"{percent_text(attack_success(self.epsilon, self.delta))}."
+            f"{percent_text(self.curve.attack_success())}."
         ]
         if self.kind == "bayesian":
             parts.append(f"It promises nothing to a {self.unit} unlike that population.")
@@ -184,7 +207,7 @@ class Guarantee(_codec.Checked):
             **super().to_dict(),
             "delta_split": dict(self.delta_split),
             "mechanism": dict(self.mechanism),
-            "attack_success": attack_success(self.epsilon, self.delta) if self.is_bound else None,
+            "attack_success": self.attack_success,
             "sentence": str(self),
         }
 
@@ -253,6 +276,7 @@ def group(guarantee: Guarantee, size: int) -> Guarantee:
         unit=f"group of {k} {guarantee.unit}s",
         method=f"{guarantee.method}, group privacy",
         delta_split=(),
+        profile=None,
     )
 
 
@@ -260,7 +284,8 @@ def attack_success(epsilon: float, delta: float = 0.0) -> float:
     """Return the largest success rate of a membership test with even prior odds.
 
     (e^ε + δ) / (1 + e^ε); at δ = 0 this is the papers' P(A) = 1 / (1 + e^{-ε}) (Triastcyn & Faltings
-    2020). For a Bayesian guarantee it bounds the success averaged over records of the population.
+    2020). It is all that one pair says, and loose: `Guarantee.attack_success` takes the whole curve. For a Bayesian
+    guarantee it bounds the success averaged over records of the population.
 
     Examples:
         >>> [round(100 * attack_success(e), 3) for e in (2, 5, 10)]

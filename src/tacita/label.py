@@ -17,7 +17,7 @@ from tacita.assumptions import Assumption, assume
 from tacita.facts import RunFacts
 from tacita.guarantee import Guarantee
 
-SCHEMA = 2
+SCHEMA = 3
 PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)  # at which the spread of records' own epsilons is shown
 Pairs = tuple[tuple[str, str], ...]
 Points = tuple[tuple[float, float], ...]
@@ -157,6 +157,7 @@ class Readings(_codec.Checked):
         panels: Who was followed, in words.
         percentiles: (percent, epsilon that this share of the followed records stays under), at the delta of
             the label's worst case.
+        successes: (percent, attack success that this share of them stays under), from their own curves.
         curve: (step, epsilon of the typical record so far).
         groups: Per-group rows, by class or by a column.
         metrics: Accuracy and the like, as (name, value) texts.
@@ -169,6 +170,7 @@ class Readings(_codec.Checked):
     typical: tuple[Guarantee, ...] = ()
     panels: str = ""
     percentiles: Points = ()
+    successes: Points = ()
     curve: tuple[tuple[int, float], ...] = ()
     groups: tuple[GroupRow, ...] = ()
     metrics: Pairs = ()
@@ -180,7 +182,9 @@ class Readings(_codec.Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         _epsilons("percentile", *(epsilon for _, epsilon in self.percentiles))
-        if not all(0 <= percent <= 100 for percent, _ in self.percentiles):
+        if not all(0.5 <= success <= 1 for _, success in self.successes):
+            raise ValueError("successes must be in [0.5, 1].")
+        if not all(0 <= percent <= 100 for percent, _ in (*self.percentiles, *self.successes)):
             raise ValueError("percentiles must be given by percentages in [0, 100].")
         _curve("readings curve", self.curve)
 
@@ -363,7 +367,7 @@ def percentile(epsilons: Iterable[float], percent: float) -> float:
 
 
 def percentiles(epsilons: Iterable[float]) -> Points:
-    """Return the spread of records' own epsilons, as a label shows it; nothing if there are none."""
+    """Return the spread of records' own figures, as a label shows it; nothing if there are none."""
     ordered = sorted(map(float, epsilons))
     return tuple((float(p), _at(ordered, p)) for p in PERCENTS) if ordered else ()
 

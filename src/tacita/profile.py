@@ -31,7 +31,7 @@ _MU_CELLS = 2000
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(_codec.Checked):
     """Upper bounds δ(ε) on how well any test tells a run with a person from one without.
 
     Attributes:
@@ -55,7 +55,7 @@ class Profile:
     deltas: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        _codec.check(self)
+        super().__post_init__()
         eps, dlt = np.array(self.epsilons, dtype=np.float64), np.array(self.deltas, dtype=np.float64)
         if not (len(eps) == len(dlt) > 0 and eps[0] == 0.0 and np.isfinite(eps).all() and np.all(np.diff(eps) > 0.0)):
             raise ValueError("A profile's epsilons must increase from 0, with one delta for each.")

@@ -24,6 +24,7 @@ from tacita.accounting.population import (
     failure_of_each,
     mean_delta_epsilon,
     moments_figure,
+    population_profile,
 )
 from tacita.accounting.state import budget_from, budget_state, reading_state
 from tacita.accounting.worst import check_mechanism, worst_case
@@ -240,6 +241,11 @@ class BayesianAccountant:
         self._require_steps()
         return np.maximum(self._panel_curves().epsilon(total), SMALLEST_EPSILON)
 
+    def successes(self) -> Floats:
+        """Return how often the best attack on each followed record is right, at even odds. Sensitive, as `epsilons`."""
+        self._require_steps()
+        return np.asarray(0.5 + 0.5 * self._panel_curves().delta(np.zeros(1))[0])
+
     def percentiles(self, *, delta: float, percents: Sequence[float] = (50, 75, 90, 95, 99)) -> dict[float, float]:
         """Return the epsilon that each percentage of the followed records stays under, by PLD.
 
@@ -357,8 +363,13 @@ class BayesianAccountant:
             own, most = self.counts @ table.T, self.taken * table[:, TOP]
             deltas, largest = deltas_by_moments(own, most, target=target, notion=notion)
         epsilon = mean_delta_epsilon(ESTIMATORS[estimator], deltas, target=target, gamma=failure, largest=largest)
+        curve = None
+        if notion == "weak":
+            curve = population_profile(ESTIMATORS[estimator], deltas, gamma=failure, largest=largest)
         split = ((estimator, failure), ("expected", target))
-        return PopulationFigure(epsilon=epsilon, estimator=estimator, notion=notion, method=method, delta_split=split)
+        return PopulationFigure(
+            epsilon=epsilon, estimator=estimator, notion=notion, method=method, delta_split=split, profile=curve
+        )
 
     def _certificate(self, delta: float, notion: str | None) -> Guarantee:
         if self.budget is None:

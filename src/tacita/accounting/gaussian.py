@@ -14,6 +14,7 @@ from tacita._check import PrivacyError
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.mechanisms.gaussian import gaussian_delta, gaussian_epsilon, smallest_epsilon
+from tacita.profile import Profile
 
 _ASSUMPTIONS = (assume("sensitivity"), assume("gaussian-noise"))
 _TAIL = 1e-6  # of delta, for records that are drawn more often than is summed over
@@ -34,15 +35,17 @@ def gaussian_release(*, noise_multiplier: float, delta: float) -> Guarantee:
         1.0
     """
     sigma = _check.in_range("noise_multiplier", noise_multiplier, 1e-4, 1e9)
+    epsilon = max(gaussian_epsilon(delta, distance=1.0 / sigma), SMALLEST_EPSILON)
     return Guarantee(
         kind="worst_case",
-        epsilon=max(gaussian_epsilon(delta, distance=1.0 / sigma), SMALLEST_EPSILON),
+        epsilon=epsilon,
         delta=delta,
         method="exact Gaussian curve",
         sampling="none",
         mechanism=(("noise_multiplier", sigma), ("sample_rate", 1.0), ("steps", 1)),
         assumptions=_ASSUMPTIONS,
         publishable=True,
+        profile=Profile.gaussian(1.0 / sigma) & Profile.of_pair(epsilon, delta),
     )
 
 

@@ -17,10 +17,12 @@ from tacita.accounting.levels import ORDERS, TOP
 from tacita.assumptions import Assumption
 from tacita.estimators import ESTIMATORS, Estimator, conformal_miss
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
+from tacita.profile import Profile
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
 
+_PROFILE_POINTS = 32
 FIRST_ORDERS = ORDERS[:96]  # the others are tried only if these do not bracket the minimum
 
 Deltas = Callable[["Floats"], tuple["Floats", "Floats"]]  # ε -> each record's δ (E, m), and the worst case's (E,)
@@ -36,6 +38,7 @@ class PopulationFigure:
         notion: `strong` or `weak`.
         method: `pld` or `moments`.
         delta_split: Where the total delta went.
+        profile: The population's curve, if there is one; it need not pass through (epsilon, delta).
     """
 
     epsilon: float
@@ -43,6 +46,7 @@ class PopulationFigure:
     notion: str
     method: str
     delta_split: tuple[tuple[str, float], ...]
+    profile: Profile | None = None
 
 
 def failure_of_each(delta: float, gamma: float | None, *, uses: int, share: float) -> float:
@@ -96,6 +100,28 @@ def mean_delta_epsilon(estimator: Estimator, deltas: Deltas, *, target: float, g
             return float(grid[0])
         low, high = float(grid[fits[0] - 1]), float(grid[fits[0]])
     return high
+
+
+def population_profile(estimator: Estimator, deltas: Deltas, *, gamma: float, largest: float) -> Profile:
+    """Return the curve of a record drawn from the population: E_x δ_x(ε).
+
+    An attack that has one threshold for everybody and a false-positive rate *on average* is bounded by it; averaging
+    records' own bounds at that rate would not do.
+
+    Args:
+        estimator: An estimator that averages deltas.
+        deltas: Each record's own delta, and the worst case's.
+        gamma: The probability with which any of the bounds may fail; the worst case counts then.
+        largest: The epsilon to which the curve goes.
+
+    Returns:
+        The curve at epsilons that depend on `largest` alone.
+    """
+    grid = np.concatenate([[0.0], largest * np.linspace(0.02, 1.0, _PROFILE_POINTS) ** 1.5])
+    values, worst = deltas(grid)
+    ones = np.ones(values.shape[1], dtype=np.int64)
+    bound = estimator.bound(values, weights=ones, gamma=gamma / len(grid), worst=worst)
+    return Profile.of_curve(lambda _: np.minimum(bound + gamma * worst, worst), grid)
 
 
 def deltas_by_moments(own: Floats, most: Floats, *, target: float, notion: str) -> tuple[Deltas, float]:
@@ -254,11 +280,13 @@ def bayesian_guarantee(
         In the weak notion epsilon is at most the worst case's, which implies it; the strong notion is not implied.
     """
     epsilon, method, certificate = figure.epsilon, figure.method, figure.estimator == "conformal"
+    profile = figure.profile
     if figure.notion == "weak" and epsilon >= worst.epsilon:
-        epsilon, method = worst.epsilon, "worst-case cap"
+        epsilon, method, profile = worst.epsilon, "worst-case cap", worst.profile
+    epsilon = max(epsilon, SMALLEST_EPSILON)
     return Guarantee(
         kind="bayesian",
-        epsilon=max(epsilon, SMALLEST_EPSILON),
+        epsilon=epsilon,
         delta=worst.delta,
         method=method,
         scope="guarantee" if static or certificate else "reading",
@@ -271,4 +299,5 @@ def bayesian_guarantee(
         assumptions=(*worst.assumptions, *assumptions),
         publishable=certificate,
         is_bound=is_bound,
+        profile=profile and profile & Profile.of_pair(epsilon, worst.delta),
     )

@@ -24,6 +24,7 @@ from tacita.accounting.losses import largest_loss, loss_spread
 from tacita.accounting.profiles import worst_profile
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
+from tacita.profile import Profile
 
 SampledSteps = tuple[float, float, int]  # sample rate, noise multiplier, steps
 
@@ -68,6 +69,7 @@ def worst_case(
     dlt = _check.probability("delta", delta)
     _check.one_of("method", method, ("pld", "rdp"))
     epsilon, used = _epsilon(q, sigma, count, dlt, method)
+    profile = worst_profile(sample_rate=q, noise_multiplier=sigma, steps=count) if method == "pld" else None
     return Guarantee(
         kind="worst_case",
         epsilon=epsilon,
@@ -76,6 +78,7 @@ def worst_case(
         mechanism=(("noise_multiplier", sigma), ("sample_rate", q), ("steps", count)),
         assumptions=_ASSUMPTIONS,
         publishable=True,
+        profile=profile and profile & Profile.of_pair(epsilon, dlt),
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tacita.guarantee import Guarantee
 
 _NOISE = Annotated[float, typer.Option(help="Noise standard deviation over the clip norm.")]
+_GAMMA = 1e-6  # how often the certified shares of people may fail
 _SHOWN = {"pld": "PLD", "rdp": "RDP", "profile": "our own curve"}  # how a method is written
 _RATE = Annotated[float, typer.Option(help="Chance with which each record enters a step.")]
 
@@ -123,7 +124,7 @@ def _account(
         )
 
     statements = [worst_by("pld"), worst_by("rdp")]
-    document: dict[str, Any] = {"schema": 1, "percentiles": None, "band": None}
+    document: dict[str, Any] = {"schema": 1, "percentiles": None, "shares": None, "band": None}
     if values is not None:
         accountant = BayesianAccountant(
             sample_rate=sample_rate,
@@ -145,6 +146,8 @@ def _account(
             mass, floor = accountant.floor(delta=delta)
             percentiles = accountant.percentiles(delta=delta)
             document["percentiles"] = {str(p): eps for p, eps in percentiles.items()}
+            shares = accountant.shares(delta=delta, gamma=_GAMMA)
+            document["shares"] = {"gamma": _GAMMA, "epsilons": {str(p): eps for p, eps in shares.items()}}
             document["band"] = {"followed": values.shape[-1], "unseen_mass": mass, "epsilon_floor": floor}
         if figure is not None:
             _draw(figure, accountant, statements)
@@ -243,7 +246,6 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee], figure
     from rich.table import Table
 
     from tacita._numbers import percent_text, round_up_text
-    from tacita.guarantee import attack_success
 
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     mechanism = dict(statements[0].mechanism)
@@ -258,7 +260,7 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee], figure
         table.add_row(
             "anyone" if statement.kind == "worst_case" else "a typical record",
             round_up_text(statement.epsilon),
-            "<= " + percent_text(attack_success(statement.epsilon, statement.delta)) if statement.is_bound else "-",
+            "<= " + percent_text(statement.profile.attack_success()) if statement.profile else "-",
             _how(statement),
         )
     console.print(table)
@@ -268,9 +270,15 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee], figure
             "and may exceed the worst case."
         )
     if document["percentiles"]:
-        console.print("\nThe followed records' own epsilon (for the owner):")
+        console.print("\nRecords' own epsilon (for the owner):       followed   population*")
+        certified = document["shares"]["epsilons"]
         for percent, epsilon in document["percentiles"].items():
-            console.print(f"  {percent:>4}% of them stay under {round_up_text(epsilon)}")
+            both = f"{round_up_text(epsilon):>8}   {round_up_text(certified[percent]):>10}"
+            console.print(f"  {percent:>4}% of them stay under                {both}")
+        console.print(
+            f"* except with probability {document['shares']['gamma']:g}, if the followed records were drawn "
+            "independently from it\n  and were not trained on"
+        )
         band = document["band"]
         console.print(
             f"\nWith {band['followed']} followed records up to {percent_text(band['unseen_mass'])} of the population "

@@ -72,7 +72,7 @@ def hidden_participation(plan: FederationPlan, rounds: int, delta: float) -> Gua
     plain = plan.record_worst(rounds * plan.steps_a_round, delta)  # of clients that are in every round
     if plain.epsilon <= epsilon:
         return plain
-    return replace(plain, epsilon=epsilon, method="rdp, over who takes part", mechanism=())
+    return replace(plain, epsilon=epsilon, method="rdp, over who takes part", mechanism=(), profile=None)
 
 
 def mixed_costs(costs: Floats, chance: float) -> Floats:

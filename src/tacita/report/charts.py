@@ -15,8 +15,7 @@ from io import StringIO
 from typing import Any
 
 from tacita import _check
-from tacita._numbers import delta_text, epsilon_text, percent_text, tick_text
-from tacita.guarantee import attack_success
+from tacita._numbers import delta_text, epsilon_text, tick_text
 from tacita.label import Chart, Label, Points, Series
 from tacita.report.units import Unit, headline_unit
 
@@ -95,7 +94,6 @@ def draw(
     *,
     band: Points = (),
     marks: tuple[Mark, ...] = (),
-    success_at: float | None = None,
 ) -> Figure | None:
     """Return a chart with its drawing, or None if there is no line to draw.
 
@@ -104,7 +102,6 @@ def draw(
         chart: The lines. Points that have no place on the axes are left out, and so are lines with fewer than two.
         band: Corners of an area to fill.
         marks: Dots with a text of numbers beside them, as (x, y, text).
-        success_at: The delta at which the attack success is written below each epsilon of the horizontal axis.
 
     Returns:
         The figure. Equal arguments give equal figures.
@@ -119,10 +116,8 @@ def draw(
     if not shown.series:
         return None
     lines = tuple((s.hue, s.points) for s in shown.series)
-    height = TOP + PLOT + (28 if success_at is None else 46)
-    return Figure(
-        key=key, chart=shown, height=height, drawing=_drawing(key, lines, chart.log, band, marks, success_at, height)
-    )
+    height = TOP + PLOT + 28
+    return Figure(key=key, chart=shown, height=height, drawing=_drawing(key, lines, chart.log, band, marks, height))
 
 
 def figures(label: Label) -> tuple[Figure, ...]:
@@ -176,12 +171,12 @@ def records_figure(label: Label) -> Figure | None:
                 for hue, name, e in limits
             ),
         ),
-        x_title="individual epsilon; below it, attack success",
+        x_title="individual epsilon",
         y_title=f"% of the followed {unit.many}",
     )
     names = {50.0: "half", 90.0: "9 in 10"}
     marks = tuple((e, p, f"{names[p]}: {epsilon_text(e)}") for e, p in points if p in names)
-    return draw("records", chart, band=(*stairs, (stairs[-1][0], 0.0)), marks=marks, success_at=worst.delta)
+    return draw("records", chart, band=(*stairs, (stairs[-1][0], 0.0)), marks=marks)
 
 
 def delta_note(label: Label) -> str:
@@ -196,7 +191,6 @@ def _drawing(
     log: bool,
     band: Points,
     marks: tuple[Mark, ...],
-    success_at: float | None,
     height: int,
 ) -> str:
     with styled(**_STYLE | {"svg.hashsalt": f"tacita {key}"}):
@@ -204,7 +198,7 @@ def _drawing(
 
         canvas = Canvas(figsize=(WIDTH / 72, height / 72))
         axes = canvas.add_axes((LEFT / WIDTH, 1 - (TOP + PLOT) / height, (RIGHT - LEFT) / WIDTH, PLOT / height))
-        _set_axes(axes, log, success_at, [point for _, points in lines for point in points])
+        _set_axes(axes, log, [point for _, points in lines for point in points])
         if band and not (log and min(map(min, band)) <= 0.0):
             axes.fill(*zip(*band, strict=True), color=_LINES["spread"][0], alpha=0.15, lw=0, clip_on=False)
         for hue, points in lines:
@@ -222,7 +216,7 @@ def _drawing(
     return _inline(file.getvalue())
 
 
-def _set_axes(axes: Any, log: bool, success_at: float | None, points: list[tuple[float, float]]) -> None:
+def _set_axes(axes: Any, log: bool, points: list[tuple[float, float]]) -> None:
     """Set scales, ticks and where the axes begin: at 0 if it is near, and always with the vertical one."""
     from matplotlib import ticker
 
@@ -235,14 +229,7 @@ def _set_axes(axes: Any, log: bool, success_at: float | None, points: list[tuple
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(lambda value, _: tick_text(value))
-    axes.xaxis.set_major_formatter(
-        lambda value, _: tick_text(value) + ("" if success_at is None else f"\n{_success_text(value, success_at)}")
-    )
-
-
-def _success_text(epsilon: float, delta: float) -> str:
-    success = 0.5 if epsilon <= 0.0 else math.ceil(100.0 * attack_success(epsilon, delta) - 1e-9) / 100.0
-    return percent_text(success)
+    axes.xaxis.set_major_formatter(lambda value, _: tick_text(value))
 
 
 def _inline(document: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -93,9 +93,9 @@ def sections(label: Label) -> tuple[Section, ...]:
     for worst, typical in leading(label):
         first = worst is label.worst
         unit = spoken(worst.unit, headline)
-        answers = [_card(worst, headline)]
+        answers = [_card(worst, worst, headline)]
         if typical is not None:
-            answers.append(_card(typical, headline, own.panels if own and first else ""))
+            answers.append(_card(typical, worst, headline, own.panels if own and first else ""))
         elif own and own.panels and first:
             said = Sentence("", "No figure.", f" {_sentence(own.panels)}")
             answers.append(Card(key="typical", heading=unit.typical, tag="not known", sentence=said))
@@ -137,10 +137,10 @@ def units_note(label: Label) -> str:
     return f"The figures about {listed} are separate statements: neither follows from the other."
 
 
-def _card(g: Guarantee, headline: str, panels: str = "") -> Card:
+def _card(g: Guarantee, worst: Guarantee, headline: str, panels: str = "") -> Card:
     """Return what a worst case, or a typical figure with who was followed for it, means for an attacker."""
     unit, typical = spoken(g.unit, headline), g.kind != "worst_case"
-    success = attack_success(g.epsilon, g.delta) if g.is_bound and g.kind != "empirical_lower" else None
+    success = None if g.attack_success is None else success_of(g, worst)
     who = f"On average over {unit.people} like those followed, an attacker" if typical else "An attacker"
     start = f"{who} who starts from even odds and tries to tell {target(g, headline, again=typical)}"
     holds = f"Holds for {unit.holds} and whatever the attacker already knows."
@@ -205,9 +205,15 @@ def _spread(own: Readings, worst: Guarantee) -> Card:
     )
 
 
-def exposures(own: Readings, delta: float) -> tuple[Exposure, ...]:
+def success_of(guarantee: Guarantee, worst: Guarantee) -> float:
+    """Return the attack success that a statement allows, never above what the worst case of the same unit does."""
+    found = guarantee.curve.attack_success()
+    return min(found, worst.curve.attack_success()) if guarantee.unit == worst.unit else found
+
+
+def exposures(own: Readings, worst: Guarantee) -> tuple[Exposure, ...]:
     """Return what half, 90%, 99% and all of the followed records stay under, as far as it is known."""
-    points = sorted(own.percentiles)
+    points, successes, most = sorted(own.percentiles), dict(own.successes), worst.curve.attack_success()
     known = [(p, e) for p, e in points if p in _SHARES] or points[-5:]
     return tuple(Exposure(percent, epsilon_text(e), attack_success(e, delta)) for percent, e in known)
 
@@ -216,19 +222,20 @@ def rows(label: Label) -> tuple[Row, ...]:
     """Return every figure of the label, side by side: those of the headline's unit, of other units, comparisons."""
     own, headline = label.readings, label.worst.unit
     typical = own.typical if own else ()
-    spread = exposures(own, label.worst.delta) if own and own.percentiles else ()
+    spread = exposures(own, label.worst) if own and own.percentiles else ()
     first, *others = ([g for g in pair if g is not None and (own or g.kind == "worst_case")] for pair in leading(label))
     beside = [g for pair in others for g in pair]
     shown = {id(g) for g in (*first[1:], *beside)}
+    worst = _by_unit((label.worst, *(g for g in label.comparisons if g.kind == "worst_case")))
     return (
-        *(_row(g, headline) for g in first),
+        *(_row(g, worst, headline) for g in first),
         *(_exposure_row(e, label.worst) for e in spread),
-        *(_row(g, headline) for g in beside),
-        *(_row(g, headline, also=True) for g in (*label.comparisons, *typical) if id(g) not in shown),
+        *(_row(g, worst, headline) for g in beside),
+        *(_row(g, worst, headline, also=True) for g in (*label.comparisons, *typical) if id(g) not in shown),
     )
 
 
-def _row(g: Guarantee, headline: str, *, also: bool = False) -> Row:
+def _row(g: Guarantee, worst: Mapping[str, Guarantee], headline: str, *, also: bool = False) -> Row:
     lower = g.kind == "empirical_lower"
     how = (g.method, g.estimator, g.composition, g.notion and f"{g.notion} notion", g.model)
     return Row(
@@ -236,7 +243,7 @@ def _row(g: Guarantee, headline: str, *, also: bool = False) -> Row:
         unit=inline(g.unit),
         epsilon=f"at least {round_up_text(g.epsilon, up=False)}" if lower else epsilon_text(g.epsilon),
         delta=delta_text(g.delta),
-        attack=f"at most {success_text(attack_success(g.epsilon, g.delta))}" if g.is_bound and not lower else "none",
+        attack="none" if g.attack_success is None else f"at most {success_text(success_of(g, worst.get(g.unit, g)))}",
         how=", ".join(part for part in how if part),
         split=", ".join(f"{name} {round_up_text(value).replace('e-0', 'e-')}" for name, value in g.delta_split),
         scope="reading of this run" if g.scope == "reading" else "guarantee",
@@ -348,8 +355,8 @@ def glossary(label: Label) -> tuple[tuple[str, str], ...]:
         *((capital(unit.name), unit.meant) for unit in units),
         (
             "Epsilon",
-            f"How much one {one} can change the result; 0 means not at all. With an epsilon of 1 the attacker is "
-            "right at most 74 times in 100, with an epsilon of 3 at most 96 times in 100.",
+            f"How much one {one} can change the result; 0 means not at all. It is one point of a curve. How often an "
+            "attacker is right follows from the whole curve, and may differ between results with the same epsilon.",
         ),
         ("Worst case", f"A limit that holds for every conceivable {one}, even the most unusual one."),
         ("Noise multiplier", f"The amount of noise, as a multiple of the most that one {one} can contribute."),

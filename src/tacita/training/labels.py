@@ -131,7 +131,7 @@ class Standing:
         larger = max(statements, key=lambda name: statements[name].epsilon)
         headline = statements.pop(larger)
         if headline.epsilon > worst.epsilon:
-            headline = replace(headline, epsilon=worst.epsilon, method="worst-case cap")
+            headline = replace(headline, epsilon=worst.epsilon, method="worst-case cap", profile=worst.profile)
         followed = f"training panel only: {len(panels['training'].indices)} records were followed"
         if "held-out" in panels:
             sizes = [f"{len(panels[name].indices)} {name}" for name in ("training", "held-out")]
@@ -139,11 +139,12 @@ class Standing:
                 f"{' and '.join(sizes)} records were followed; the {larger} ones gave the larger figure, which is shown"
             )
         papers = [self._typical(larger, delta, estimator="student")] if len(panels[larger].indices) > 1 else []
-        epsilons = own_epsilons(panels["training"], delta, worst)
+        epsilons, most = own_epsilons(panels["training"], delta, worst), worst.curve.attack_success()
         return Readings(
             typical=(headline, *statements.values(), *papers),
             panels=followed,
             percentiles=percentiles(epsilons),
+            successes=percentiles(np.minimum(panels["training"].accountant.successes(), most)),
             curve=self.facts.curve if delta == plan.delta else (),
             groups=tuple(_group_rows(panels["training"], self.groups, epsilons)),
             metrics=metrics,

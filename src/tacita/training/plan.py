@@ -167,7 +167,7 @@ class Plan:
             return plain
         kind = "token filter" if isinstance(self.record_budget, TokenBudget) else "moments filter"
         assumptions = (*plain.assumptions, assume("enforced-record-budget"))
-        return replace(plain, epsilon=epsilon, method=kind, assumptions=assumptions)
+        return replace(plain, epsilon=epsilon, method=kind, assumptions=assumptions, profile=None)
 
     def end_after(self, taken: int) -> tuple[int, float]:
         """Return the end that covers a run of `taken` steps, and its share of delta: the next declared one."""
@@ -225,14 +225,14 @@ def of_one_end(found: Guarantee, delta: float, share: float) -> Guarantee:
     if share == 1.0:  # the plan's own end
         return found
     split = (("this declared end", delta * share), ("the other declared ends", delta * (1.0 - share)))
-    return replace(found, delta=delta, delta_split=split)
+    return replace(found, delta=delta, delta_split=split, profile=None)
 
 
 def within_promise(found: Guarantee, promise: Pair | None) -> Guarantee:
     """Return a figure, or the (epsilon, delta) that the ledger keeps whatever was released, where that says more."""
     if promise is None or promise[1] > found.delta or promise[0] >= found.epsilon:
         return found
-    return replace(found, epsilon=promise[0], method="the ledger's budget", mechanism=(), delta_split=())
+    return replace(found, epsilon=promise[0], method="the ledger's budget", mechanism=(), delta_split=(), profile=None)
 
 
 def filter_epsilon(budget: Budget, rate: float, noise: float, delta: float) -> float:

@@ -252,7 +252,7 @@ def _summed(typical: Sequence[tuple[Guarantee, ...]], worst: Guarantee, facts: R
         return readings(facts, "No records were followed, so there is no typical figure.")
     total = typical[0][0] + typical[1][0]
     if total.epsilon > worst.epsilon:
-        total = replace(total, epsilon=worst.epsilon, method="worst-case cap")
+        total = replace(total, epsilon=worst.epsilon, method="worst-case cap", profile=worst.profile)
     panels = "Records were followed through both trainings; the two figures, each at half of delta, are added."
     return readings(facts, panels, typical=(total,))
 
