@@ -152,7 +152,7 @@ def test_printed_deltas_are_rounded_up():
 
 def test_dictionary_is_stable_json():
     data = json.loads(json.dumps(make(delta_split=(("band", 1e-6),)).to_dict()))
-    assert data["schema"] == 2
+    assert data["schema"] == 3
     assert set(data) >= {"kind", "epsilon", "delta", "method", "scope", "assumptions", "publishable", "neighbours"}
 
 

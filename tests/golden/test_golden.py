@@ -35,6 +35,8 @@ LEFT_OUT = {
     "percentiles",
     "points",
     "metrics",
+    "profile",
+    "successes",
 }
 
 SURVEY = """

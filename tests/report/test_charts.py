@@ -100,12 +100,5 @@ def test_charts_describe_themselves_and_the_public_page_has_no_spread(make_label
     assert draw("steps", steps_chart(endless)) is None
 
 
-def test_the_attack_success_below_an_epsilon_is_rounded_up(make_label):
-    label = make_label("x")
-    found = texts(records_figure(label))
-    assert found[found.index("1") + 1] == "74%"
-    assert found[found.index("0") + 1] == "50%"
-
-
 def test_ticks_are_short():
     assert [tick_text(v) for v in (0.0, 0.001, 2.5e-4, 1e12)] == ["0", "0.001", "2.5·10⁻⁴", "10¹²"]

@@ -143,7 +143,7 @@ def test_a_bare_label_has_a_page(make_guarantee):
 def test_odd_percentiles_are_named_by_their_share(make_label):
     label = plain(make_label("x"))
     label = replace(label, readings=replace(label.readings, percentiles=((33.0, 0.2), (66.0, 0.4))))
-    assert [e.who for e in wording.exposures(label.readings, 1e-5)] == ["33%", "66%"]
+    assert [e.who for e in wording.exposures(label.readings, label.worst)] == ["33%", "66%"]
     assert "Against 66% of the followed records" in label_text(label)
 
 

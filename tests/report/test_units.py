@@ -118,7 +118,7 @@ def test_a_client_labels_pictures_speak_of_clients_and_rounds():
     assert over_rounds.caption == "Every round adds to what an outsider could learn."
     assert "After 30 rounds, any one client: epsilon 1; a typical client: epsilon 0.8." in over_rounds.description
     assert spread.y_title == "% of the followed clients"
-    assert spread.x_title == "individual epsilon; below it, attack success"
+    assert spread.x_title == "individual epsilon"
     assert spread.heading == "How exposed the followed clients are"
     assert [line.name for line in spread.series] == [
         "Share of the clients under each epsilon",

@@ -26,7 +26,7 @@ from tacita.label import (
     status_rows,
 )
 from tacita.papers import product_figure
-from tacita.training.labels import own_epsilons
+from tacita.training.labels import own_epsilons, own_successes
 from tacita.training.plan import of_one_end, within_promise
 
 if TYPE_CHECKING:
@@ -215,6 +215,7 @@ def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -
         typical=tuple(typical),
         panels=followed if typical else "Nothing was followed, so there is no typical figure.",
         percentiles=percentiles(own),
+        successes=percentiles(own_successes(panel, worst)) if panel is not None else (),
         metrics=facts.metrics,
         facts=_standing(server, facts),
     )

@@ -139,12 +139,12 @@ class Standing:
                 f"{' and '.join(sizes)} records were followed; the {larger} ones gave the larger figure, which is shown"
             )
         papers = [self._typical(larger, delta, estimator="student")] if len(panels[larger].indices) > 1 else []
-        epsilons, most = own_epsilons(panels["training"], delta, worst), worst.curve.attack_success()
+        epsilons = own_epsilons(panels["training"], delta, worst)
         return Readings(
             typical=(headline, *statements.values(), *papers),
             panels=followed,
             percentiles=percentiles(epsilons),
-            successes=percentiles(np.minimum(panels["training"].accountant.successes(), most)),
+            successes=percentiles(own_successes(panels["training"], worst)),
             curve=self.facts.curve if delta == plan.delta else (),
             groups=tuple(_group_rows(panels["training"], self.groups, epsilons)),
             metrics=metrics,
@@ -286,6 +286,11 @@ def own_epsilons(panel: Panel, delta: float, worst: Guarantee) -> Floats:
         worst: The worst case at that delta.
     """
     return np.clip(panel.accountant.epsilons(delta=delta), SMALLEST_EPSILON, worst.epsilon)
+
+
+def own_successes(panel: Panel, worst: Guarantee) -> Floats:
+    """Return how often an attack on each followed record is right at most, never above the worst case."""
+    return np.minimum(panel.accountant.successes(), worst.curve.attack_success())
 
 
 def _group_rows(panel: Panel, groups: Mapping[str, Any], epsilons: Floats) -> Iterable[GroupRow]:
