@@ -215,7 +215,7 @@ def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -
         typical=tuple(typical),
         panels=followed if typical else "Nothing was followed, so there is no typical figure.",
         percentiles=percentiles(own),
-        successes=percentiles(own_successes(panel, worst)) if panel is not None else (),
+        successes=percentiles(own_successes(panels["training"], worst)) if "training" in panels else (),
         metrics=facts.metrics,
         facts=_standing(server, facts),
     )

@@ -182,7 +182,7 @@ def _attack(start: str, guarantee: Guarantee, success: float | None) -> Sentence
 
 def _spread(own: Readings, worst: Guarantee) -> Card:
     unit = spoken(worst.unit, worst.unit)
-    rows = exposures(own, worst.delta)
+    rows = exposures(own, worst)
     half, last = next((row for row in rows if row.percent == 50.0), rows[-1]), rows[-1]
     right, tries = times(half.success)
     after = f" (guessing alone: {tries // 2:,})"
@@ -215,7 +215,10 @@ def exposures(own: Readings, worst: Guarantee) -> tuple[Exposure, ...]:
     """Return what half, 90%, 99% and all of the followed records stay under, as far as it is known."""
     points, successes, most = sorted(own.percentiles), dict(own.successes), worst.curve.attack_success()
     known = [(p, e) for p, e in points if p in _SHARES] or points[-5:]
-    return tuple(Exposure(percent, epsilon_text(e), attack_success(e, delta)) for percent, e in known)
+    return tuple(
+        Exposure(percent, epsilon_text(e), successes.get(percent, min(attack_success(e, worst.delta), most)))
+        for percent, e in known
+    )
 
 
 def rows(label: Label) -> tuple[Row, ...]:
