@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacita import _check, _codec, _search
-from tacita.mechanisms.gaussian import gaussian_delta
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -101,6 +100,8 @@ class Profile(_codec.Checked):
             >>> round(Profile.gaussian(1.0).attack_success(), 4)  # Φ(1/2)
             0.6915
         """
+        from tacita.mechanisms.gaussian import gaussian_delta  # scipy, which `tacita check` does without
+
         size = _check.in_range("mu", mu, 0.0, _LARGEST_MU)
         if size == 0.0:
             return cls((0.0,), (0.0,))
@@ -123,6 +124,16 @@ class Profile(_codec.Checked):
         )
         kept = np.unique(np.searchsorted(way, np.linspace(0.0, way[-1], points)).clip(0, len(way) - 1))
         return Profile(tuple(self._epsilons[kept].tolist()), tuple(self._deltas[kept].tolist()))
+
+    def raised(self, delta: float, *, up_to: float) -> Profile:
+        """Return the curve of a mechanism that fails otherwise with a probability that adds `delta` up to an epsilon.
+
+        Args:
+            delta: What is added to every δ(ε) with ε ≤ `up_to`.
+            up_to: Beyond it nothing is known but that δ falls.
+        """
+        at = np.append(self._epsilons[self._epsilons < up_to], up_to)
+        return Profile.of_curve(lambda eps: self.delta(eps) + delta, at)
 
     @cached_property
     def _epsilons(self) -> Floats:
@@ -223,6 +234,8 @@ class Profile(_codec.Checked):
         Returns:
             The smallest such μ, rounded up; infinite if the curve does not fall to the floor.
         """
+        from tacita.mechanisms.gaussian import gaussian_delta
+
         spare = _check.probability("floor", floor)
         end = self.epsilon(spare)
         if end == 0.0 or math.isinf(end):

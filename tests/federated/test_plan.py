@@ -171,7 +171,8 @@ def test_joint_covers_the_rounds_in_which_nobody_is_asked(monkeypatch):
     monkeypatch.setattr(shares_module, "LARGEST_EPSILON", 3.0)
     plan, sigma = make("joint", clients=8, client_rate=0.4, rounds=1, noise_multiplier=0.7, delta=0.9), 0.7
     delta = 0.05 + plan.failure
-    epsilon, x = plan.client_worst(1, delta).epsilon, np.linspace(-15.0, 25.0, 40_001)
+    guarantee, x = plan.client_worst(1, delta), np.linspace(-15.0, 25.0, 40_001)
+    epsilon = guarantee.epsilon
 
     def at(place):
         return norm.pdf(x, place, sigma)
@@ -186,6 +187,8 @@ def test_joint_covers_the_rounds_in_which_nobody_is_asked(monkeypatch):
         exact += binom.pmf(others, 7, 0.4) * np.array([exceeds(with_client, without), exceeds(without, with_client)])
     assert plan.shares < plan.clients
     assert delta - plan.failure < max(exact) <= delta  # and it would not hold without that part of delta
+    assert guarantee.profile is not None
+    assert guarantee.profile.delta(epsilon) == pytest.approx(delta, rel=1e-3)
 
 
 # Records whose client takes part by chance.

@@ -251,7 +251,9 @@ class FederationPlan:
             return found
         if found.epsilon > participation.LARGEST_EPSILON:
             raise PrivacyError(f"Level {self.level!r} promises nothing beyond epsilon 40: raise noise_multiplier.")
-        return replace(found, delta=delta, delta_split=(("noise", spare), ("too many drawn", self.failure)))
+        curve = found.profile and found.profile.raised(self.failure, up_to=participation.LARGEST_EPSILON)
+        split = (("noise", spare), ("too many drawn", self.failure))
+        return replace(found, delta=delta, delta_split=split, profile=curve)
 
     def record_worst(self, steps: int, delta: float, method: str = "pld") -> Guarantee:
         """Return the worst case for a record.

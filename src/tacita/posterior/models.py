@@ -1,6 +1,6 @@
 """Conjugate models: a prior, and the likelihood of one record.
 
-Plain descriptions, with no arithmetic in them, so that a program can be checked without numpy.
+Plain descriptions, with no arithmetic in them, so that a program is checked quickly.
 """
 
 from __future__ import annotations
