@@ -148,6 +148,32 @@ class GroupRow(_codec.Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shares(_codec.Checked):
+    """What shares of the *population* stay under, as far as records certify it that were drawn from it.
+
+    Attributes:
+        epsilons: (percent, epsilon that at least this share stays under), at the delta of the label's worst case.
+        successes: (percent, attack success that at least this share stays under).
+        gamma: The probability, over who was followed, that any of these fails.
+        followed: How many records certify them.
+    """
+
+    epsilons: Points
+    successes: Points
+    gamma: float
+    followed: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _epsilons("share", *(epsilon for _, epsilon in self.epsilons))
+        if [percent for percent, _ in self.epsilons] != [percent for percent, _ in self.successes]:
+            raise ValueError("shares must give an epsilon and a success for the same percentages.")
+        if not all(0.5 <= success <= 1 for _, success in self.successes):
+            raise ValueError("successes must be in [0.5, 1].")
+        _check.probability("gamma", self.gamma)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Readings(_codec.Checked):
     """Everything that was computed from private data. It never reaches the public page unless asked for.
 
@@ -158,6 +184,7 @@ class Readings(_codec.Checked):
         percentiles: (percent, epsilon that this share of the followed records stays under), at the delta of
             the label's worst case.
         successes: (percent, attack success that this share of them stays under), from their own curves.
+        shares: What shares of the population stay under; None where no records outside the training data were followed.
         curve: (step, epsilon of the typical record so far).
         groups: Per-group rows, by class or by a column.
         metrics: Accuracy and the like, as (name, value) texts.
@@ -171,6 +198,7 @@ class Readings(_codec.Checked):
     panels: str = ""
     percentiles: Points = ()
     successes: Points = ()
+    shares: Shares | None = None
     curve: tuple[tuple[int, float], ...] = ()
     groups: tuple[GroupRow, ...] = ()
     metrics: Pairs = ()

@@ -16,7 +16,8 @@ from typing import Any
 
 from tacita import _check
 from tacita._numbers import delta_text, epsilon_text, tick_text
-from tacita.label import Chart, Label, Points, Series
+from tacita.guarantee import Guarantee
+from tacita.label import Chart, Hue, Label, Points, Series
 from tacita.report.units import Unit, headline_unit
 
 WIDTH, LEFT, RIGHT, TOP = 420, 54, 402, 12  # in units of which a phone shows about 340, so that text stays readable
@@ -122,8 +123,36 @@ def draw(
 
 def figures(label: Label) -> tuple[Figure, ...]:
     """Return the label's own charts, as far as it has finite points."""
-    drawn = (records_figure(label), draw("steps", steps_chart(label)))
+    drawn = (draw("tests", tests_chart(label)), records_figure(label), draw("steps", steps_chart(label)))
     return tuple(figure for figure in drawn if figure is not None)
+
+
+def tests_chart(label: Label) -> Chart | None:
+    """Return the largest share of members that a test finds, over the share of others that it wrongly accuses."""
+    own, unit, worst = label.readings, headline_unit(label), label.worst
+    if worst.profile is None:
+        return None
+    statements: list[tuple[Hue, str, Guarantee]] = [("anyone", unit.anyone, worst)]
+    typical = [g for g in (own.typical if own else ()) if g.unit == worst.unit and g.is_bound and g.notion == "weak"]
+    statements += [("typical", unit.typical, g) for g in typical[:1] if g.profile is not None]
+    rates = [10 ** (-4 + k / 15) for k in range(61)]
+    series = [
+        Series(
+            hue=hue, name=name, points=tuple((100 * a, 100 * min(g.curve.tpr(a), worst.curve.tpr(a))) for a in rates)
+        )
+        for hue, name, g in statements
+    ]
+    found = 100 * worst.curve.tpr(0.01)
+    return Chart(
+        heading="What a test for presence can find",
+        caption="Every test that an attacker may think of lies on or below the line. The dotted line is guessing.",
+        description=f"A test that wrongly accuses 1% of those who were not there finds at most {found:.3g}% of those "
+        "who were.",
+        series=(*series, Series(hue="plain", name="Guessing", points=((0.01, 0.01), (100.0, 100.0)))),
+        x_title=f"% of absent {unit.people} wrongly accused",
+        y_title=f"% of present {unit.people} found",
+        log=True,
+    )
 
 
 def steps_chart(label: Label) -> Chart:

@@ -107,6 +107,8 @@ def _view(label: Label) -> dict[str, Any]:
         "figures": charts.figures(label),
         "delta_note": charts.delta_note(label),
         "rows": wording.rows(label),
+        "powers": wording.powers(label),
+        "power_columns": wording.POWERS,
         "several_units": len({row.unit for row in wording.rows(label)}) > 1,
         "many": units.headline_unit(label).many,
         "mechanism": wording.mechanism(label),

@@ -30,6 +30,7 @@ def label_text(label: Label) -> str:
         _section("What the worst case means", wording.meaning(label)),
         _section("Published by choice", [wording.INCLUDED_NOTE, *map(_pair, label.included)] if label.included else []),
         _section("All figures side by side", _rows(label)),
+        _section("What a test for presence can find", map(_power, wording.powers(label))),
         _section("How the data were used", map(_pair, wording.mechanism(label))),
         _section(f"Declared before the first {label.steps_word}", label.declared),
         *(_own(own, units.headline_unit(label)) if own else ()),
@@ -75,6 +76,11 @@ def _row(row: wording.Row) -> str:
     split = f" (of delta: {row.split})" if row.split else ""
     publish = "publishable" if row.publishable else "not for publication"
     return f"{row.who}: epsilon {row.epsilon}, delta {row.delta}{attack}; {row.how}{split}; {row.scope}; {publish}"
+
+
+def _power(row: tuple[str, ...]) -> str:
+    who, success, often, seldom, mu = row
+    return f"{who}: attack success {success}; of those present {often} at 1% false alarms, {seldom} at 0.1%; mu {mu}"
 
 
 def _own(own: Readings, unit: units.Unit) -> Iterable[str]:

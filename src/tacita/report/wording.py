@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tacita._numbers import chance_text, delta_text, epsilon_text, factor_text, round_up_text, success_text, times
 from tacita.assumptions import Assumption
 from tacita.guarantee import Guarantee, attack_success
-from tacita.label import Label, Readings
+from tacita.label import Label, Readings, Shares
 from tacita.report.units import PERSON, Unit, capital, inline, spoken, target
 
 OWNER_BAND = ("For the data's owner.", "Contains figures computed from private data: do not publish.")
@@ -19,7 +19,19 @@ INCLUDED_NOTE = (
     "cover what these figures themselves may reveal."
 )
 
-_SHARES = {10.0: "One in ten", 50.0: "Half", 90.0: "9 in 10", 99.0: "99 in 100", 100.0: "The most exposed"}
+_BASELINE = 0.10  # how often a secret is guessed without the person, in the sentence about secrets
+_FLOOR = 1e-5  # what a curve may exceed the Gaussian one by, in the table of tests
+_EXPOSURES = (10.0, 50.0, 90.0, 99.0, 100.0)  # percentages of the followed records on the card about their spread
+_BELOW = 0.9  # of the worst case: a share's epsilon up to there is news
+_SHARES = {
+    10.0: "One in ten",
+    50.0: "Half",
+    75.0: "3 in 4",
+    90.0: "9 in 10",
+    95.0: "19 in 20",
+    99.0: "99 in 100",
+    100.0: "The most exposed",
+}
 
 
 class Sentence(NamedTuple):
@@ -94,7 +106,9 @@ def sections(label: Label) -> tuple[Section, ...]:
         first = worst is label.worst
         unit = spoken(worst.unit, headline)
         answers = [_card(worst, worst, headline)]
-        if typical is not None:
+        if own and own.shares and first:
+            answers.append(_most(own.shares, worst, unit))
+        elif typical is not None:
             answers.append(_card(typical, worst, headline, own.panels if own and first else ""))
         elif own and own.panels and first:
             said = Sentence("", "No figure.", f" {_sentence(own.panels)}")
@@ -143,7 +157,7 @@ def _card(g: Guarantee, worst: Guarantee, headline: str, panels: str = "") -> Ca
     success = None if g.attack_success is None else success_of(g, worst)
     who = f"On average over {unit.people} like those followed, an attacker" if typical else "An attacker"
     start = f"{who} who starts from even odds and tries to tell {target(g, headline, again=typical)}"
-    holds = f"Holds for {unit.holds} and whatever the attacker already knows."
+    holds = [f"Holds for {unit.holds} and whatever the attacker already knows."] if math.isfinite(g.epsilon) else []
     return Card(
         key="typical" if typical else "anyone",
         heading=unit.typical if typical else unit.anyone,
@@ -151,8 +165,19 @@ def _card(g: Guarantee, worst: Guarantee, headline: str, panels: str = "") -> Ca
         sentence=_attack(start, g, success),
         success=success,
         figures=f"epsilon {epsilon_text(g.epsilon)}, delta {delta_text(g.delta)}",
-        notes=tuple(_typical_notes(g, unit, panels)) if typical else (holds,) if math.isfinite(g.epsilon) else (),
+        notes=tuple(_typical_notes(g, unit, panels)) if typical else (*holds, *_secret(g, unit)),
     )
+
+
+def _secret(worst: Guarantee, unit: Unit) -> list[str]:
+    """Say how often a secret is guessed that could be guessed 10 times in 100 without the person; empty if always."""
+    guessed = math.ceil(100.0 * worst.curve.secret_guess(_BASELINE) - 1e-9)
+    if guessed >= 100 or worst.neighbours == "replace_one":
+        return []
+    return [
+        f"A secret of one {unit.who} that could be guessed {100 * _BASELINE:.0f} times in 100 from a result made "
+        f"without that {unit.who}'s data is guessed at most {guessed} times in 100."
+    ]
 
 
 def _sentence(text: str) -> str:
@@ -178,6 +203,32 @@ def _attack(start: str, guarantee: Guarantee, success: float | None) -> Sentence
     right, tries = times(success)
     after = f" (guessing alone: {tries // 2:,})."
     return Sentence(f"{start} is right at most ", f"{right:,} times in {tries:,}", after)
+
+
+def _most(shares: Shares, worst: Guarantee, unit: Unit) -> Card:
+    """Return what certified shares of the population stay under; first the largest of those well below the worst case."""
+    rows = tuple(
+        Exposure(percent, epsilon_text(epsilon), success)
+        for (percent, epsilon), (_, success) in zip(shares.epsilons, shares.successes, strict=True)
+    )
+    below = [p for p, epsilon in shares.epsilons if epsilon <= _BELOW * worst.epsilon]
+    shown = next(row for row in rows if row.percent == max(below, default=rows[0].percent))
+    right, tries = times(shown.success)
+    start = f"For at least {shown.percent:g} of 100 {unit.people} like those followed, an attacker is right at most "
+    return Card(
+        key="typical",
+        heading=f"Most {unit.people}",
+        tag="reading of this run",
+        sentence=Sentence(start, f"{right:,} times in {tries:,}", f" (guessing alone: {tries // 2:,})."),
+        success=shown.success,
+        figures=f"at least each share of the population, at delta {delta_text(worst.delta)}",
+        notes=(
+            f"Certified by {shares.followed:,} {unit.many} that were not trained on: it fails with a probability of at "
+            f"most {chance_text(shares.gamma)}, if they were drawn as the population's are.",
+            f"Nobody can tell from it to which share a single {unit.who} belongs.",
+        ),
+        exposures=rows,
+    )
 
 
 def _spread(own: Readings, worst: Guarantee) -> Card:
@@ -214,7 +265,7 @@ def success_of(guarantee: Guarantee, worst: Guarantee) -> float:
 def exposures(own: Readings, worst: Guarantee) -> tuple[Exposure, ...]:
     """Return what half, 90%, 99% and all of the followed records stay under, as far as it is known."""
     points, successes, most = sorted(own.percentiles), dict(own.successes), worst.curve.attack_success()
-    known = [(p, e) for p, e in points if p in _SHARES] or points[-5:]
+    known = [(p, e) for p, e in points if p in _EXPOSURES] or points[-5:]
     return tuple(
         Exposure(percent, epsilon_text(e), successes.get(percent, min(attack_success(e, worst.delta), most)))
         for percent, e in known
@@ -282,6 +333,45 @@ def _exposure_row(e: Exposure, worst: Guarantee) -> Row:
     )
 
 
+POWERS = ("About", "Attack success", "Found at 1% false alarms", "at 0.1%", "Like a Gaussian release with mu")
+
+
+def powers(label: Label) -> tuple[tuple[str, ...], ...]:
+    """Return what tests can find, for each leading statement that bounds a whole curve: rows below `POWERS`."""
+    return tuple(
+        (_who(g, spoken(g.unit, label.worst.unit), also=False), *_powers(g, worst))
+        for worst, typical in leading(label)
+        for g in (worst, typical)
+        if g is not None and g.is_bound and g.profile is not None and g.notion != "strong"
+    )
+
+
+def _powers(g: Guarantee, worst: Guarantee) -> tuple[str, str, str, str]:
+    curves = [g.curve, worst.curve] if g.unit == worst.unit else [g.curve]
+    found = [min(curve.tpr(rate) for curve in curves) for rate in (0.01, 0.001)]
+    mu = min(curve.mu(floor=_FLOOR) for curve in curves)
+    return (
+        f"at most {success_text(success_of(g, worst))}",
+        f"at most {success_text(found[0])}",
+        f"at most {success_text(found[1])}",
+        "none" if math.isinf(mu) else f"{round_up_text(mu)} (but for {chance_text(_FLOOR)})",
+    )
+
+
+def sure_sentence(worst: Guarantee) -> str:
+    """Say how sure an attacker may become of a person's presence; empty where nothing is promised."""
+    if math.isinf(worst.epsilon) or not worst.delta:
+        return ""
+    unit, most = spoken(worst.unit, worst.unit), worst.curve.sure(worst.delta)
+    if math.isinf(most):
+        return ""
+    return (
+        f"How sure an attacker may become: except in outcomes of probability {chance_text(worst.delta)}, whoever gave "
+        f"it even odds that one {unit.who} was there ends up at most {success_text(1.0 / (1.0 + math.exp(-most)))} "
+        "sure. That is the rarest case; the attack success above is the average."
+    )
+
+
 def checks(label: Label) -> tuple[Assumption, ...]:
     """Return every assumption with its state, warnings first.
 
@@ -312,6 +402,7 @@ def _meaning(worst: Guarantee, unit: Unit) -> tuple[str, ...]:
         f"{change} one {unit.whole} changes the probability of anything an outsider may see of the result by a factor "
         f"of at most {factor_text(worst.epsilon)}{plus}.",
         unit.limits,
+        *filter(None, [sure_sentence(worst)]),
     )
 
 

@@ -22,7 +22,7 @@ from tacita.data import Dataset
 from tacita.label import Label
 from tacita.runs import Run, RunError
 from tacita.training.loop import PrivateTraining
-from tacita.training.recipes import OPTIMIZERS, Recipe, dataset_of, default_model, parts_of
+from tacita.training.recipes import MODELS, OPTIMIZERS, Recipe, dataset_of, parts_of
 from tacita.training.records import Records
 from tacita.training.stepping import Step
 
@@ -45,11 +45,9 @@ class Job:
         if recipe.seed is not None:
             torch.manual_seed(recipe.seed)
         classes = self.dataset.classes
-        self.model = (
-            _custom(recipe.model)
-            if recipe.model
-            else default_model(self.dataset.inputs.shape[1:], 1 if classes is None else len(classes))
-        )
+        shape, outputs = self.dataset.inputs.shape[1:], 1 if classes is None else len(classes)
+        named = MODELS.get(recipe.model)
+        self.model = _custom(str(recipe.model)) if named is None else named(shape, outputs)
         self.loss: Callable[[Any, Any], Tensor] = _squared_error if classes is None else nn.functional.cross_entropy
         options: dict[str, Any] = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
         kind = OPTIMIZERS[recipe.optimizer]
@@ -189,7 +187,7 @@ def _profile(shares: Mapping[str, float] | None, steps: int) -> Any:
 def _custom(reference: str) -> nn.Module:
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
-        raise ValueError(f"model must be 'module:attr', got {reference!r}.")
+        raise ValueError(f"model must be 'histograms' or 'module:attr', got {reference!r}.")
     sys.path.insert(0, os.getcwd())
     try:
         made = getattr(importlib.import_module(module_name), attribute)

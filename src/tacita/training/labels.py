@@ -15,6 +15,7 @@ from tacita._numbers import round_up_text
 from tacita.accounting import MomentsBudget
 from tacita.accounting.filters import Budget
 from tacita.assumptions import Assumption, assume
+from tacita.estimators import share_bounds
 from tacita.facts import RunFacts
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.label import (
@@ -23,6 +24,7 @@ from tacita.label import (
     Label,
     Pairs,
     Readings,
+    Shares,
     build,
     declared_ends,
     end_assumption,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 _OF_PANELS = ("representative", "static-norms", "observed-norms", "exchangeable")  # the rest is enforced by training
 _DRIFT = 0.01  # false alarms of the test for ordered data
 _SMALL = 1000  # records in a running figure
+_SHARES = (50, 75, 90, 95, 99)  # percentages of the population
+_GAMMA = 1e-6  # the probability that a statement about them fails
 
 
 def reading(panel: Panel, delta: float) -> float:
@@ -145,6 +149,7 @@ class Standing:
             panels=followed,
             percentiles=percentiles(epsilons),
             successes=percentiles(own_successes(panels["training"], worst)),
+            shares=certified_shares(panels["held-out"], delta, worst) if "held-out" in panels else None,
             curve=self.facts.curve if delta == plan.delta else (),
             groups=tuple(_group_rows(panels["training"], self.groups, epsilons)),
             metrics=metrics,
@@ -291,6 +296,32 @@ def own_epsilons(panel: Panel, delta: float, worst: Guarantee) -> Floats:
 def own_successes(panel: Panel, worst: Guarantee) -> Floats:
     """Return how often an attack on each followed record is right at most, never above the worst case."""
     return np.minimum(panel.accountant.successes(), worst.curve.attack_success())
+
+
+def certified_shares(panel: Panel, delta: float, worst: Guarantee) -> Shares | None:
+    """Return what shares of the population stay under.
+
+    Args:
+        panel: Followed records that were not trained on.
+        delta: At which delta.
+        worst: The worst case at that delta.
+
+    Returns:
+        None if too few records were followed to say more about anybody than the worst case does.
+
+    Guarantee:
+        If the records were drawn independently from the population: all of it holds for this run except with
+        probability `gamma`, half of which goes to the epsilons and half to the successes.
+    """
+    most = worst.curve.attack_success()
+    bounds = [
+        share_bounds(values, percents=_SHARES, gamma=_GAMMA / 2, worst=largest)
+        for values, largest in ((own_epsilons(panel, delta, worst), worst.epsilon), (own_successes(panel, worst), most))
+    ]
+    if bounds[0][_SHARES[0]] >= worst.epsilon:
+        return None
+    epsilons, successes = (tuple((float(p), value) for p, value in found.items()) for found in bounds)
+    return Shares(epsilons=epsilons, successes=successes, gamma=_GAMMA, followed=len(panel.indices))
 
 
 def _group_rows(panel: Panel, groups: Mapping[str, Any], epsilons: Floats) -> Iterable[GroupRow]:
