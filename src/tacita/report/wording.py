@@ -22,7 +22,7 @@ INCLUDED_NOTE = (
 _BASELINE = 0.10  # how often a secret is guessed without the person, in the sentence about secrets
 _FLOOR = 1e-5  # what a curve may exceed the Gaussian one by, in the table of tests
 _EXPOSURES = (10.0, 50.0, 90.0, 99.0, 100.0)  # percentages of the followed records on the card about their spread
-_BELOW = 0.9  # of the worst case: a share's epsilon up to there is news
+_BELOW = 0.75  # of the worst case: a share whose epsilon is below that is worth the headline
 _SHARES = {
     10.0: "One in ten",
     50.0: "Half",
@@ -206,7 +206,7 @@ def _attack(start: str, guarantee: Guarantee, success: float | None) -> Sentence
 
 
 def _most(shares: Shares, worst: Guarantee, unit: Unit) -> Card:
-    """Return what certified shares of the population stay under; first the largest of those well below the worst case."""
+    """Return what certified shares of the population stay under; the largest well below the worst case first."""
     rows = tuple(
         Exposure(percent, epsilon_text(epsilon), success)
         for (percent, epsilon), (_, success) in zip(shares.epsilons, shares.successes, strict=True)
