@@ -6,7 +6,8 @@ The names below are loaded when first used; importing the package is fast and ne
 - Federate: `Federation`, `FederationPlan`; for Flower see `tacita.federated.PrivateStrategy`.
 - Infer: `fit` a Pyro model; `release` a conjugate posterior; write a `Program` about a table.
 - Synthesise: `tacita.synthesis`. Attack: `tacita.audit.run`.
-- Account: `worst_case`, `calibrate`, `BayesianAccountant`, `Guarantee`. Keep budgets: `Ledger`.
+- Account: `worst_case`, `calibrate`, `calibrate_to` a `Target`, `BayesianAccountant`, `Guarantee`, `Profile`.
+  Keep budgets: `Ledger`.
 - Read what was made: `Label`, `Run`.
 """
 
@@ -20,7 +21,9 @@ from tacita._version import __version__ as __version__
 if TYPE_CHECKING:
     from tacita._check import PrivacyError as PrivacyError
     from tacita.accounting import BayesianAccountant as BayesianAccountant
+    from tacita.accounting import Target as Target
     from tacita.accounting import calibrate as calibrate
+    from tacita.accounting import calibrate_to as calibrate_to
     from tacita.accounting import moments_budget as moments_budget
     from tacita.accounting import token_budget as token_budget
     from tacita.accounting import token_profile as token_profile
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from tacita.label import Label as Label
     from tacita.ledger import Ledger as Ledger
     from tacita.posterior import release as release
+    from tacita.profile import Profile as Profile
     from tacita.programs import Program as Program
     from tacita.runs import Run as Run
     from tacita.training import Books as Books
@@ -47,7 +51,9 @@ _NAMES = {
     "_check": ("PrivacyError",),
     "accounting": (
         "BayesianAccountant",
+        "Target",
         "calibrate",
+        "calibrate_to",
         "moments_budget",
         "token_budget",
         "token_profile",
@@ -59,6 +65,7 @@ _NAMES = {
     "label": ("Label",),
     "ledger": ("Ledger",),
     "posterior": ("release",),
+    "profile": ("Profile",),
     "programs": ("Program",),
     "runs": ("Run",),
     "training": ("Books", "Follow", "Plan", "PrivateTraining"),
@@ -68,6 +75,7 @@ _LAYERS = (
     "accounting",
     "audit",
     "data",
+    "features",
     "federated",
     "inference",
     "ledger",

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from tacita import Guarantee
 from tests.cli.command import tacita
 
 RUN = ["account", "--noise-multiplier", "1", "--sample-rate", "0.01"]
@@ -77,6 +78,21 @@ def test_calibrate_stays_within_its_target():
     assert "noise multiplier 1.149" in tacita(*arguments).stdout
 
 
+@pytest.mark.parametrize(
+    ("target", "kept"),
+    [
+        (["--attack-success", "0.55"], lambda curve: 0.549 < curve.attack_success() <= 0.55),
+        (["--tpr", "0.02", "--fpr", "0.01"], lambda curve: 0.0199 < curve.tpr(0.01) <= 0.02),
+        (["--secret", "0.10:0.15"], lambda curve: 0.149 < curve.secret_guess(0.10) <= 0.15),
+        (["--mu", "0.5"], lambda curve: 0.49 < curve.mu(floor=1e-5) <= 0.5),
+    ],
+)
+def test_calibrate_to_what_an_attacker_may_achieve(target, kept):
+    done = tacita("calibrate", *target, "--sample-rate", "0.1", "--steps", "50", "--json")
+    assert done.returncode == 0, done.stderr
+    assert kept(Guarantee.from_dict(json.loads(done.stdout)["guarantees"][0]).curve)
+
+
 BAD = {
     "delta of zero": ([*RUN, *STEPS, "--delta", "0"], "delta must be in (0, 1), got 0."),
     "delta of nan": ([*RUN, *STEPS, "--delta", "nan"], "delta must be in (0, 1), got nan."),
@@ -98,6 +114,14 @@ BAD = {
     "estimator of Python": ([*RUN, *STEPS, "--example", "--estimator", "conformal"], "--estimator must be one of"),
     "odd composition": ([*RUN, *STEPS, "--example", "--composition", "sum"], "composition must be one of"),
     "large gamma": ([*RUN, *STEPS, "--example", "--gamma", "0.1"], "reaches delta"),
+    "no target": (["calibrate", "--sample-rate", "0.1", *STEPS], "Give one target"),
+    "two targets": (["calibrate", "--mu", "1", "--epsilon", "2", "--sample-rate", "0.1", *STEPS], "Give one target"),
+    "half a target": (["calibrate", "--tpr", "0.1", "--sample-rate", "0.1", *STEPS], "go together"),
+    "odd secret": (["calibrate", "--secret", "often", "--sample-rate", "0.1", *STEPS], "--secret must be two chances"),
+    "less than guessing": (
+        ["calibrate", "--attack-success", "0.5", "--sample-rate", "0.1", *STEPS],
+        "above what guessing achieves",
+    ),
     "epsilon of zero": (
         ["calibrate", "--epsilon", "0", "--sample-rate", "0.1", "--steps", "3"],
         "epsilon must be in",

@@ -19,6 +19,8 @@ from tacita.accounting.gaussian import participation_bound as participation_boun
 from tacita.accounting.levels import NORM_LEVELS as NORM_LEVELS
 from tacita.accounting.levels import ORDERS as ORDERS
 from tacita.accounting.levels import level_of as level_of
+from tacita.accounting.targets import Target as Target
+from tacita.accounting.targets import calibrate_to as calibrate_to
 from tacita.accounting.worst import calibrate as calibrate
 from tacita.accounting.worst import calibrate_composed as calibrate_composed
 from tacita.accounting.worst import composed as composed

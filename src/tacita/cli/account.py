@@ -83,24 +83,62 @@ def account(
         _print_account(document, statements, figure)
 
 
-@app.command(epilog="Example: tacita calibrate --epsilon 2 --delta 1e-5 --sample-rate 0.01 --steps 2000")
+@app.command(epilog="Example: tacita calibrate --attack-success 0.55 --sample-rate 0.01 --steps 2000")
 def calibrate(
-    epsilon: Annotated[float, typer.Option(help="The worst-case epsilon to stay within.")],
     sample_rate: _RATE,
     steps: Annotated[int, typer.Option(help="Number of steps.")],
+    epsilon: Annotated[float | None, typer.Option(help="The worst-case epsilon to stay within.")] = None,
+    attack_success: Annotated[
+        float | None, typer.Option(help="How often the best attack on anyone may be right, at even odds, such as 0.55.")
+    ] = None,
+    tpr: Annotated[float | None, typer.Option(help="The share of members that a test may find; with --fpr.")] = None,
+    fpr: Annotated[float | None, typer.Option(help="The share of others that the test accuses wrongly.")] = None,
+    secret: Annotated[
+        str | None,
+        typer.Option(help="0.10:0.15: what is guessed at 10% without a person may be guessed at 15% with them."),
+    ] = None,
+    mu: Annotated[float | None, typer.Option(help="The Gaussian mu to stay within, but for delta.")] = None,
     delta: DELTA = 1e-5,
     as_json: JSON = False,
 ) -> None:
-    """Find the least noise that stays within a worst-case epsilon, by PLD."""
+    """Find the least noise that stays within a worst-case epsilon, or within what an attacker may achieve."""
+    from tacita._numbers import percent_text
+    from tacita.accounting import Target, calibrate_to
     from tacita.accounting import calibrate as find
 
+    if (tpr is None) != (fpr is None):
+        raise ValueError("--tpr and --fpr go together: such as --tpr 0.02 --fpr 0.01.")
+    targets: dict[str, Any] = {
+        "attack_success": attack_success,
+        "tpr": None if tpr is None else (tpr, fpr),
+        "secret": None if secret is None else _two_chances(secret),
+        "mu": None if mu is None else (mu, delta),
+    }
+    given = {name: value for name, value in targets.items() if value is not None}
+    if len(given) + (epsilon is not None) != 1:
+        raise ValueError("Give one target: --epsilon, --attack-success, --tpr with --fpr, --secret or --mu.")
     with busy("Calibrating", quiet=as_json):
-        found = find(epsilon=epsilon, delta=delta, sample_rate=sample_rate, steps=steps)
+        if epsilon is not None:
+            found = find(epsilon=epsilon, delta=delta, sample_rate=sample_rate, steps=steps)
+        else:
+            found = calibrate_to(Target(**given), delta=delta, sample_rate=sample_rate, steps=steps)
     noise = dict(found.mechanism)["noise_multiplier"]
     if as_json:
         print_json({"schema": 1, "noise_multiplier": noise, "guarantees": [found.to_dict()]})
         return
-    typer.echo(f"noise multiplier {noise:g}\n\n{found}")
+    typer.echo(f"noise multiplier {noise:g}\n\n{found}\n")
+    for rate in (0.01, 0.001):
+        typer.echo(
+            f"A test finds at most {percent_text(found.curve.tpr(rate))} of the members at {rate:g} false alarms."
+        )
+
+
+def _two_chances(text: str) -> tuple[float, float]:
+    try:
+        before, after = (float(part) for part in text.split(":"))
+    except ValueError:
+        raise ValueError(f"--secret must be two chances such as 0.10:0.15, got {text!r}.") from None
+    return before, after
 
 
 def _account(

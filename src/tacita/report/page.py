@@ -115,6 +115,7 @@ def _view(label: Label) -> dict[str, Any]:
         "groups": _by_column(own.groups if own else ()),
         "group_width": _group_width(own.groups if own else ()),
         "checks": wording.checks(label),
+        "warned": any(check.state == "warning" for check in wording.checks(label)),
         "states": wording.state_words(owner),
         "glossary": wording.glossary(label),
         "source_note": wording.source_note(label),

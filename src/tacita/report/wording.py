@@ -333,7 +333,7 @@ def _exposure_row(e: Exposure, worst: Guarantee) -> Row:
     )
 
 
-POWERS = ("About", "Attack success", "Found at 1% false alarms", "at 0.1%", "Like a Gaussian release with mu")
+POWERS = ("About", "Attack success", "Found at 1% false alarms", "Found at 0.1% false alarms", "Gaussian mu")
 
 
 def powers(label: Label) -> tuple[tuple[str, ...], ...]:

@@ -181,7 +181,8 @@ class Standing:
             ("Divisor (declared batch size)", f"{plan.batch_size:g}"),
         ]
         if plan.individual_every is not None:
-            rows.append(("Individual bounds", f"every record is measured once in {plan.individual_every} steps"))
+            often = "at every step" if plan.individual_every == 1 else f"once in {plan.individual_every} steps"
+            rows.append(("Individual bounds", f"every record is measured {often}"))
         return tuple(rows)
 
     @property
