@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from scipy.stats import binom
 from torch import nn
 
 from tacita._check import PrivacyError
@@ -84,6 +85,18 @@ def test_b10_both_panels_are_followed_and_the_larger_counts(blobs):
 
 
 @pytest.mark.stat
+def test_held_out_records_certify_shares_of_the_population(blobs):
+    x, y = blobs
+    private = train((x, y), holdout=(x.repeat(2, 1), y.repeat(2)), panel=400, steps=5).run()
+    label = private.label()
+    shares, own = label.readings.shares, private.accountants["held-out"].epsilons(delta=label.worst.delta)
+    for percent, epsilon in shares.epsilons:
+        above = int((own > epsilon).sum())  # fewer than would be seen of a population with a smaller share below
+        assert epsilon == label.worst.epsilon or binom.cdf(above, len(own), 1 - percent / 100) <= shares.gamma / 2
+    assert "MOST PEOPLE" in str(label)
+    assert "MOST PEOPLE" not in str(label.public())
+
+
 def test_b5_ordered_data_are_warned_about(blobs):
     def warned(seed, drift):
         generator = torch.Generator().manual_seed(seed)
