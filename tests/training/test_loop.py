@@ -1,12 +1,14 @@
 """The training loop as users call it."""
 
+from statistics import NormalDist
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from tacita._check import PrivacyError
-from tacita.accounting import token_budget, token_profile
+from tacita.accounting import Target, token_budget, token_profile
 from tacita.training import PrivateTraining
 from tacita.training.randomness import randomness
 from tests.training.trainings import loss_fn, train
@@ -54,6 +56,13 @@ def test_runs_without_a_seed_differ_and_runs_with_one_agree(blobs):
     assert torch.equal(weights(3), weights(3))
     assert not torch.equal(weights(None), weights(None))
     assert randomness(None).fingerprint != randomness(None).fingerprint
+
+
+def test_noise_for_what_an_attacker_may_achieve(blobs):
+    """Steps in which every record takes part are one Gaussian release: right Φ(μ/2) of the time, μ = √steps / noise."""
+    target = Target(attack_success=0.6)
+    plan = train(blobs, noise_multiplier=None, target=target, steps=50, sample_rate=1.0).plan
+    assert NormalDist().cdf(50**0.5 / plan.noise_multiplier / 2) == pytest.approx(0.6, abs=2e-4)
 
 
 def test_target_budget_and_noise(blobs):

@@ -171,6 +171,10 @@ def test_a_model_of_ones_own_and_a_resumed_command(folder):
     [
         (("epsilon = 3.0", "epsilom = 3.0"), "did you mean 'epsilon'"),
         (("epsilon = 3.0", ""), "either epsilon or noise_multiplier"),
+        (("epsilon = 3.0", "target = {attack_success = 0.4}"), "above what guessing achieves"),
+        (("epsilon = 3.0", "target = {success = 0.6}"), "target must be a table such as"),
+        (("epsilon = 3.0", "target = {}"), "Give one target"),
+        (("epsilon = 3.0", "epsilon = 3.0\ntarget = {mu = [1, 1e-5]}"), "one of them only"),
         (("nominal_size = 400", ""), "nominal_size"),
         (('file = "people.csv"', 'file = "nobody.csv"'), "nobody.csv"),
         (('target = "smoker"', 'target = "smokes"'), "smokes"),

@@ -114,7 +114,7 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
         stops=_stops(recipe.stops),
         clip_norm=recipe.clip_norm,
         noise_multiplier=recipe.noise_multiplier,
-        target=None if recipe.epsilon is None else (recipe.epsilon, recipe.delta),
+        target=recipe.goal,
         individual_every=recipe.individual_every or None,
         record_budget=_profile(recipe.record_profile, recipe.steps),
         certificate=_profile(recipe.certificate_profile, recipe.steps),

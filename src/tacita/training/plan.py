@@ -11,7 +11,15 @@ from typing import Any
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita._search import boundary
-from tacita.accounting import MomentsBudget, TokenBudget, calibrate, worst_case, worst_curve
+from tacita.accounting import (
+    MomentsBudget,
+    Target,
+    TokenBudget,
+    calibrate,
+    calibrate_to,
+    worst_case,
+    worst_curve,
+)
 from tacita.accounting.filters import Budget
 from tacita.accounting.state import budget_from, budget_state
 from tacita.accounting.worst import check_mechanism
@@ -71,7 +79,7 @@ class Plan:
         stops: Sequence[int] | Mapping[int, float] = (),
         clip_norm: float = 1.0,
         noise_multiplier: float | None = None,
-        target: Pair | None = None,
+        target: Pair | Target | None = None,
         budget: Pair | None = None,
         delta: float = 1e-5,
         individual_every: int | None = None,
@@ -85,7 +93,8 @@ class Plan:
 
             nominal_size: The public size of the data, declared and never counted from them, or else `sample_rate`: a
                 record's chance to enter a step is batch_size / nominal_size, whatever the true size is.
-            target: (epsilon, delta), or else `noise_multiplier`: the least noise that keeps the worst case within it.
+            target: (epsilon, delta), or a `Target` such as `Target(attack_success=0.55)`, or else `noise_multiplier`:
+                the least noise that keeps the worst case within it.
             budget: (epsilon, delta): cut the steps so that the worst case stays within it.
 
         Raises:
@@ -266,7 +275,7 @@ def _pair(name: str, value: object) -> Pair:
 
 
 def _declared_noise(
-    noise: float | None, target: Pair | None, steps: tuple[float, int, float], record: Budget | None
+    noise: float | None, target: Pair | Target | None, steps: tuple[float, int, float], record: Budget | None
 ) -> float:
     """Return the noise multiplier given, or the least one that keeps to the target in the last end's share of delta."""
     if (noise is None) == (target is None):
@@ -274,6 +283,8 @@ def _declared_noise(
     rate, planned, share = steps
     if target is None:
         return check_mechanism(rate, noise, planned)[1]
+    if isinstance(target, Target):  # no delta is in it; a run that ends earlier shows less than the whole one
+        return calibrate_to(target, delta=1e-5, sample_rate=rate, steps=planned).noise_multiplier
     epsilon, delta = _pair("target", target)
     delta *= share
     plain = calibrate(epsilon=epsilon, delta=delta, sample_rate=rate, steps=planned).noise_multiplier

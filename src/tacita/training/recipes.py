@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check
+from tacita.accounting import Target
 from tacita.data import Dataset, Schema, load, read_table
 from tacita.features import GradientHistograms
 
@@ -33,7 +34,9 @@ class Recipe:
         model: `module:attr`, a function of nothing that returns an `nn.Module`, or a module class; or `histograms`, a
             linear model on `tacita.features.GradientHistograms`, for grey images. None takes a small CNN for images
             and a linear model for tables.
-        epsilon: Worst-case target, together with `delta`. Or give `noise_multiplier`.
+        epsilon: Worst-case target, together with `delta`. Or give `target` or `noise_multiplier`.
+        target: What an attacker may achieve: {attack_success = 0.55}, {tpr = [0.02, 0.01]}, {secret = [0.10, 0.15]} or
+            {mu = [0.5, 1e-5]}; see `tacita.accounting.Target`.
         noise_multiplier: Noise standard deviation over the clip norm.
         delta: Total failure probability.
         batch_size: The planned batch: the noisy sum is divided by it.
@@ -60,6 +63,7 @@ class Recipe:
     purpose: str = ""
     model: str | None = None
     epsilon: float | None = None
+    target: Mapping[str, Any] | None = None
     noise_multiplier: float | None = None
     delta: float = 1e-5
     batch_size: int = 256
@@ -85,8 +89,9 @@ class Recipe:
         """Check a parsed TOML document; unknown words are refused with the nearest known one."""
         check_words(cls, table)
         recipe = cls(**table)
-        if (recipe.epsilon is None) == (recipe.noise_multiplier is None):
-            raise ValueError("Give either epsilon or noise_multiplier, and not both.")
+        if sum(given is not None for given in (recipe.epsilon, recipe.target, recipe.noise_multiplier)) != 1:
+            raise ValueError("Give either epsilon or noise_multiplier or target, and one of them only.")
+        _ = recipe.goal
         _check.one_of("optimizer", recipe.optimizer, tuple(OPTIMIZERS))
         _check.count("steps", recipe.steps)
         _check.count("batch_size", recipe.batch_size)
@@ -95,6 +100,21 @@ class Recipe:
         _check.in_range("momentum", recipe.momentum, 0.0, 1e6)
         _check.count("individual_every", recipe.individual_every, low=0)
         return recipe
+
+    @property
+    def goal(self) -> tuple[float, float] | Target | None:
+        """What the noise is calibrated to; None if it is given."""
+        if self.epsilon is not None:
+            return self.epsilon, self.delta
+        if self.target is None:
+            return None
+        given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in self.target.items()}
+        try:
+            return Target(**given)
+        except TypeError:
+            raise ValueError(
+                "target must be a table such as {attack_success = 0.55} or {tpr = [0.02, 0.01]}."
+            ) from None
 
     @classmethod
     def read(cls, path: str | Path) -> Recipe:
