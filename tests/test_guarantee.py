@@ -64,6 +64,16 @@ def test_adding_unlike_kinds_raises_and_like_kinds_compose():
         make() + 1.0
 
 
+def test_statements_about_two_populations_do_not_add():
+    parts = [make(kind="bayesian", notion="weak", population=name) for name in ("patients of A", "patients of B", None)]
+    assert (parts[0] + parts[0]).population == "patients of A"
+    for other in parts[1:]:
+        with pytest.raises(PrivacyError, match="different populations"):
+            parts[0] + other
+    assert [Guarantee.from_dict(part.to_dict()) for part in parts] == parts
+    assert "population" not in parts[2].to_dict()
+
+
 def test_a_sum_with_a_reading_or_a_model_says_so():
     part = make(kind="bayesian", notion="weak", model="distribution-free")
     both = part + make(kind="bayesian", notion="weak", scope="reading", model="model-based")

@@ -25,6 +25,8 @@ _HOLDS = {
     "charged": "Every step was charged to the ledger, on disk, before it was released",
     "records-apart": "No layer mixes records or remembers them",
     "record-budget": "Every record is held to its declared budget",
+    "rungs": "The rungs were declared before the first step, and a record's bound in a step depends on that record and "
+    "on what was released before, and on nothing else",
     "fresh-noise": "The noise is seeded by the operating system and used only once",
     "no-trend": "The norms of the {panel} records show no trend along their order in the data",
     # Federations.

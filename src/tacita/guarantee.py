@@ -49,6 +49,8 @@ class Guarantee(_codec.Checked):
             expected hockey-stick divergence.
         estimator: For Bayesian figures, how a sample of records speaks for the population.
         composition: For Bayesian figures, how steps were added up.
+        population: For Bayesian figures, the name of the population that is spoken of, such as a hospital's patients;
+            None if it was not named. Statements about two populations do not add up.
         model: `distribution-free`, `model-based`, or None where no population enters.
         delta_split: Where the total delta goes, as (name, value) pairs.
         mechanism: Noise multiplier, sample rate, steps, as (name, value) pairs.
@@ -71,6 +73,7 @@ class Guarantee(_codec.Checked):
     notion: Literal["strong", "weak"] | None = None
     estimator: str | None = None
     composition: str | None = None
+    population: str | None = None
     model: Literal["distribution-free", "model-based"] | None = None
     delta_split: tuple[tuple[str, float], ...] = ()
     mechanism: tuple[tuple[str, float], ...] = ()
@@ -122,7 +125,7 @@ class Guarantee(_codec.Checked):
         """Basic composition: both releases together, epsilons and deltas added.
 
         For Bayesian guarantees both must hold for the same population (Triastcyn & Faltings 2020,
-        Prop. 4 of the thesis version); each one's own assumptions carry over.
+        Prop. 4 of the thesis version): where their names differ, they are refused. Each one's assumptions carry over.
         """
         self._require_same(other, "add", same_delta=False)
         if self.kind == "empirical_lower":
@@ -202,9 +205,10 @@ class Guarantee(_codec.Checked):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON. An infinite epsilon is the string "infinity"."""
+        plain = {name: value for name, value in super().to_dict().items() if (name, value) != ("population", None)}
         return {
             "schema": SCHEMA,
-            **super().to_dict(),
+            **plain,
             "delta_split": dict(self.delta_split),
             "mechanism": dict(self.mechanism),
             "attack_success": self.attack_success,
@@ -219,7 +223,7 @@ class Guarantee(_codec.Checked):
         fields = {name: value for name, value in data.items() if name not in ("schema", "attack_success", "sentence")}
         try:
             pairs = {name: tuple(fields[name].items()) for name in ("delta_split", "mechanism")}
-            return super().from_dict(fields | pairs)
+            return super().from_dict({"population": None} | fields | pairs)
         except (KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"This guarantee is damaged: {error}") from error
 
@@ -231,6 +235,7 @@ class Guarantee(_codec.Checked):
             ("notion", "they are different notions"),
             ("unit", "they protect different units"),
             ("neighbours", "their neighbouring relations differ"),
+            ("population", "they speak of different populations"),
         ):
             mine, theirs = getattr(self, field), getattr(other, field)
             if mine != theirs:

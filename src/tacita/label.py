@@ -188,6 +188,9 @@ class Readings(_codec.Checked):
         curve: (step, epsilon of the typical record so far).
         groups: Per-group rows, by class or by a column.
         metrics: Accuracy and the like, as (name, value) texts.
+        rung_counts: How many training records ended on each rung of the ladder: exact.
+        rung_shares: At least which share of the population stands on each rung or below, from records not trained on;
+            fails with a probability of at most 1e-6. Empty where there were none.
         checks: Tests of the data-dependent assumptions.
         certificate: What became of a declared conformal certificate, in words; empty if none was declared.
         facts: Other facts for the owner (number of records, when it ran), as (name, value) texts.
@@ -202,6 +205,8 @@ class Readings(_codec.Checked):
     curve: tuple[tuple[int, float], ...] = ()
     groups: tuple[GroupRow, ...] = ()
     metrics: Pairs = ()
+    rung_counts: tuple[int, ...] = ()
+    rung_shares: tuple[float, ...] = ()
     checks: tuple[Assumption, ...] = ()
     certificate: str = ""
     facts: Pairs = ()
@@ -231,6 +236,8 @@ class Label(_codec.Checked):
         curve: (step, worst-case epsilon so far).
         mechanism: (name, value) texts: noise, clipping, sampling, steps.
         declared: Terms declared before the first step (record budgets, certificates), in sentences.
+        ladder: The rungs declared before the first step, as (fraction of the plan, epsilon), in the weak notion and
+            with equal shares of the worst case's delta. Who stands where is not in it.
         not_hardened: What an attacker could still use, in sentences.
         included: (name, value) texts that the owner chose to publish although they depend on the data.
         bare_rate: True if a sampling rate was given as a number, which may have been computed from the data.
@@ -252,6 +259,7 @@ class Label(_codec.Checked):
     curve: tuple[tuple[int, float], ...] = ()
     mechanism: Pairs = ()
     declared: tuple[str, ...] = ()
+    ladder: Points = ()
     not_hardened: tuple[str, ...] = ()
     included: Pairs = ()
     bare_rate: bool = False
@@ -267,6 +275,10 @@ class Label(_codec.Checked):
         if self.worst.kind != "worst_case":
             raise _check.PrivacyError(f"A label's headline must be a worst_case guarantee, got {self.worst.kind}.")
         _curve("label curve", self.curve)
+        _epsilons("rung", *(epsilon for _, epsilon in self.ladder))
+        found = (self.readings.rung_counts, self.readings.rung_shares) if self.readings else ()
+        if any(part and len(part) != len(self.ladder) for part in found):
+            raise ValueError("rung_counts and rung_shares must have one entry for each rung of the ladder.")
 
     def __str__(self) -> str:
         from tacita.report.text import label_text

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from scipy.signal import fftconvolve
+from scipy.stats import norm
 
 from tacita.accounting.levels import NORM_LEVELS, TOP
 from tacita.accounting.losses import loss_at
@@ -86,6 +88,48 @@ def test_random_adversaries_stay_below_delta(rng, made, policies):
     assert len(np.unique(made.rung_of(counts))) >= 3  # several rungs are in use
 
 
+def absorbing_walk(*, rate, top, steps, width=0.005, span=40.0):
+    """Return the grid and the exact laws of the loss (σ = 1) with the record: unstopped, and stopped once above `top`.
+
+    Each step's loss is rounded to the grid and enumerated, so both walks are of the same finite mechanism.
+    """
+    grid = np.arange(-span, span + width / 2, width)
+    low = round(np.log1p(-rate) / width)
+    edges = (np.arange(low, span // 4 / width) - 0.5) * width  # losses are rounded to the nearest point of the grid
+    inner = np.expm1(np.maximum(edges, np.log1p(-rate) + 1e-12)) / rate
+    shift = np.log1p(np.maximum(inner, -1.0 + 1e-12)) + 0.5  # the noise at which the loss is at an edge
+    below = (1 - rate) * norm.cdf(shift) + rate * norm.cdf(shift - 1.0)
+    law, first = np.diff(np.append(below, 1.0)), low
+    plain = np.zeros(len(grid))
+    plain[len(grid) // 2] = 1.0
+    stopped = plain.copy()
+    for _ in range(steps):
+        plain = step_of(plain, law, first)
+        still = np.where(grid > top, 0.0, stopped)
+        stopped = stopped - still + step_of(still, law, first)
+    return grid, plain, stopped
+
+
+def step_of(walk, law, first):
+    moved = fftconvolve(walk, law)
+    return np.maximum(moved[-first : len(walk) - first] if first <= 0 else moved[: len(walk)], 0.0)
+
+
+def test_stopping_once_the_loss_is_large_raises_its_tail_but_no_hockey_stick():
+    """A tail would promise too little; why rungs speak of the hockey stick. q = 0.1, σ = 1, 60 steps, ε = 4."""
+    grid, plain, stopped = absorbing_walk(rate=0.1, top=4.0, steps=60)
+    assert plain.sum() == pytest.approx(1.0, abs=1e-6)
+    assert stopped.sum() == pytest.approx(1.0, abs=1e-6)
+    above = grid > 4.0
+    assert plain[above].sum() == pytest.approx(1.5e-3, rel=0.05)
+    assert stopped[above].sum() > 1.25 * plain[above].sum()
+    exact = worst_profile(sample_rate=0.1, noise_multiplier=1.0, steps=60)
+    for epsilon in (0.5, 2.0, 4.0, 5.0):
+        sticks = [(law * np.maximum(-np.expm1(epsilon - grid), 0.0)).sum() for law in (plain, stopped)]
+        assert sticks[1] <= sticks[0] * (1.0 + 1e-4)
+        assert sticks[0] == pytest.approx(exact.delta(epsilon), rel=0.01)  # the walk is that of the mechanism
+
+
 def test_rungs_are_cheaper_the_lower_they_are_and_the_last_is_the_plans(made):
     epsilons = [rung.epsilon for rung in made.rungs]
     assert epsilons == sorted(epsilons)
@@ -93,6 +137,7 @@ def test_rungs_are_cheaper_the_lower_they_are_and_the_last_is_the_plans(made):
     counts = np.zeros((3, len(NORM_LEVELS)), dtype=np.int64)
     counts[0, 0], counts[1, TOP], counts[2, TOP // 3] = STEPS, STEPS, STEPS
     assert made.rung_of(counts).tolist() == [0, 3, 0]
+    assert made.counts_of(counts) == (2, 0, 0, 1)
 
 
 @pytest.mark.stat

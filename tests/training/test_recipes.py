@@ -291,6 +291,14 @@ def test_default_models_fit_their_data():
     assert sum(p.numel() for p in default_model((1, 28, 28), 10).parameters()) == 26010
 
 
+def test_a_recipe_declares_rungs(folder):
+    assert start(Recipe.read(folder / "run.toml"), folder / "a").private.plan.rungs == (0.125, 0.25, 0.5, 1.0)
+    (folder / "run.toml").write_text("rungs = [0.5, 1.0]\n" + TOML)
+    assert start(Recipe.read(folder / "run.toml"), folder / "b").private.plan.rungs == (0.5, 1.0)
+    (folder / "run.toml").write_text("rungs = []\n" + TOML)
+    assert start(Recipe.read(folder / "run.toml"), folder / "c").private.plan.rungs == ()
+
+
 def test_records_are_held_out_by_secret_coins(folder):
     """Coins of a public seed belong to positions, and removing a record would shift them: each run draws its own."""
     recipe = Recipe.read(folder / "run.toml")

@@ -13,6 +13,7 @@ that were not trained on have one as well. The proof is in docs/explanation/theo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,10 @@ class Ladder:
         within = [rung.budget.within(counts) for rung in self.rungs[:-1]]
         return np.asarray(np.argmax([*within, np.ones(len(counts), dtype=bool)], axis=0))
 
+    def counts_of(self, counts: Counts) -> tuple[int, ...]:
+        """Return how many records ended on each rung; exact, and so as sensitive as the records."""
+        return tuple(np.bincount(self.rung_of(counts), minlength=len(self.rungs)).tolist())
+
     def shares(self, counts: Counts, *, gamma: float = 1e-6) -> tuple[float, ...]:
         """Return, for each rung, at least which share of the population stands on it or below.
 
@@ -82,6 +87,15 @@ class Ladder:
             for k in range(len(self.rungs) - 1)
         ]
         return (*found, 1.0)
+
+
+def check_fractions(name: str, fractions: Sequence[float]) -> tuple[float, ...]:
+    """Return the fractions at which rungs are declared, checked."""
+    found = tuple(_check.in_range(f"a fraction in {name}", part, 0.0, 1.0) for part in fractions)
+    *lower, last = found or (0.0,)
+    if last != 1.0 or not all(0.0 < part <= 0.5 for part in lower) or sorted(set(lower)) != lower:
+        raise ValueError(f"{name} must be fractions that increase, are at most 0.5, and end with 1; got {found}.")
+    return found
 
 
 def ladder(
@@ -117,12 +131,10 @@ def ladder(
         >>> [f"{rung.epsilon:.2f}" for rung in made.rungs]
         ['0.93', '1.22', '1.86', '2.81']
     """
-    each = _check.probability("delta", delta) / max(1, len(fractions))
-    *lower, last = fractions or (0.0,)
-    if last != 1.0 or not all(0.0 < part <= 0.5 for part in lower) or sorted(set(lower)) != lower:
-        raise ValueError(f"fractions must increase, be at most 0.5, and end with 1 for the plan; got {fractions}.")
+    declared = check_fractions("fractions", fractions)
+    each = _check.probability("delta", delta) / len(declared)
     rungs = []
-    for part in lower:
+    for part in declared[:-1]:
         full, half = part / 3.0, 4.0 * part / 3.0
         rest = 1.0 - full - half
         budget = token_profile({1.0: full, 0.5: half} | {math.sqrt(full / rest): rest}, steps=steps)

@@ -17,7 +17,17 @@ from tacita.inference.terms import Model
 from tacita.label import Label
 from tacita.runs import Run
 
-TRAINING = ("stops", "budget", "individual_every", "record_budget", "certificate", "tolerated", "groups", "chunk")
+TRAINING = (
+    "stops",
+    "budget",
+    "individual_every",
+    "record_budget",
+    "rungs",
+    "certificate",
+    "tolerated",
+    "groups",
+    "chunk",
+)
 """Arguments of PrivateTraining that a fit passes on."""
 
 

@@ -13,6 +13,7 @@ from tacita import _check, _numbers
 from tacita._version import __version__
 from tacita.label import GroupRow, Label
 from tacita.report import attacks, charts, units, wording
+from tacita.report.rungs import rung_rows, rung_sentences
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -112,6 +113,8 @@ def _view(label: Label) -> dict[str, Any]:
         "several_units": len({row.unit for row in wording.rows(label)}) > 1,
         "many": units.headline_unit(label).many,
         "mechanism": wording.mechanism(label),
+        "rung_rows": rung_rows(label),
+        "rung_sentences": rung_sentences(label),
         "groups": _by_column(own.groups if own else ()),
         "group_width": _group_width(own.groups if own else ()),
         "checks": wording.checks(label),

@@ -9,6 +9,7 @@ from tacita._numbers import column_text, success_text
 from tacita._version import __version__
 from tacita.label import Finding, GroupRow, Label, Readings
 from tacita.report import attacks, units, wording
+from tacita.report.rungs import rung_lines
 
 WIDTH = 100
 BAR = 50
@@ -33,6 +34,7 @@ def label_text(label: Label) -> str:
         _section("What a test for presence can find", map(_power, wording.powers(label))),
         _section("How the data were used", map(_pair, wording.mechanism(label))),
         _section(f"Declared before the first {label.steps_word}", label.declared),
+        _section("Rungs", rung_lines(label)),
         *(_own(own, units.headline_unit(label)) if own else ()),
         _section("What this rests on", _checks(label)),
         _section("What was not hardened", label.not_hardened),

@@ -117,6 +117,7 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
         target=recipe.goal,
         individual_every=recipe.individual_every or None,
         record_budget=_profile(recipe.record_profile, recipe.steps),
+        rungs=recipe.rungs,
         certificate=_profile(recipe.certificate_profile, recipe.steps),
         tolerated=recipe.tolerated,
         panel=recipe.panel,

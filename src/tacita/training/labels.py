@@ -41,6 +41,7 @@ from tacita.runs import Run, RunError, read_json
 from tacita.training.keeper import State
 from tacita.training.panel import Panel
 from tacita.training.plan import Pair, Plan, filter_epsilon
+from tacita.training.rungs import ladder_of
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -105,6 +106,7 @@ class Standing:
             curve=(*curve, (self.end, worst.epsilon)),
             mechanism=(*self.mechanism, *run_rows(self.facts)),
             declared=_declared(plan, delta),
+            ladder=tuple((rung.fraction, rung.epsilon) for rung in ladder_of(plan, delta).rungs),
             not_hardened=not_hardened(),
             bare_rate=plan.bare_rate,
             end_shown=bool(plan.stops) or bool(self.ended),
@@ -144,6 +146,8 @@ class Standing:
             )
         papers = [self._typical(larger, delta, estimator="student")] if len(panels[larger].indices) > 1 else []
         epsilons = own_epsilons(panels["training"], delta, worst)
+        ladder = ladder_of(plan, delta)
+        held_out = panels["held-out"].counts() if ladder.rungs and "held-out" in panels else None
         return Readings(
             typical=(headline, *statements.values(), *papers),
             panels=followed,
@@ -153,6 +157,8 @@ class Standing:
             curve=self.facts.curve if delta == plan.delta else (),
             groups=tuple(_group_rows(panels["training"], self.groups, epsilons)),
             metrics=metrics,
+            rung_counts=ladder.counts_of(panels["training"].counts()) if ladder.rungs else (),
+            rung_shares=() if held_out is None else ladder.shares(held_out, gamma=_GAMMA),
             checks=tuple(
                 assume("ordered-records" if panel.drift() < _DRIFT else "no-trend", panel=name)
                 for name, panel in panels.items()
@@ -191,6 +197,7 @@ class Standing:
         plan, facts = self.plan, self.facts
         codes = ["record-coins", "clipped", "fixed-beforehand", "charged-in-memory" if facts.in_memory else "charged"]
         codes += ["records-apart", *(["record-budget"] if plan.record_budget is not None else [])]
+        codes += ["rungs"] if plan.rungs else []
         asked = [*(["bare-rate"] if plan.bare_rate else []), *(["form-taken"] if facts.form_taken else [])]
         asked += ["record-is-person", "chosen-blindly", "nothing-else"]
         return [

@@ -21,6 +21,7 @@ from tacita.accounting import (
     worst_curve,
 )
 from tacita.accounting.filters import Budget
+from tacita.accounting.rungs import FRACTIONS, check_fractions
 from tacita.accounting.state import budget_from, budget_state
 from tacita.accounting.worst import check_mechanism
 from tacita.assumptions import assume
@@ -49,6 +50,9 @@ class Plan:
         individual_every: Every record is measured once in so many steps, and held to its own bound in between.
         record_budget: From `token_profile`, `token_budget` or `moments_budget`: what a record may spend before it is
             held back, in silence. Needs `individual_every`.
+        rungs: Fractions of what the plan allows, such as (0.125, 0.25, 0.5, 1.0): budgets that hold nobody back, and
+            of which the smallest that a record stayed within is its rung. Needs `individual_every`, which declares
+            these four unless others are given; () for none. They cost the figure for anyone nothing.
         certificate: The budget of a conformal certificate.
         tolerated: How many followed records may pass it.
         unit: What is added or removed, and clipped: a record, or a client with all it holds.
@@ -64,6 +68,7 @@ class Plan:
     delta: float = 1e-5
     individual_every: int | None = None
     record_budget: Budget | None = None
+    rungs: tuple[float, ...] = ()
     certificate: Budget | None = None
     tolerated: int = 0
     unit: str = "record"
@@ -84,6 +89,7 @@ class Plan:
         delta: float = 1e-5,
         individual_every: int | None = None,
         record_budget: Budget | None = None,
+        rungs: Sequence[float] | None = None,
         certificate: Budget | None = None,
         tolerated: int = 0,
     ) -> Plan:
@@ -121,6 +127,7 @@ class Plan:
             delta=_check.probability("delta", delta),
             individual_every=individual_every,
             record_budget=record_budget,
+            rungs=_declared_rungs(rungs, individual_every),
             certificate=certificate,
             tolerated=tolerated,
         )
@@ -133,8 +140,9 @@ class Plan:
         return bool(getattr(self, "_checked", False))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data. A plan for records does not name its unit, as before there were others."""
-        plain = {name: value for name, value in asdict(self).items() if (name, value) != ("unit", "record")}
+        """Return plain data. The unit is left out where it is a record, and rungs where there are none, as once."""
+        left_out = (("unit", "record"), ("rungs", ()))
+        plain = {name: value for name, value in asdict(self).items() if (name, value) not in left_out}
         return {**plain, **{k: budget_state(getattr(self, k)) for k in ("record_budget", "certificate")}}
 
     def frozen(self) -> dict[str, float | int | str]:
@@ -146,8 +154,10 @@ class Plan:
         """Rebuild what `to_dict` wrote."""
         try:
             budgets = {k: budget_from(data[k]) for k in ("record_budget", "certificate")}
-            return cls(**{**data, **budgets, "stops": tuple((int(t), float(share)) for t, share in data["stops"])})
-        except (KeyError, TypeError, AttributeError) as error:
+            stops = tuple((int(t), float(share)) for t, share in data["stops"])
+            rungs = check_fractions("rungs", data["rungs"]) if "rungs" in data else ()
+            return cls(**{**data, **budgets, "stops": stops, "rungs": rungs})
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise PrivacyError(f"The run's plan is damaged: {error}") from error
 
     def worst(self, steps: int, delta: float, method: str = "pld") -> Guarantee:
@@ -266,6 +276,16 @@ def _check_budgets(every: int | None, record: Budget | None, certificate: Budget
     if record is not None and every is None:
         raise ValueError("record_budget needs individual_every=k: a budget is kept by bounds that are measured.")
     _check.count("tolerated", tolerated, low=0)
+
+
+def _declared_rungs(rungs: Sequence[float] | None, every: int | None) -> tuple[float, ...]:
+    if rungs is None:
+        return FRACTIONS if every is not None else ()
+    if not rungs:
+        return ()
+    if every is None:
+        raise ValueError("rungs needs individual_every=k: a record's rung is known from bounds that are measured.")
+    return check_fractions("rungs", rungs)
 
 
 def _pair(name: str, value: object) -> Pair:

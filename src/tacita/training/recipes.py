@@ -52,6 +52,7 @@ class Recipe:
         panel: How many records are followed if not all are measured.
         holdout_rate: Chance with which a record is held out, where the data have no test part.
         record_profile: {fraction of the clip norm: share of the steps}: what a record may spend.
+        rungs: Fractions of the plan, such as [0.125, 0.25, 0.5, 1.0]; these with `individual_every`, [] for none.
         certificate_profile: The same, for a conformal certificate.
         tolerated: How many followed records may pass the certificate's budget.
         ledger: A shared ledger's path.
@@ -79,6 +80,7 @@ class Recipe:
     panel: int = 256
     holdout_rate: float = 0.1
     record_profile: Mapping[str, float] | None = None
+    rungs: list[float] | None = None
     certificate_profile: Mapping[str, float] | None = None
     tolerated: int = 0
     ledger: str | None = None
