@@ -1,6 +1,7 @@
 """Finding, checking and downloading, with a real server on this machine in the official one's place."""
 
 import contextlib
+import gc
 import gzip
 import hashlib
 import socket
@@ -18,6 +19,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 CONTENT = b"M,0.455,0.365,0.095,0.514,0.2245,0.101,0.15,15\n" * 3000
 PLAIN = File("abalone/abalone.data", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
 PACKED = File("mnist/train-labels-idx1-ubyte.gz", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def connections_are_collected_here():
+    yield
+    gc.collect()
 
 
 @contextlib.contextmanager
