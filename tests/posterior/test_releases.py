@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tacita._check import PrivacyError
+from tacita.guarantee import Guarantee
 from tacita.ledger import BudgetExceeded, Ledger
 from tacita.posterior import samplers
 from tacita.posterior.mechanisms import exponential, gaussian, geometric, laplace
@@ -215,3 +216,24 @@ def test_a_step_divides_the_bounds():
         release(normal(5, 5, record_sd=1), column=[10.0] * 20, clamp=(0, 10), step=6, epsilon=1)
     with pytest.raises(ValueError, match="counts must have"):
         release(beta(1, 1), counts=370, epsilon=1)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        geometric(epsilon=0.7),
+        gaussian(epsilon=0.5, delta=1e-6),
+        laplace(epsilon=0.7),
+        exponential(epsilon=1.0, delta=1e-3),
+        exponential(epsilon=1.0, sensitivity="global", calibration="nominal"),
+    ],
+    ids=str,
+)
+def test_a_guarantee_carries_the_exact_curve(mechanism):
+    made = release(beta(1, 1), counts=(7, 5), mechanism=mechanism)
+    profile, exact = made.guarantee.profile, made.certificate
+    for eps in (0.0, 0.1, 0.33, 0.6, made.guarantee.epsilon):
+        assert exact.delta(eps) <= profile.delta(eps) * (1 + 1e-9) + 1e-12
+        assert profile.delta(eps) <= 1.02 * exact.delta(eps) + 1e-4
+    assert made.guarantee.attack_success == pytest.approx((1 + exact.delta(0.0)) / 2, abs=1e-6)
+    assert Guarantee.from_dict(made.guarantee.to_dict()) == made.guarantee

@@ -4,10 +4,14 @@ The enumeration knows nothing of the checker: it counts with plain Python over e
 noise at scale s, independent for each number, has a privacy loss of exactly (sum of changes) / s."""
 
 import itertools
+import math
 from fractions import Fraction
 
 import pytest
+from scipy.optimize import brentq
+from scipy.special import ndtr
 
+from tacita.ledger import Ledger
 from tacita.posterior.mechanisms._best import Best
 from tacita.posterior.plans import plan_release
 from tacita.programs import (
@@ -20,6 +24,7 @@ from tacita.programs import (
     beta,
     composition,
     dirichlet,
+    exponential,
     gaussian,
     geometric,
     laplace,
@@ -385,3 +390,105 @@ def test_a_dirichlet_and_a_normal_cost_what_they_say():
     )
     spent = p.check()
     assert (spent.epsilon, spent.delta) == (1, Fraction("1e-6"))
+
+
+def test_fifty_gaussian_releases_are_one_gaussian():
+    """Closed form: distances add up by their squares. Added up plainly they cost 10."""
+    p = Program(schema={"smoker": Bool()}, n=100, epsilon=1.4, delta=5e-7)
+    for i in range(50):
+        p.release(p.column("smoker").count(), gaussian(epsilon=0.2, delta=1e-8), name=f"count {i}")
+    plan = plan_release(p.releases[0].mechanism, p.releases[0].query.statistic)
+    made, distance = p.guarantee(), math.sqrt(50) / plan.source.scale
+
+    def excess(eps):
+        return ndtr(distance / 2 - eps / distance) - math.exp(eps) * ndtr(-distance / 2 - eps / distance) - 5e-7
+
+    true = brentq(excess, 0.1, 5)
+    assert true <= made.epsilon <= 1.001 * true
+    assert made.epsilon == pytest.approx(1.33, abs=0.005)
+    assert made.delta == 5e-7
+    assert made.attack_success == pytest.approx(ndtr(distance / 2), abs=1e-4)
+    assert p.check().epsilon == Fraction(repr(made.epsilon))
+    p.release(p.column("smoker").count(), geometric(epsilon=0.2))
+    with pytest.raises(ProgramError, match="T012"):
+        p.check()
+
+
+@pytest.mark.parametrize("sizes", [(0.5, 0.5, 0.5), (0.3, 1.0, 0.2)])
+def test_geometric_counts_are_coins(sizes):
+    """Every outcome of three coins, by brute force; without a delta the epsilon is the sum."""
+    p = program()
+    for epsilon in sizes:
+        p.release(p.column("sex").map(lambda sex: sex == "F", to=Bool()).count(), geometric(epsilon=epsilon))
+    made, up = p.guarantee(), [1 / (1 + math.exp(-epsilon)) for epsilon in sizes]
+    assert made.epsilon == sum(sizes)
+    for at in (0.0, 0.2, 0.7, 1.2):
+        true = 0.0
+        for heads in itertools.product((True, False), repeat=3):
+            coins = list(zip(up, heads, strict=True))
+            one, other = (math.prod(u if h is way else 1 - u for u, h in coins) for way in (True, False))
+            true += max(0.0, one - math.exp(at) * other)
+        assert true <= made.profile.delta(at) <= 1.01 * true + 1e-3
+
+
+def placed(*changed):
+    """The delta at 0 of geometric counts of these epsilons, in a program without parts."""
+    p = program()
+    for epsilon in changed:
+        p.release(p.column("sex").map(lambda sex: sex == "F", to=Bool()).count(), geometric(epsilon=epsilon))
+    return p.guarantee().profile.delta(0.0)
+
+
+def test_curves_follow_the_record_from_part_to_part():
+    """It leaves one part and enters another: the worst two of three."""
+    p = program()
+    for job, epsilon in zip(JOBS, (0.1, 0.5, 0.4), strict=True):
+        p.release(p.where(job=job).count(), geometric(epsilon=epsilon))
+    assert p.guarantee().epsilon == 0.9
+    assert p.guarantee().profile.delta(0.0) == pytest.approx(placed(0.5, 0.4), rel=1e-3)
+
+
+@pytest.mark.parametrize("parts", [40, 1500])
+def test_many_parts_are_bounded_by_the_fullest_twice_or_by_all(parts):
+    p = Program(schema={"place": Category(parts)}, n=10, epsilon=1e6)
+    for part in p.partition("place").values():
+        p.release(part.count(), geometric(epsilon=0.1))
+    known = placed(0.1, 0.1) if parts == 40 else 0.5
+    assert p.guarantee().profile.delta(0.0) >= known * 0.999
+    if parts == 40:
+        assert p.guarantee().profile.delta(0.0) <= known * 1.001
+
+
+def test_many_different_placements_are_bounded_by_one_that_holds_them_all():
+    p = program()
+    for number, (job, sex) in enumerate(itertools.product(JOBS, SEXES)):
+        p.release(p.where(job=job, sex=sex).count(), geometric(epsilon=0.1 + number / 100))
+    bound = p.guarantee().profile.delta(0.0)
+    assert placed(0.15, 0.14) * 0.999 <= bound <= math.tanh(0.29 / 2) + 1e-9
+
+
+def test_a_release_that_cannot_be_certified_is_taken_by_its_cost():
+    p = four_columns(n=10)
+    p.release(p.column("age").clamp(0, 1e6, step=1).sum(), gaussian(epsilon=0.1, delta=1e-6))
+    assert (p.guarantee().epsilon, p.guarantee().delta) == (0.1, 1e-6)
+
+
+def test_a_proof_below_the_cost_is_what_is_said():
+    p = four_columns(n=20)
+    p.release(
+        p.column("smoker").posterior(beta(1, 1)), exponential(epsilon=1, sensitivity="global", calibration="nominal")
+    )
+    plan = plan_release(p.releases[0].mechanism, p.releases[0].query.statistic)
+    assert p.guarantee().epsilon == pytest.approx(plan.certificate.epsilon(0.0), rel=1e-6)
+    assert p.guarantee().epsilon >= plan.certificate.epsilon(0.0)
+
+
+def test_a_ledger_is_charged_what_the_program_promises(tmp_path):
+    p = Program(schema={"smoker": Bool()}, n=3, epsilon=10, delta=1e-4)
+    for i in range(20):
+        p.release(p.column("smoker").count(), gaussian(epsilon=0.2, delta=1e-8), name=f"count {i}")
+    with Ledger.create(tmp_path / "book.sqlite", neighbours="replace_one", epsilon=0.86, delta=1e-4) as book:
+        results = p.run({"smoker": [True, False, True]}, ledger=book)
+        assert results.guarantee == p.guarantee()
+        assert book.spent(1e-4).epsilon == pytest.approx(p.guarantee().epsilon, rel=1e-9)
+        assert book.spent(1e-4).epsilon >= p.guarantee().epsilon

@@ -111,7 +111,8 @@ def population_profile(estimator: Estimator, deltas: Deltas, *, gamma: float, la
     Args:
         estimator: An estimator that averages deltas.
         deltas: Each record's own delta, and the worst case's.
-        gamma: The probability with which any of the bounds may fail; the worst case counts then.
+        gamma: The probability with which any of the bounds may fail; the worst case counts then. It is counted twice:
+            the curve is combined with a figure that may fail as often, for other panels.
         largest: The epsilon to which the curve goes.
 
     Returns:
@@ -121,7 +122,7 @@ def population_profile(estimator: Estimator, deltas: Deltas, *, gamma: float, la
     values, worst = deltas(grid)
     ones = np.ones(values.shape[1], dtype=np.int64)
     bound = estimator.bound(values, weights=ones, gamma=gamma / len(grid), worst=worst)
-    return Profile.of_curve(lambda _: np.minimum(bound + gamma * worst, worst), grid)
+    return Profile.of_curve(lambda _: np.minimum(bound + 2.0 * gamma * worst, worst), grid)
 
 
 def deltas_by_moments(own: Floats, most: Floats, *, target: float, notion: str) -> tuple[Deltas, float]:

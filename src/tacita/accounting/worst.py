@@ -32,6 +32,7 @@ _ASSUMPTIONS = tuple(map(assume, ("sampling", "clipping", "public-constants", "g
 _PLD_LIMIT = 500.0  # beyond this epsilon a loss grid says nothing that moments do not
 _PLD_STEPS = 2_000_000  # beyond this many steps it takes minutes and its round-off matters
 _UNIT = 2.0**-53
+_PROFILE_POINTS = 200
 _NOISE_RANGE = (0.01, 1e4)
 
 
@@ -177,6 +178,7 @@ def composed(parts: Sequence[SampledSteps], *, delta: float) -> Guarantee:
         ),
         assumptions=_ASSUMPTIONS,
         publishable=True,
+        profile=_composed_profile(checked, epsilon, dlt),
     )
 
 
@@ -281,6 +283,17 @@ def _composed(parts: tuple[SampledSteps, ...], delta: float) -> float:
     return max(min(epsilon, float(_pld_of_parts(parts, epsilon).get_epsilon(resolved))), SMALLEST_EPSILON)
 
 
+def _composed_profile(parts: tuple[SampledSteps, ...], epsilon: float, delta: float) -> Profile | None:
+    """Return the curve of the composed loss distribution, through a pair on it; None where there is no such grid."""
+    steps, reach = sum(part[2] for part in parts), _rdp_epsilon(parts, delta)
+    if reach > _PLD_LIMIT or steps > _PLD_STEPS or delta <= steps * _UNIT:
+        return None
+    grid = 2.0 * reach * np.linspace(0.0, 1.0, _PROFILE_POINTS) ** 1.5
+    found = np.array([_pld_of_parts(parts, reach).get_delta(float(eps)) for eps in grid])
+    return Profile.of_curve(lambda _: found + steps * _UNIT, grid) & Profile.of_pair(epsilon, delta)
+
+
+@lru_cache(maxsize=4)
 def _pld_of_parts(parts: tuple[SampledSteps, ...], reach: float) -> Any:
     widest = max(largest_loss(q, 1.0 / sigma) for q, sigma, _ in parts)
     interval = max(min(1e-4, 1e-3 * reach), reach / 1e5, widest / 1e5)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from tacita._check import PrivacyError
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.ledger import Ledger
+from tacita.mechanisms.finite import ROUND_OFF
 from tacita.posterior import samplers
 from tacita.posterior.enumeration import states
+from tacita.profile import Profile
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 
 _ROUND_OFF = 1e-13  # of epsilon, relatively, and of delta
+_POINTS = (24, 160)  # of a certificate's curve: fewer for large tables
+_ENTRIES = 2**26  # of tables, looked at for a curve
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,19 @@ class Certificate:
     def epsilon(self, delta: float = 0.0) -> float:
         """Return the smallest epsilon that holds with this delta, rounded up."""
         return self.curve.epsilon(delta)
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The curve at up to 160 epsilons, as what an attacker can do; between them it is rounded up."""
+        pure = self.epsilon(0.0)
+        last = pure if math.isfinite(pure) else self.epsilon(2.0 * ROUND_OFF)
+        if last == 0.0:
+            return Profile((0.0,), (self.delta(0.0),))
+        if math.isinf(last):
+            return Profile.of_pair(last, 0.0)
+        points = int(np.clip(_ENTRIES // max(1, self.curve.rows.shape[1] * len(self.curve.pairs)), *_POINTS))
+        at = np.asarray(last * np.linspace(0.0, 1.0, points) ** 1.5, dtype=np.float64)
+        return Profile.of_curve(lambda grid: np.array([self.delta(float(eps)) for eps in grid]), at)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: how it was computed, and some points of the curve."""
@@ -115,10 +133,10 @@ class ReleasePlan:
 
     def guarantee(self) -> Guarantee:
         """Return what is promised: the certificate's figure, never more than what was asked for."""
-        proved = self.certificate.epsilon(self.used.delta)
+        epsilon = max(SMALLEST_EPSILON, min(self.certificate.epsilon(self.used.delta), self.used.epsilon))
         return Guarantee(
             kind="worst_case",
-            epsilon=max(SMALLEST_EPSILON, min(proved, self.used.epsilon)),
+            epsilon=epsilon,
             delta=self.used.delta,
             method=self.certificate.how,
             neighbours="replace_one",
@@ -126,6 +144,7 @@ class ReleasePlan:
             mechanism=(("scale", self.noise.scale),) if self.noise else (),
             assumptions=(assume("public-size"), assume("drawn-once")),
             publishable=True,
+            profile=self.certificate.profile & Profile.of_pair(epsilon, self.used.delta),
         )
 
 

@@ -7,21 +7,28 @@ two costs, and the whole program costs the worst sum over where the record was a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
+from tacita._check import PrivacyError
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 
 if TYPE_CHECKING:
-    from tacita.posterior.mechanisms import Mechanism
+    from tacita.posterior.mechanisms import Mechanism, Statistic
+    from tacita.profile import Profile
     from tacita.programs.columns import Condition
     from tacita.programs.handles import PlannedRelease
     from tacita.programs.queries import Query
 
 LARGEST_POPULATION = 1024
+_PLACED = 32  # cells, of which every pair is looked at for curves
+_COMPOSED = 8  # different multisets of releases that are composed by their curves
 
 
 @dataclass(frozen=True)
@@ -80,18 +87,95 @@ def total(releases: Sequence[PlannedRelease]) -> Cost:
     )
 
 
-def guarantee_of(cost: Cost) -> Guarantee:
-    """Return what releases of this cost promise together, rounded up."""
+def guarantee_of(releases: Sequence[PlannedRelease]) -> Guarantee:
+    """Return what releases promise together, by their whole curves, rounded up: at most the sum of what they cost.
+
+    All releases are fixed before data are read, so their privacy losses are independent and their curves compose. The
+    curve is the largest over where the record was and where it goes; its delta is the one that the costs add up to.
+    """
+    from tacita.profile import Profile
+
+    added = total(releases)
+    epsilon, delta = max(SMALLEST_EPSILON, rounded_up(added.epsilon)), rounded_up(added.delta)
+    profile = _composed(releases) & Profile.of_pair(epsilon, delta)
+    found = profile.epsilon(delta) * (1.0 + 1e-9)
+    epsilon = max(SMALLEST_EPSILON, found) if found < epsilon * (1.0 - 1e-9) else epsilon
     return Guarantee(
         kind="worst_case",
-        epsilon=max(SMALLEST_EPSILON, rounded_up(cost.epsilon)),
-        delta=rounded_up(cost.delta),
-        method="checked composition",
+        epsilon=epsilon,
+        delta=delta,
+        method="checked composition of curves",
         neighbours="replace_one",
         sampling="none",
         assumptions=tuple(map(assume, ("public-size", "pure-functions", "released-results-only"))),
         publishable=True,
+        profile=profile,
     )
+
+
+_Kind = tuple["Mechanism", "Statistic", Cost]  # what has one curve: a mechanism on a statistic, at a cost
+
+
+def _composed(releases: Sequence[PlannedRelease]) -> Profile:
+    import numpy as np
+
+    from tacita.accounting.composition import compose
+    from tacita.profile import Profile
+
+    curves = [compose([(_curve(kind), count) for kind, count in placed.items()]) for placed in _placements(releases)]
+    if not curves:
+        return Profile((0.0,), (0.0,))
+    if len(curves) == 1:
+        return curves[0]
+    at = np.unique(np.concatenate([curve.epsilons for curve in curves]))
+    return Profile.of_curve(lambda eps: np.max([curve.delta(eps) for curve in curves], axis=0), at).thinned()
+
+
+@lru_cache(maxsize=256)
+def _curve(kind: _Kind) -> Profile:
+    """Return one release's curve: its certificate's for the larger change, and what its cost says about this one."""
+    from tacita.posterior.plans import plan_release
+    from tacita.profile import Profile
+
+    mechanism, statistic, cost = kind
+    said = Profile.of_pair(rounded_up(cost.epsilon), rounded_up(cost.delta))
+    try:
+        return plan_release(mechanism, statistic).certificate.profile & said
+    except PrivacyError:  # it cannot be certified, so it will not run
+        return said
+
+
+def _placements(releases: Sequence[PlannedRelease]) -> list[Counter[_Kind]]:
+    """Return which releases a record's replacement may change, as multisets of which every one is in one of these."""
+
+    def kind(number: int, cost: Cost) -> _Kind:
+        release = releases[number]
+        return release.mechanism, release.query.statistic, cost
+
+    def counted(changed: list[_Kind]) -> Counter[_Kind]:
+        return Counter(one for one in changed if one[2] != Cost())
+
+    largest = [kind(i, release.charge.largest) for i, release in enumerate(releases)]
+    cells = _memberships([release.query.conditions for release in releases])
+    if cells is None:
+        return [counted(largest)]
+    if len(cells) > _PLACED:  # both cells of a replacement are at most the fullest, for each kind
+        fullest: Counter[_Kind] = Counter()
+        for cell in cells:
+            fullest |= counted([largest[i] for i in cell])
+        return [(fullest + fullest) & counted(largest)]
+    found: list[Counter[_Kind]] = []
+    for before, after in combinations_with_replacement(cells, 2):
+        stay = [kind(i, releases[i].charge.stay) for i in before & after]
+        new = counted(stay + [kind(i, releases[i].charge.cross) for i in before ^ after])
+        if new and not any(new <= old for old in found):
+            found = [old for old in found if not old <= new] + [new]
+    if len(found) <= _COMPOSED:
+        return found
+    together: Counter[_Kind] = Counter()
+    for placed in found:
+        together |= placed
+    return [together]
 
 
 def exact(value: float) -> Fraction:

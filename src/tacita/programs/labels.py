@@ -63,15 +63,16 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
             if not ledger.contains(str(document["head"])):
                 raise PrivacyError("This is not the ledger that the program was charged to, or it was rolled back.")
         rows: Pairs = tuple((str(name), str(value)) for name, value in document["releases"])
-        size = f"{int(document['plan']['n'])}, public; one of them may be replaced by another"
+        n = int(document["plan"]["n"])
     if delta is not None and _check.in_range("delta", delta, 0.0, 1.0) != worst.delta:
         raise ValueError(f"A program's delta is declared in it: this one's is {worst.delta:g}, got {delta:g}.")
     return build(
         facts,
         worst,
         rests_on=[*map(assume, _RESTS_ON), *worst.assumptions, *map(assume, _CHOSEN)],
-        mechanism=(*rows, ("Records", size), *run_rows(facts)),
+        mechanism=(*rows, ("Records", f"{n}, public; one of them may be replaced by another"), *run_rows(facts)),
         not_hardened=_HARDENED,
+        nominal_size=n,
         readings=Readings(
             panels="No records were followed: a program's guarantee covers any record.",
             facts=status_rows(facts),

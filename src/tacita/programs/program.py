@@ -16,7 +16,7 @@ from tacita.data.domains import Bool, Category, Domain, Real
 from tacita.guarantee import Guarantee
 from tacita.posterior.mechanisms import Mechanism
 from tacita.programs.columns import Column, Part, Partition
-from tacita.programs.composition import Cost, charge, exact, guarantee_of, rounded_up, text, total
+from tacita.programs.composition import Cost, charge, exact, guarantee_of, text, total
 from tacita.programs.errors import Note, ProgramError
 from tacita.programs.handles import Derived, Handle, PlannedRelease, Released, handle_in, of_another_program
 from tacita.programs.queries import Query
@@ -134,12 +134,18 @@ class Program:
         return made
 
     def check(self) -> Cost:
-        """Return what the program costs, or raise ProgramError if it is more than the budget. Needs no data."""
+        """Return what the program costs, or raise ProgramError if it is more than the budget. Needs no data.
+
+        What the releases cost is added up. If that is more than the budget and there is a delta, their whole curves
+        are composed, which is what `guarantee` says.
+        """
         if not self.releases:
             raise ProgramError(
                 "T025", "the program releases nothing", "add p.release(query, geometric(epsilon=0.5))", span=self.span
             )
         spent = total(self.releases)
+        if spent.epsilon > exact(self.epsilon) and 0 < spent.delta <= exact(self.delta):
+            spent = Cost(exact(guarantee_of(self.releases).epsilon), spent.delta)
         if spent.epsilon > exact(self.epsilon):
             raise _exceeded(self, "epsilon")
         if spent.delta > exact(self.delta):
@@ -154,9 +160,11 @@ class Program:
 
         Guarantee:
             Worst case, for replacing one record of a public number of records: (epsilon, delta)-differential privacy
-            of all releases together, by exact composition over where the record was and where it goes.
+            of all releases together, by the composition of their curves over where the record was and where it goes.
+            At most what `check` returns.
         """
-        return guarantee_of(self.check())
+        self.check()
+        return guarantee_of(self.releases)
 
     def run(
         self,
@@ -191,20 +199,20 @@ class Program:
         from tacita.programs.results import Results, calculated
         from tacita.programs.tables import exact_numbers, read
 
-        cost = self.check()
+        promised = self.guarantee()
         plans = [plan_release(release.mechanism, release.query.statistic) for release in self.releases]
         for plan in plans:
             plan.prepare()
         table = read(self, data, header=header)
         numbers = [exact_numbers(release.query, table) for release in self.releases]
-        spent = {"pure": rounded_up(cost.epsilon), "delta": rounded_up(cost.delta)}
+        spent = {"pure": promised.epsilon, "delta": promised.delta}
         charge_ledger(ledger, name, f"{len(plans)} releases of {self.n} records", spent)
         values: dict[str, Any] = {}
         for release, plan, number in zip(self.releases, plans, numbers, strict=True):
             values[release.name] = release.query.result(plan, plan.draw(number))
         for derived in self.derived:
             values[derived.name] = calculated(derived.function, [values[result.name] for result in derived.inputs])
-        return Results(MappingProxyType(values), guarantee_of(cost), ledger is not None)
+        return Results(MappingProxyType(values), promised, ledger is not None)
 
     @property
     def _everyone(self) -> Part:
