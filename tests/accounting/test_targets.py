@@ -4,8 +4,9 @@ import pytest
 from scipy.stats import norm
 
 from tacita import PrivacyError
+from tacita.accounting import composed
 from tacita.accounting.profiles import worst_profile
-from tacita.accounting.targets import Target, calibrate_to
+from tacita.accounting.targets import Target, calibrate_composed_to, calibrate_to, goal_of
 
 ONE_RELEASE = {
     "attack success": (Target(attack_success=0.55), 2 * norm.ppf(0.55)),
@@ -51,3 +52,30 @@ def test_a_target_that_no_noise_reaches_is_refused():
 def test_a_target_below_guessing_or_none_at_all_is_refused(given):
     with pytest.raises(ValueError, match=r"Give one|must be|not"):
         Target(**given)
+
+
+@pytest.mark.parametrize("text", ["success=0.6", "attack_success", "attack_success=a", "tpr=0.02", "mu=1,2,3"])
+def test_a_text_that_names_no_target_is_refused(text):
+    with pytest.raises(ValueError, match="target must be such as"):
+        Target.of(text)
+
+
+def test_an_epsilon_and_a_target_contradict_each_other():
+    with pytest.raises(ValueError, match="either epsilon or target"):
+        goal_of(1.0, 1e-5, "attack_success=0.6")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [Target(attack_success=0.6), Target(tpr=(0.03, 0.01))])
+def test_two_mechanisms_together_keep_to_a_target_and_nearly_reach_it(target):
+    parts = calibrate_composed_to(target, [(0.5, 1.0, 4), (1.0, 2.0, 1)], delta=1e-5)
+    assert target.met(composed(parts, delta=1e-5).curve)
+    less = [(rate, noise * 0.99, steps) for rate, noise, steps in parts]
+    assert not target.met(composed(less, delta=1e-5).curve)
+
+
+def test_the_curve_of_two_mechanisms_is_that_of_one_gaussian_where_nobody_is_sampled():
+    found = composed([(1.0, 3.0, 4), (1.0, 2.0, 1)], delta=1e-5)
+    mu = (4 / 9 + 1 / 4) ** 0.5
+    assert norm.cdf(mu / 2) <= found.attack_success <= norm.cdf(mu / 2) + 1e-3
+    assert norm.cdf(norm.ppf(0.01) + mu) <= found.curve.tpr(0.01) <= norm.cdf(norm.ppf(0.01) + mu) + 1e-3

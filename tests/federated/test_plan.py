@@ -12,9 +12,11 @@ from scipy.stats import binom, norm
 import tacita
 import tacita.federated.participation as shares_module
 from tacita._check import PrivacyError
+from tacita.accounting import Target
 from tacita.federated import FederationPlan, federation_plan
 from tacita.federated.levels import LEVELS
 from tacita.federated.participation import hidden_participation, mixed_costs, noise_shares
+from tacita.federated.recipes import Recipe, ready
 from tacita.federated.server import Server
 
 RECORDS = {"record_clip_norm": 0.5, "record_rate": 0.05, "local_batch": 10}
@@ -54,6 +56,48 @@ def make(level, **settings):
 def test_what_cannot_be_promised_is_refused_before_the_first_round(level, settings, message):
     with pytest.raises(ValueError, match=message):
         make(level, **settings)
+
+
+TARGETS = [(1.5, 1e-5), Target(attack_success=0.6), Target(tpr=(0.03, 0.01)), Target(mu=(0.5, 1e-6))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("level", "settings"),
+    [
+        ("client", {}),
+        ("parallel", {"local_steps": 3, "copies": 2}),
+        ("sequential", {}),
+        ("joint", {"clients": 400, "client_rate": 0.1, "record_clip_norm": 0.05}),
+    ],
+)
+def test_the_worst_case_of_a_federation_is_never_above_its_target(level, settings, target):
+    noise = LEVELS[level].declared_noise
+    plan = make(level, **{noise: None}, target=target, **settings)
+
+    def worst(plan):
+        if plan.of_clients is not None:
+            return plan.client_worst(plan.rounds, 1e-5)
+        return plan.record_worst(plan.rounds * plan.steps_a_round, 1e-5)
+
+    def kept(plan):
+        return worst(plan).epsilon <= target[0] if isinstance(target, tuple) else target.met(worst(plan).curve)
+
+    assert kept(plan)
+    assert not kept(make(level, **{noise: 0.99 * getattr(plan, noise)}, **settings))  # and it is nearly reached
+
+
+def test_a_federations_target_and_its_noise_contradict_each_other():
+    with pytest.raises(ValueError, match="either noise_multiplier or target"):
+        make("client", target=(1.0, 1e-5))
+    with pytest.raises(ValueError, match="either epsilon or target"):
+        Recipe(epsilon=1.0, target="attack_success=0.6")
+
+
+def test_a_federations_recipe_takes_a_target():
+    plan = ready(Recipe(clients=10, rounds=3, level="client", target="attack_success=0.6")).plan
+    assert 0.599 < plan.client_worst(3, 1e-5).attack_success <= 0.6
 
 
 def test_b16_figures_of_clients_and_of_records_do_not_mix():

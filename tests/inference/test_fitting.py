@@ -18,6 +18,7 @@ from scipy.stats import norm
 from typer.main import get_command
 
 from tacita import PrivacyError, runs
+from tacita.accounting import Target
 from tacita.cli import app
 from tacita.inference import coverage, fit, resume
 from tacita.inference.fitting import TRAINING, label_of_run
@@ -109,6 +110,11 @@ def test_the_guarantee_is_within_what_was_asked_and_dp_accountings_own(run):
     assert 1.9 < result.guarantee.epsilon <= 2.0
     noise = json.loads((folder / "run.json").read_text())["plan"]["noise_multiplier"]
     assert result.guarantee.epsilon == pytest.approx(dp_accountings_epsilon(noise, RATE, STEPS), rel=2e-3)
+
+
+def test_a_fit_keeps_to_what_an_attacker_may_achieve():
+    result = fit(level, torch.randn(30), target=Target(attack_success=0.6), steps=3, panel=0, samples=5, seed=1)
+    assert 0.599 < result.guarantee.attack_success <= 0.6
 
 
 def test_steps_are_charged_before_they_are_taken(run):
@@ -514,6 +520,8 @@ FEW = {"noise_multiplier": 1.0, "panel": 0}
     [
         ({"epsilon": 1.0, "noise_multiplier": 1.0}, "either noise_multiplier or epsilon"),
         ({}, "either noise_multiplier or epsilon"),
+        ({"epsilon": 1.0, "target": Target(attack_success=0.6)}, "either noise_multiplier or epsilon"),
+        ({"method": "plain", "target": Target(attack_success=0.6)}, "target does not go with"),
         ({"epsilon": -1.0}, "^epsilon must be"),
         ({"epsilon": math.nan}, "^epsilon must be"),
         ({"epsilon": 1.0, "seed": "a"}, "^seed must be"),

@@ -8,6 +8,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
+from tacita.accounting import Target
 from tacita.inference import Box, coverage, fit, fitting, resume
 from tacita.inference.guides import GUIDES
 from tacita.inference.methods import METHODS, Method
@@ -22,6 +23,7 @@ TINY = {"steps": 3, "sample_rate": 0.5, "seed": 1, "samples": 2}
 NEEDS = {"noisy": {"noise_multiplier": 4.0}, "sgld": {"noise_multiplier": 4.0}, "final-samples": {"pairs": 0}}
 REFUSABLE = {
     "epsilon": 1.0,
+    "target": Target(attack_success=0.6),
     "noise_multiplier": 1.0,
     "ledger": "ledger.sqlite",
     "run_dir": "run",

@@ -14,6 +14,11 @@ from tests.synthesis.short_runs import CSV
         ({"epsilon": 0.0}, "epsilon must be in"),
         ({"generator": "wgan-gp", "epsilon": 1.0}, "gives no guarantee, so epsilon does not apply"),
         ({"epsilon": 1.0, "noise_multiplier": 1.0}, "and not both"),
+        ({"epsilon": 1.0, "target": {"attack_success": 0.6}}, "either epsilon or target"),
+        ({"noise_multiplier": 1.0, "target": {"attack_success": 0.6}}, "and not both"),
+        ({"target": {"attack_success": 0.4}}, "above what guessing achieves"),
+        ({"target": 0.6}, "target must be"),
+        ({"generator": "wgan-gp", "target": "mu=0.5,1e-5"}, "gives no guarantee, so target does not apply"),
         (
             {"generator": "wgan-gp", "noise_multiplier": 1.0},
             "noise_multiplier is for mean-embedding or private-wgan or",

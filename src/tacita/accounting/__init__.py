@@ -20,7 +20,11 @@ from tacita.accounting.levels import NORM_LEVELS as NORM_LEVELS
 from tacita.accounting.levels import ORDERS as ORDERS
 from tacita.accounting.levels import level_of as level_of
 from tacita.accounting.targets import Target as Target
+from tacita.accounting.targets import calibrate_composed_to as calibrate_composed_to
 from tacita.accounting.targets import calibrate_to as calibrate_to
+from tacita.accounting.targets import goal_of as goal_of
+from tacita.accounting.targets import least_noise_for as least_noise_for
+from tacita.accounting.targets import noise_within as noise_within
 from tacita.accounting.worst import calibrate as calibrate
 from tacita.accounting.worst import calibrate_composed as calibrate_composed
 from tacita.accounting.worst import composed as composed

@@ -31,6 +31,14 @@ SEED = Annotated[
     int | None, typer.Option(min=0, max=2**62, help="For a run that can be repeated; marked as not secure.")
 ]
 RUN_DIR = Annotated[Path | None, typer.Option(help="A new folder for the run; runs/NAME-1 and so on unless given.")]
+TARGET = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=NUMBERS",
+        help="What an attacker may achieve, instead of epsilon: attack_success=0.55, tpr=0.02,0.01 (share found, false "
+        "alarms), secret=0.10,0.15 (guessed without and with a person) or mu=0.5,1e-5.",
+    ),
+]
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 

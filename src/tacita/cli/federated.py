@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, drawing, new_run, refuse_ignored, tell_finished
-from tacita.cli.training import show_label
+from tacita.cli.app import JSON, RUN_DIR, SEED, TARGET, app, busy, drawing, new_run, refuse_ignored, tell_finished
+from tacita.cli.label import show_label
 
 if TYPE_CHECKING:
     from tacita.federated.engines.engine import Running
 
 _SETTINGS = (
     *("engine", "level", "split", "data", "clients"),
-    *("rounds", "client_rate", "epsilon", "dropout", "seed", "run_dir"),
+    *("rounds", "client_rate", "epsilon", "target", "dropout", "seed", "run_dir"),
 )
 
 
@@ -34,6 +34,7 @@ def federate(
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 30,
     client_rate: Annotated[float, typer.Option(help="The chance of a client to take part in a round.")] = 0.5,
     epsilon: Annotated[float | None, typer.Option(help="Worst-case epsilon of the level's larger unit.")] = None,
+    target: TARGET = None,
     dropout: Annotated[float, typer.Option(help="The chance that a client does not answer (local).")] = 0.0,
     seed: SEED = None,
     run_dir: RUN_DIR = None,
@@ -70,6 +71,7 @@ def federate(
         level=level,
         client_rate=client_rate,
         epsilon=epsilon,
+        target=target,
         dropout=dropout,
         seed=seed,
     )

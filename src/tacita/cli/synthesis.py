@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, drawing, new_run, print_json, refuse_ignored, tell_finished
-from tacita.cli.training import show_label
+from tacita.cli.app import (
+    JSON,
+    RUN_DIR,
+    SEED,
+    TARGET,
+    app,
+    busy,
+    drawing,
+    new_run,
+    print_json,
+    refuse_ignored,
+    tell_finished,
+)
+from tacita.cli.label import show_label
 
 if TYPE_CHECKING:
     from tacita.synthesis.jobs import Job
@@ -31,6 +43,7 @@ def synthesise(
         str | None, typer.Option(help="mean-embedding (default), private-wgan, wgan-gp or papers-wgan.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="The worst case to stay within; 2 by default.")] = None,
+    target: TARGET = None,
     delta: Annotated[float | None, typer.Option(help="Total failure probability; 1e-5 by default.")] = None,
     samples: Annotated[int | None, typer.Option(help="How many records to release.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the fit, or of the critic.")] = None,
@@ -67,11 +80,13 @@ def synthesise(
     _refuse_ignored(context, resume, federated=federated)
     if federated:
         asked = {"clients": clients, "split": split, "least": least, "rounds": rounds, "epsilon": epsilon, "seed": seed}
+        asked |= {"target": target}
         _federate(data, resume, asked, engine, samples, run_dir, as_json)
         return
     asked = {
         "generator": generator,
         "epsilon": epsilon,
+        "target": target,
         "delta": delta,
         "samples": samples,
         "steps": steps,
@@ -90,6 +105,7 @@ def _refuse_ignored(context: typer.Context, resume: Path | None, *, federated: b
             *_FEDERATED,
             *_CENTRAL[:-1],
             "epsilon",
+            "target",
             "seed",
             "run_dir",
             "quality" if federated else "samples",
@@ -121,7 +137,7 @@ def _prepared(
     table: dict[str, Any] = {"data": {"name": data}} if config is None else read_recipe(config, Recipe)
     table |= {name: value for name, value in asked.items() if value is not None}
     kind = GENERATORS.get(table.get("generator", Recipe.generator))
-    if kind is not None and kind.private and table.get("noise_multiplier") is None:
+    if kind is not None and kind.private and not {"noise_multiplier", "target"} & set(table):
         table.setdefault("epsilon", 2.0)
     recipe = Recipe.from_dict(table)
     if recipe.ledger is not None and not Path(recipe.ledger).exists():

@@ -20,11 +20,13 @@ from typing import Any
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita.accounting import Target
 from tacita.federated import participation
 from tacita.federated.levels import LEVELS, UNPROTECTED, Level
 from tacita.federated.levels.level import given
+from tacita.federated.noise import calibrated, declared_noise
 from tacita.guarantee import Guarantee
-from tacita.training.plan import Plan, declared_rate, declared_stops, next_end
+from tacita.training.plan import Pair, Plan, declared_rate, declared_stops, next_end
 from tacita.training.settings import grouped
 from tacita.training.step import check_clip_norm, positive
 
@@ -281,6 +283,7 @@ class FederationPlan:
         rounds: int,
         clip_norm: float = 1.0,
         noise_multiplier: float | None = None,
+        target: Pair | Target | None = None,
         records: RecordSettings | None = None,
         divisor: float | None = None,
         delta: float = 1e-5,
@@ -298,6 +301,8 @@ class FederationPlan:
             rounds: How many rounds there may be at most.
             clip_norm: The largest norm of a client's update.
             noise_multiplier: Noise standard deviation over `clip_norm`, at levels client and joint.
+            target: (epsilon, delta), or a `Target` such as `Target(attack_success=0.55)`, instead of the level's noise
+                multiplier: the least noise that keeps the worst case of the level's larger unit within it.
             records: How records are protected inside a client; or the fields of `RecordSettings`, such as
                 `record_clip_norm`, `record_noise_multiplier`, `local_batch` and `local_size`, as keywords.
             divisor: What the server divides the sum by; by default the expected number of clients in a round.
@@ -316,13 +321,14 @@ class FederationPlan:
         protects = _level_named(level)
         rate, lower = _rates(client_rate, client_rates)
         _check_level(protects, rate, lower, inside)
+        found = None if target is None else 1.0  # what the search starts from
         plan = cls(
             level=protects.name,
             clients=_check.count("clients", clients),
             client_rate=rate,
             rounds=_check.count("rounds", rounds),
             clip_norm=check_clip_norm(clip_norm),
-            **_noise(protects, noise_multiplier, inside.record_noise_multiplier),
+            **declared_noise(protects, noise_multiplier, inside.record_noise_multiplier, found),
             divisor=positive("divisor", divisor) if divisor is not None else _expected(clients, rate, lower),
             delta=_check.probability("delta", delta),
             client_rates=lower,
@@ -330,7 +336,7 @@ class FederationPlan:
             stops=declared_stops(stops, _check.count("rounds", rounds)),
             **_per_record(protects, inside),
         )
-        return protects.complete(plan)
+        return protects.complete(plan if target is None else calibrated(plan, target))
 
     @classmethod
     def without_guarantee(cls, *, clients: int, client_rate: float, rounds: int, delta: float = 1e-5) -> FederationPlan:
@@ -413,18 +419,6 @@ def _per_record(level: Level, inside: RecordSettings) -> dict[str, Any]:
         "copies": _check.count("copies", inside.copies),
         "bare_rate": inside.local_size is None and inside.record_rate is not None and inside.record_rate < 1.0,
     }
-
-
-def _noise(level: Level, clients: float | None, records: float | None) -> dict[str, Any]:
-    """Return the noise multiplier that the level declares; another one is refused."""
-    values = {"noise_multiplier": clients, "record_noise_multiplier": records}
-    declared = values.pop(level.declared_noise)
-    for name, value in values.items():
-        if value is not None:
-            raise ValueError(f"Level {level.name!r} takes no {name}.")
-    if declared is None:
-        raise ValueError(f"Level {level.name!r} needs {level.declared_noise}.")
-    return {level.declared_noise: declared}
 
 
 def _rates(rate: float, rates: Mapping[str, float] | None) -> tuple[float, dict[str, float]]:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tacita import _check
-from tacita.accounting import calibrate
+from tacita.accounting import Target, goal_of
 from tacita.data import Dataset, load
 from tacita.federated import splits
 from tacita.federated.client import Local
@@ -43,6 +43,8 @@ class Recipe:
         level: client, parallel, sequential or joint.
         client_rate: The chance with which a client takes part in a round.
         epsilon: Worst-case target of the level's larger unit, instead of the noise below.
+        target: What an attacker of that unit may achieve instead, such as "attack_success=0.55" or "tpr=0.02,0.01"; see
+            `tacita.accounting.Target`.
         noise_multiplier: For clients, at levels client and joint.
         record_noise_multiplier: For records, at levels parallel and sequential.
         record_rate: The chance with which a record enters its client's step.
@@ -63,6 +65,7 @@ class Recipe:
     level: str = "joint"
     client_rate: float = 0.5
     epsilon: float | None = None
+    target: str | None = None
     noise_multiplier: float = 1.2
     record_noise_multiplier: float = 1.0
     record_rate: float = 0.5
@@ -80,6 +83,12 @@ class Recipe:
         _check.one_of("level", self.level, tuple(LEVELS))
         _check.count("clients", self.clients, low=2, high=100_000)
         _check.count("rounds", self.rounds, high=1_000_000)
+        _ = self.goal
+
+    @property
+    def goal(self) -> tuple[float, float] | Target | None:
+        """What the noise is calibrated to; None if it is given."""
+        return goal_of(self.epsilon, self.delta, self.target)
 
 
 @lru_cache(maxsize=2)
@@ -172,12 +181,8 @@ def _plan(recipe: Recipe, each: int) -> FederationPlan:
         size = batch / _check.rate("record_rate", recipe.record_rate)
         inside = {"record_clip_norm": recipe.record_clip_norm, "local_batch": batch, "local_size": size}
         inside["local_steps"] = local_steps
-    noise = getattr(recipe, level.declared_noise)
-    if recipe.epsilon is not None:
-        rate = client_rate if level.protects_clients else recipe.record_rate
-        spare = recipe.delta * (1.0 - 1e-6)  # what level joint sets aside
-        steps = recipe.rounds * local_steps
-        noise = calibrate(epsilon=recipe.epsilon, delta=spare, sample_rate=rate, steps=steps).noise_multiplier
+    goal = recipe.goal
+    noise = {"target": goal} if goal else {level.declared_noise: getattr(recipe, level.declared_noise)}
     return FederationPlan.declare(
         level=recipe.level,
         clients=recipe.clients,
@@ -186,5 +191,5 @@ def _plan(recipe: Recipe, each: int) -> FederationPlan:
         clip_norm=10.0 * recipe.clip_norm if level.clients_step else recipe.clip_norm,
         delta=recipe.delta,
         **inside,
-        **{level.declared_noise: noise},
+        **noise,
     )

@@ -22,6 +22,7 @@ What follows is a bound for the samples alone. θ, the ELBO and the step at whic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ from tacita.estimators import band_mean, unseen_mass
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.mechanisms.diagonal import Gaussians, renyi_divergences
 from tacita.mechanisms.gaussian import smallest_epsilon
+from tacita.profile import Profile
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 ORDERS = tuple(float(lam) for lam in np.geomspace(1e-3, 1e6, 145))  # λ = α - 1, fixed: 16 a decade lose below 0.3%
 _SHARE = 1 / 20  # of delta, for the band
 _MARGIN = 1e-6  # by which a box is widened, for parameters that were held to it in single precision
+_POINTS = 100  # of the curve that a box proves
 _LARGEST = 1e30  # of a box: draws are kept in single precision
 
 
@@ -222,9 +225,12 @@ def box_guarantee(box: Box | None, *, samples: int, delta: float) -> Guarantee:
         inf
     """
     total, r = _check.probability("delta", delta), _check.count("samples", samples)
-    epsilon, mechanism, assumed = np.inf, [("samples", float(r))], "no-box"
+    epsilon, mechanism, assumed, profile = np.inf, [("samples", float(r))], "no-box", None
     if box is not None:
-        epsilon = float(epsilon_from_costs(box_costs(box, samples=r), ORDERS, delta=total, notion="weak"))
+        costs = box_costs(box, samples=r)
+        epsilon = max(SMALLEST_EPSILON, float(epsilon_from_costs(costs, ORDERS, delta=total, notion="weak")))
+        if math.isfinite(epsilon):
+            profile = _moments_profile(costs, epsilon) & Profile.of_pair(epsilon, total)
         mechanism += [("box_bound", max(box.bound)), ("box_low", min(box.low))]
         mechanism += [("box_high", max(box.high)), ("dimension", float(box.dimension))]
         assumed = "box"
@@ -237,7 +243,18 @@ def box_guarantee(box: Box | None, *, samples: int, delta: float) -> Guarantee:
         mechanism=tuple(mechanism),
         assumptions=(assume(assumed), assume("gaussian-draws"), assume("samples-alone")),
         publishable=True,
+        profile=profile,
     )
+
+
+def _moments_profile(costs: Floats, epsilon: float) -> Profile:
+    """Return the curve that log moments prove, up to four times an epsilon."""
+
+    def curve(grid: Floats) -> Floats:
+        found = [delta_from_costs(costs, ORDERS, epsilon=float(eps), notion="weak") for eps in grid]
+        return np.asarray(found, dtype=np.float64).reshape(len(grid))
+
+    return Profile.of_curve(curve, np.asarray(4.0 * epsilon * np.linspace(0.0, 1.0, _POINTS) ** 1.5))
 
 
 def box_costs(box: Box | None, *, samples: int, orders: Sequence[float] = ORDERS) -> Floats:

@@ -10,6 +10,7 @@ from typing import Any
 from tacita import _check
 from tacita._check import renamed
 from tacita._progress import Progress
+from tacita.accounting import Target
 from tacita.inference.methods import METHODS
 from tacita.inference.request import Request, Settings
 from tacita.inference.results import Result
@@ -37,6 +38,7 @@ def fit(
     data: Any,
     *,
     epsilon: float | None = None,
+    target: Target | None = None,
     delta: float = 1e-5,
     noise_multiplier: float | None = None,
     method: str = "noisy",
@@ -57,7 +59,8 @@ def fit(
         data: The model's arguments: a tensor, a tuple of tensors by place, or a dict by name; records along the
             first dimension. A cell that is not a number becomes NaN, and its record contributes nothing; among
             integers it becomes the lowest one, among booleans false.
-        epsilon: The worst case to stay within, at `delta`. Or give `noise_multiplier`.
+        epsilon: The worst case to stay within, at `delta`. Or give `target` or `noise_multiplier`.
+        target: What an attacker may achieve, such as `Target(attack_success=0.55)`.
         delta: The total failure probability.
         noise_multiplier: Noise standard deviation over the clip norm.
         method: `noisy` (variational inference with clipped and noised gradients), `sgld` (Langevin dynamics whose
@@ -87,7 +90,13 @@ def fit(
         PrivacyError: If the model's records cannot be separated, or the budget does not suffice.
         ValueError: If the model fails, or an argument is out of range.
     """
-    privacy = {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier, "training": training}
+    privacy: dict[str, Any] = {
+        "epsilon": epsilon,
+        "target": target,
+        "delta": delta,
+        "noise_multiplier": noise_multiplier,
+    }
+    privacy |= {"training": training}
     books = {"ledger": ledger, "run_dir": run_dir, "seed": seed, "name": name, "progress": progress}
     followed = {"holdout": holdout, "panel": panel}
     request = _request(method, settings, model=model, data=data, **privacy, **books, **followed)
@@ -151,6 +160,8 @@ def _request(method: str, settings: dict[str, Any], **arguments: Any) -> Request
     epsilon, seed, name, progress, training = map(arguments.get, ("epsilon", "seed", "name", "progress", "training"))
     if epsilon is not None:
         _check.in_range("epsilon", epsilon, 1e-4, 500.0)
+    if arguments["target"] is not None and not isinstance(arguments["target"], Target):
+        raise TypeError(f"target must be a Target, got {type(arguments['target']).__name__}.")
     if seed is not None:
         _check.count("seed", seed, low=0, high=2**63)
     if name is not None and not isinstance(name, str):

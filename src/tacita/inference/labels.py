@@ -94,9 +94,9 @@ def add_fit(label: Label, method: Method, document: Mapping[str, Any], owner: Ma
     if document["notes"]:
         rows.append(("Intervals", " ".join(document["notes"])))
     readings = _add_readings(label.readings or Readings(), settings, owner or {})
-    return replace(label, mechanism=(*rows, *label.mechanism), readings=readings).resting_on(
-        assume("one-record-models", plate=document["plate"]), assume("model-keeps-nothing")
-    )
+    # A fit is planned with a batch of 1, so that its plan tells the rate and not the size.
+    changed = replace(label, mechanism=(*rows, *label.mechanism), nominal_size=None, readings=readings)
+    return changed.resting_on(assume("one-record-models", plate=document["plate"]), assume("model-keeps-nothing"))
 
 
 def _add_readings(readings: Readings, settings: Mapping[str, Any], owner: Mapping[str, Any]) -> Readings:

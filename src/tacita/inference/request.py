@@ -17,6 +17,7 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita._guard import attempt, held, number_in
 from tacita._progress import Progress
+from tacita.accounting import Target
 from tacita.inference.guides import GUIDES
 from tacita.inference.separation import separate
 from tacita.inference.terms import Model, Separated, Tensors
@@ -112,6 +113,7 @@ class Request:
     settings: Settings
     options: Mapping[str, Any] = field(default_factory=dict)
     epsilon: float | None = None
+    target: Target | None = None
     delta: float = 1e-5
     noise_multiplier: float | None = None
     holdout: Any = None

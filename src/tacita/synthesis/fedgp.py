@@ -3,10 +3,10 @@
 In a round every client that takes part gets the common generator, trains it against its own critic on its own records,
 and sends back by how much the generator moved. Critic and optimiser stay, and go on in the client's next round.
 
-With `epsilon` or `noise_multiplier` these updates are clipped, summed and noised by `tacita.federated` at level client,
-so a client with all it holds is protected. With neither, the same federation has a plan without noise, and gives no
-guarantee: critics that stay at home protect nobody, since updates are computed from the records. What a client does is
-in `fedgp_client`.
+With `epsilon`, `target` or `noise_multiplier` these updates are clipped, summed and noised by `tacita.federated` at
+level client, so a client with all it holds is protected. With none of them, the same federation has a plan without
+noise, and gives no guarantee: critics that stay at home protect nobody, since updates are computed from the records.
+What a client does is in `fedgp_client`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tacita import _check
 from tacita._progress import Progress, quiet
-from tacita.accounting import calibrate
+from tacita.accounting import Target, goal_of
 from tacita.assumptions import assume
 from tacita.data import load
 from tacita.federated.engines import ENGINES, Engine
@@ -64,7 +64,9 @@ class FedGP:
         width: How wide the critics are; the generator is twice as wide.
         client_rate: The chance with which a client takes part in a round.
         epsilon: Worst-case target for a client; the noise is calibrated to it.
-        noise_multiplier: Noise on the sum of updates over the clip norm, instead of `epsilon`. With neither,
+        target: What an attacker may achieve instead, such as "attack_success=0.55" or "tpr=0.02,0.01"; see
+            `tacita.accounting.Target`.
+        noise_multiplier: Noise on the sum of updates over the clip norm, instead of `epsilon`. With none of them,
             updates are not clipped, no noise is added, clients count by their records, and there is no guarantee.
         clip_norm: The largest norm of a client's update, where there is noise.
         delta: Total failure probability.
@@ -85,6 +87,7 @@ class FedGP:
     width: int = 16
     client_rate: float = 1.0
     epsilon: float | None = None
+    target: str | None = None
     noise_multiplier: float | None = None
     clip_norm: float = 1.0
     delta: float = 1e-5
@@ -101,13 +104,18 @@ class FedGP:
         _check.in_range("server_rate", self.server_step, 1e-9, 1e3)
         _check.rate("client_rate", self.client_rate, hint="the chance with which a client takes part in a round")
         _check.probability("delta", self.delta)
-        if self.epsilon is not None and self.noise_multiplier is not None:
-            raise ValueError("Give epsilon or noise_multiplier, not both: one follows from the other.")
+        if self.goal and self.noise_multiplier is not None:
+            raise ValueError("Give epsilon or target or noise_multiplier, not both: one follows from the other.")
+
+    @property
+    def goal(self) -> tuple[float, float] | Target | None:
+        """What the noise is calibrated to; None if it is given, or there is none."""
+        return goal_of(self.epsilon, self.delta, self.target)
 
     @property
     def private(self) -> bool:
         """Whether updates are clipped and noised, and charged to a ledger."""
-        return self.epsilon is not None or self.noise_multiplier is not None
+        return self.goal is not None or self.noise_multiplier is not None
 
     @property
     def server_step(self) -> float:
@@ -158,12 +166,8 @@ def _plan(recipe: FedGP) -> FederationPlan:
     shape: dict[str, Any] = {name: getattr(recipe, name) for name in ("clients", "client_rate", "rounds", "delta")}
     if not recipe.private:
         return FederationPlan.without_guarantee(**shape)
-    noise = recipe.noise_multiplier
-    if recipe.epsilon is not None:
-        rate, steps = recipe.client_rate, recipe.rounds
-        found = calibrate(epsilon=recipe.epsilon, delta=recipe.delta, sample_rate=rate, steps=steps)
-        noise = found.noise_multiplier
-    return FederationPlan.declare(level="client", clip_norm=recipe.clip_norm, noise_multiplier=noise, **shape)
+    noise: dict[str, Any] = {"target": recipe.goal} if recipe.goal else {"noise_multiplier": recipe.noise_multiplier}
+    return FederationPlan.declare(level="client", clip_norm=recipe.clip_norm, **noise, **shape)
 
 
 def held_records(job: Job) -> tuple[Tensor, Tensor]:

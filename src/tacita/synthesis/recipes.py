@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from tacita import _check
+from tacita.accounting import Target, goal_of
 from tacita.data import Dataset
 from tacita.runs import Run
 from tacita.synthesis.generators import GENERATORS
@@ -31,6 +32,8 @@ class Recipe:
         generator: One of `GENERATORS`: mean-embedding, private-wgan, wgan-gp (no guarantee) or papers-wgan (the
             thesis's own clipping). What it does not take, of what follows, is refused.
         epsilon: Worst-case target; for the two private generators.
+        target: What an attacker may achieve instead: {attack_success = 0.55}, {tpr = [0.02, 0.01]}, {secret = [0.10,
+            0.15]} or {mu = [0.5, 1e-5]}; see `tacita.accounting.Target`.
         delta: Total failure probability.
         samples: How many records to release; by default as many as the public size of the data, but 10,000 to 60,000.
         steps: Steps of the fit, or of the critic. Each generator has its default.
@@ -55,6 +58,7 @@ class Recipe:
     name: str = ""
     generator: str = "mean-embedding"
     epsilon: float | None = None
+    target: Mapping[str, Any] | str | None = None
     delta: float = 1e-5
     samples: int | None = None
     steps: int | None = None
@@ -76,6 +80,11 @@ class Recipe:
     def private(self) -> bool:
         """Whether it comes with a guarantee that is calibrated, and charged to a ledger."""
         return GENERATORS[self.generator].private
+
+    @property
+    def goal(self) -> tuple[float, float] | Target | None:
+        """What the noise is calibrated to; None if it is given."""
+        return goal_of(self.epsilon, self.delta, self.target)
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Recipe:
@@ -117,13 +126,15 @@ def _check_entries(recipe: Recipe) -> None:
         if entry.name in COMMON | kind.entries or getattr(recipe, entry.name) == entry.default:
             continue
         takers = " or ".join(other for other, taker in GENERATORS.items() if entry.name in taker.entries)
-        if entry.name in ("epsilon", "ledger"):
+        if entry.name in ("epsilon", "target", "ledger"):
             raise ValueError(
                 f"{name} gives no guarantee, so {entry.name} does not apply: leave it out, or choose {takers}."
             )
         raise ValueError(f"{entry.name} is for {takers}, not for {name}.")
-    if kind.private and (recipe.epsilon is None) == (recipe.noise_multiplier is None):
-        raise ValueError(f"{name} needs epsilon, the worst case to stay within, or noise_multiplier, and not both.")
+    if kind.private and (recipe.goal is None) == (recipe.noise_multiplier is None):
+        raise ValueError(
+            f"{name} needs epsilon, the worst case to stay within, or target, or noise_multiplier, and not both."
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,7 @@ from tacita.accounting import (
     MomentsBudget,
     Target,
     TokenBudget,
-    calibrate,
-    calibrate_to,
+    noise_within,
     worst_case,
     worst_curve,
 )
@@ -115,7 +114,7 @@ class Plan:
         if budget is not None:
             if ends:
                 raise ValueError("budget=… finds the number of steps, and stops=… declares it: give one of them.")
-            planned = _within(_pair("budget", budget), rate, noise, planned)
+            planned = _within(checked_pair("budget", budget), rate, noise, planned)
         made = cls(
             clip_norm=check_clip_norm(clip_norm),
             noise_multiplier=noise,
@@ -288,7 +287,8 @@ def _declared_rungs(rungs: Sequence[float] | None, every: int | None) -> tuple[f
     return check_fractions("rungs", rungs)
 
 
-def _pair(name: str, value: object) -> Pair:
+def checked_pair(name: str, value: object) -> Pair:
+    """Return a pair (epsilon, delta), checked."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise TypeError(f"{name} must be a pair (epsilon, delta), got {value!r}.")
     return _check.in_range(f"{name}'s epsilon", value[0], 1e-6, 1e6), _check.probability(f"{name}'s delta", value[1])
@@ -303,11 +303,11 @@ def _declared_noise(
     rate, planned, share = steps
     if target is None:
         return check_mechanism(rate, noise, planned)[1]
-    if isinstance(target, Target):  # no delta is in it; a run that ends earlier shows less than the whole one
-        return calibrate_to(target, delta=1e-5, sample_rate=rate, steps=planned).noise_multiplier
-    epsilon, delta = _pair("target", target)
+    if isinstance(target, Target):  # a run that ends earlier shows less than the whole one
+        return noise_within(target, sample_rate=rate, steps=planned)
+    epsilon, delta = checked_pair("target", target)
     delta *= share
-    plain = calibrate(epsilon=epsilon, delta=delta, sample_rate=rate, steps=planned).noise_multiplier
+    plain = noise_within((epsilon, delta), sample_rate=rate, steps=planned)
     if not isinstance(record, TokenBudget):
         return plain
     return boundary(

@@ -86,7 +86,7 @@ class FinalSamples(Method):
     options = tuple(entry.name for entry in fields(Replays))
     defaults = MappingProxyType({"samples": 10})
     refuses = MappingProxyType(
-        dict.fromkeys(("noise_multiplier", "holdout", "training"), ": there is no noise in its training")
+        dict.fromkeys(("noise_multiplier", "target", "holdout", "training"), ": there is no noise in its training")
     )
 
     def fit(self, request: Request) -> Result:

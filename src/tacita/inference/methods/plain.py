@@ -17,7 +17,7 @@ from tacita.inference.request import Request
 from tacita.inference.results import Posterior, Result
 from tacita.label import Readings, build, no_guarantee
 
-_UNUSED = ("epsilon", "noise_multiplier", "ledger", "run_dir", "holdout", "training")
+_UNUSED = ("epsilon", "target", "noise_multiplier", "ledger", "run_dir", "holdout", "training")
 
 
 class Plain(Method):

@@ -77,8 +77,9 @@ class PrivateSteps(Method):
     def fit(self, request: Request) -> Result:
         """Fit the model; see `Method`."""
         separated, tensors = request.separated()
-        if (request.epsilon is None) == (request.noise_multiplier is None):
-            raise ValueError("Pass either noise_multiplier or epsilon, which finds it, and not both.")
+        goals = (request.epsilon, request.target, request.noise_multiplier)
+        if sum(goal is not None for goal in goals) != 1:
+            raise ValueError("Pass either noise_multiplier or epsilon, which finds it, and not both; or a target.")
         settings = request.settings
         evidence, optimizer = self.parts(separated, settings, request.seed)
         with seeded_draws(request.seed):
@@ -91,7 +92,7 @@ class PrivateSteps(Method):
                 steps=settings.steps,
                 clip_norm=settings.clip_norm,
                 noise_multiplier=request.noise_multiplier,
-                target=None if request.epsilon is None else (request.epsilon, request.delta),
+                target=request.target if request.epsilon is None else (request.epsilon, request.delta),
                 batch_size=1.0,
                 delta=request.delta,
                 holdout=_holdout(separated, request.holdout),

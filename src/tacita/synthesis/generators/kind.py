@@ -135,12 +135,11 @@ def new_game(task: Task, chosen: Mapping[str, Any], classes: int, *, layer_noise
     return Game(critic, generator, adam(generator.parameters(), chosen["learning_rate"]), pool=pool)
 
 
-def require_signal(epsilon: float, noise_multiplier: float, records: float, what: str) -> None:
+def require_signal(noise_multiplier: float, records: float, what: str) -> None:
     """Refuse a target so small that noise outweighs all records together. Nothing here depends on the data.
 
     Args:
-        epsilon: The target.
-        noise_multiplier: The noise that it takes.
+        noise_multiplier: The noise that the target takes.
         records: How many records are added up.
         what: The sentence that says so, with {} for their number.
 
@@ -149,9 +148,9 @@ def require_signal(epsilon: float, noise_multiplier: float, records: float, what
     """
     if noise_multiplier > records:
         raise ValueError(
-            f"epsilon {epsilon:g} is too small for these data: it takes noise of {noise_multiplier:,.0f} times what "
+            f"epsilon or target is too small for these data: it takes noise of {noise_multiplier:,.0f} times what "
             f"one record may add, and {what.format(f'{records:,.0f}')}. Nothing but noise would be released: ask for a "
-            "larger epsilon."
+            "larger epsilon, or a weaker target."
         )
 
 

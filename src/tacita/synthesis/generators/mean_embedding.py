@@ -14,11 +14,12 @@ from torch import Tensor
 
 from tacita._check import PrivacyError
 from tacita._progress import Progress
-from tacita.accounting import BayesianAccountant, calibrate_gaussian, gaussian_release
+from tacita.accounting import BayesianAccountant, Target, calibrate_gaussian, gaussian_release, least_noise_for
 from tacita.assumptions import assume
 from tacita.label import Label, build, noise_assumption, not_hardened, run_rows
 from tacita.ledger import Ledger
 from tacita.owner import Owner
+from tacita.profile import Profile
 from tacita.runs import Run, RunError
 from tacita.synthesis import embedding as embeddings
 from tacita.synthesis.features import Moments
@@ -49,7 +50,9 @@ class MeanEmbedding:
 
     purpose: ClassVar[str] = "Synthetic records from a generator fitted to one noisy release of mean features."
     private: ClassVar[bool] = True
-    entries: ClassVar[frozenset[str]] = frozenset({"epsilon", "noise_multiplier", "ledger", "steps", "learning_rate"})
+    entries: ClassVar[frozenset[str]] = frozenset(
+        {"epsilon", "target", "noise_multiplier", "ledger", "steps", "learning_rate"}
+    )
 
     task: Task
     folder: Path
@@ -75,9 +78,8 @@ class MeanEmbedding:
         task, recipe = self.task, self.task.recipe
         noise = recipe.noise_multiplier
         if noise is None:
-            target = recipe.epsilon or 1.0
-            noise = calibrate_gaussian(epsilon=target, delta=recipe.delta).noise_multiplier
-            require_signal(target, noise, task.size / len(task.classes), "a class of these data has about {} records")
+            noise = _calibrated(recipe.goal or (1.0, recipe.delta))
+            require_signal(noise, task.size / len(task.classes), "a class of these data has about {} records")
         self.plan = Plan(
             clip_norm=1.0, noise_multiplier=noise, sample_rate=1.0, steps=1, batch_size=1.0, delta=recipe.delta
         )
@@ -203,6 +205,13 @@ class MeanEmbedding:
             bare_rate=plan.bare_rate,
             readings=Standing(plan, 1, _panels(state, saved), facts, {}).readings(delta, worst),
         )
+
+
+def _calibrated(goal: tuple[float, float] | Target) -> float:
+    if isinstance(goal, Target):
+        return least_noise_for(goal, lambda noise: Profile.gaussian(1.0 / noise))
+    epsilon, delta = goal
+    return calibrate_gaussian(epsilon=epsilon, delta=delta).noise_multiplier
 
 
 def _check_charged(file: Path, name: str, plan: Plan, head: str) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from tacita._check import PrivacyError
 from tacita._numbers import round_up_text
 from tacita._progress import Progress
-from tacita.accounting import calibrate_composed, composed, most_spent
+from tacita.accounting import Target, calibrate_composed, calibrate_composed_to, composed, most_spent
 from tacita.assumptions import assume
 from tacita.facts import RunFacts
 from tacita.guarantee import Guarantee
@@ -64,7 +64,7 @@ class PrivateWgan:
     purpose: ClassVar[str] = "Synthetic records from a Wasserstein GAN whose critic was trained with DP-SGD."
     private: ClassVar[bool] = True
     entries: ClassVar[frozenset[str]] = frozenset(
-        {"epsilon", "noise_multiplier", "ledger", "steps", "batch_size", "learning_rate", "critic_steps"}
+        {"epsilon", "target", "noise_multiplier", "ledger", "steps", "batch_size", "learning_rate", "critic_steps"}
         | {"clip_norm", "width", "panel", "annotator"}
     )
 
@@ -100,9 +100,13 @@ class PrivateWgan:
         parts = [(min(1.0, batch_size / size), noise, self.chosen["steps"])]
         if recipe.annotator:
             parts.append((min(1.0, ANNOTATOR["batch_size"] / size), noise, ANNOTATOR["steps"]))
-        if recipe.epsilon is not None:
-            parts = list(calibrate_composed(parts, epsilon=recipe.epsilon, delta=recipe.delta))
-            require_signal(recipe.epsilon, parts[0][1], batch_size, "a step looks at about {} records")
+        goal = recipe.goal
+        if isinstance(goal, Target):
+            parts = list(calibrate_composed_to(goal, parts, delta=recipe.delta))
+        elif goal is not None:
+            parts = list(calibrate_composed(parts, epsilon=goal[0], delta=goal[1]))
+        if goal is not None:
+            require_signal(parts[0][1], batch_size, "a step looks at about {} records")
         return parts
 
     def _critic(self) -> PrivateTraining:
