@@ -113,6 +113,11 @@ def main(name: str) -> None:
         "band": label.readings.typical[0].epsilon,
         "student": label.readings.typical[-1].epsilon,
         "percentiles": {str(p): by_percent[p] for p in (50.0, 90.0, 99.0, 99.9)},
+        "shares": {str(p): e for p, e in label.readings.shares.epsilons} if label.readings.shares else None,
+        "attack_success": {
+            "anyone": label.worst.curve.attack_success(),
+            "shares": dict(label.readings.shares.successes) if label.readings.shares else None,
+        },
         "noise_multiplier": private.plan.noise_multiplier,
         "minutes": {
             "prepare": round((prepared - began) / 60, 1),
