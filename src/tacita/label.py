@@ -9,15 +9,16 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tacita import _check, _codec
 from tacita.assumptions import Assumption, assume
 from tacita.facts import RunFacts
 from tacita.guarantee import Guarantee
+from tacita.publication import Publication
 
-SCHEMA = 3
+SCHEMA = 4
 PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)  # at which the spread of records' own epsilons is shown
 Pairs = tuple[tuple[str, str], ...]
 Points = tuple[tuple[float, float], ...]
@@ -244,6 +245,8 @@ class Label(_codec.Checked):
         end_shown: True if the label tells which of several declared ends was reached, or that its owner ended the run.
         steps_word: What one step of the curves is called: `step`, or `round` in a federation.
         audit_command: The command that attacks such a run; empty if there is none.
+        publication: Who issued it, for which model and when, as the issuer stated.
+        nominal_size: The declared public size of the data; None if it was not declared.
         readings: For the owner only; None on a public label.
 
     Guarantee:
@@ -266,6 +269,8 @@ class Label(_codec.Checked):
     end_shown: bool = False
     steps_word: Literal["step", "round"] = "step"
     audit_command: str = ""
+    publication: Publication = field(default_factory=Publication)
+    nominal_size: int | None = None
     readings: Readings | None = None
 
     def __post_init__(self) -> None:

@@ -9,6 +9,8 @@
     audit.json       what attacks found, for the data's owner
     label.html       safe to publish
     label-owner.html everything, for the data's owner
+    publication.json who issued the label, once stated
+    model.safetensors, weights.sha256  the weights alone and their checksum, once the label is issued
 
 Files are written under another name, flushed to disk and renamed, so that a crash leaves the old file or the
 new one. Nothing is ever unpickled: tensors are safetensors, everything else is JSON.
@@ -22,13 +24,14 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacita._version import __version__
 from tacita.facts import RunFacts
 from tacita.label import Label
+from tacita.publication import Publication
 from tacita.report.page import label_html
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ SCHEMA = 2
 FILE = "run.json"
 LARGEST_JSON = 64 * 2**20
 _KEPT = 2
+_PUBLICATION = "publication.json"
 
 
 class RunError(ValueError):
@@ -245,13 +249,53 @@ class Run:
             label: The owner's label.
             include: Metrics to put on the public page although they depend on the data.
         """
-        write_text(self.folder, "label.html", label_html(label.public(include)))
+        write_text(self.folder, "label.html", label_html(self.published(label).public(include)))
         self.write_owner_label(label)
 
     def write_owner_label(self, label: Label) -> None:
         """Write guarantee.json and label-owner.html, and leave the public page as it is."""
-        write_json(self.folder, "guarantee.json", label.to_dict())
-        write_text(self.folder, "label-owner.html", label_html(label))
+        shown = self.published(label)
+        write_json(self.folder, "guarantee.json", shown.to_dict())
+        write_text(self.folder, "label-owner.html", label_html(shown))
+
+    @property
+    def publication(self) -> Publication:
+        """What is stated of the label's issuer: kept by `publish`, or else in the recipe."""
+        with self.reading():
+            try:
+                if (self.folder / _PUBLICATION).exists():
+                    return Publication.from_dict(read_json(self.folder, _PUBLICATION))
+                recipe = self.document().get("recipe") or {}
+                return Publication.from_table(recipe.get("publication") or {})
+            except RunError:
+                raise
+            except ValueError as error:
+                where = str(self.folder / _PUBLICATION)
+                raise RunError(f"{where!r} is damaged: {error} Delete it, and state the issuer again.") from error
+
+    def publish(self, stated: Publication) -> None:
+        """Keep what is stated of the label's issuer: every later label of this run says it."""
+        write_json(self.folder, _PUBLICATION, stated.to_dict())
+
+    def published(self, label: Label) -> Label:
+        """Return the label with what is stated of its issuer."""
+        stated = self.publication
+        return replace(label, publication=stated) if stated.stated else label
+
+    def write_weights(self) -> Path:
+        """Write the newest checkpoint's weights alone, as plain torch reads them, and their checksum beside the page.
+
+        Returns:
+            The file of the checksum, which `sha256sum -c` reads.
+        """
+        from safetensors.torch import save
+
+        with self.reading():
+            weights = self.load()[0]["model"]
+            payload = save({name: tensor.contiguous() for name, tensor in sorted(weights.items())})
+        _replace(self.folder / "model.safetensors", payload)
+        write_text(self.folder, "weights.sha256", f"{hashlib.sha256(payload).hexdigest()}  model.safetensors\n")
+        return self.folder / "weights.sha256"
 
 
 def fresh_name(parent: str | Path, stem: str) -> Path:

@@ -204,6 +204,7 @@ def readings(text, scale=1.0):
 
 def full_label(text, scale=1.0):
     return Label(
+        nominal_size=2000,
         title=text,
         purpose=text,
         worst=guarantee(text),

@@ -79,7 +79,7 @@ def test_missing_fields_and_unknown_versions_are_refused(make_label):
         own = {key: value for key, value in data["readings"].items() if key != name}
         with pytest.raises(ValueError, match="damaged"):
             Label.from_dict(data | {"readings": own})
-    with pytest.raises(ValueError, match="schema 3"):
+    with pytest.raises(ValueError, match="schema 4"):
         Label.from_dict(data | {"schema": 1})
 
 

@@ -3,6 +3,7 @@
 from tacita.cli import account as account
 from tacita.cli import audit as audit
 from tacita.cli import federated as federated
+from tacita.cli import label as label
 from tacita.cli import ledger as ledger
 from tacita.cli import programs as programs
 from tacita.cli import synthesis as synthesis

@@ -28,6 +28,10 @@ class Kind:
         attack: Attacks the run; empty if there is no attack on it.
         resume: How to go on with it; `{run}` is its folder. Empty if nothing can be left to do.
         unattacked: Why there is no attack.
+        product: What is published, in the words of the registry of deployments.
+        federated: Whether the data stay with several clients.
+        tags: Of its model card, where it has a guarantee.
+        weights: Whether the whole of a checkpoint's model is covered by the label, so that it may be published.
     """
 
     words: str
@@ -36,6 +40,10 @@ class Kind:
     attack: str = ""
     resume: str = ""
     unattacked: str = ""
+    product: str = "Machine learning model"
+    federated: bool = False
+    tags: tuple[str, ...] = ()
+    weights: bool = False
 
 
 KINDS = {
@@ -45,6 +53,8 @@ KINDS = {
         end="tacita.training.labels:declare_end",
         attack="tacita.audit:run",
         resume="tacita train --resume {run}",
+        tags=("dp-sgd",),
+        weights=True,
     ),
     "inference": Kind(
         words="a fit of a Pyro model",
@@ -52,6 +62,7 @@ KINDS = {
         end="tacita.training.labels:declare_end",
         attack="tacita.audit:run",
         resume="tacita.inference.resume in Python",
+        tags=("dp-sgd",),
     ),
     "final-samples": Kind(
         words="a release of posterior draws",
@@ -65,16 +76,24 @@ KINDS = {
         end="tacita.federated.storage:declare_end",
         resume="tacita federate --resume {run}",
         unattacked="it is not trained as one dataset",
+        federated=True,
+        tags=("federated-learning",),
+        weights=True,
     ),
     "synthesis": Kind(
         words="a generator",
         label="tacita.synthesis.labels:label_of_run",
         resume="tacita synthesise --resume {run}",
         unattacked="it is attacked when its quality is measured: `tacita synthesise --resume {run}`",
+        product="Synthetic data",
+        tags=("synthetic-data",),
     ),
     "federated-generator": Kind(
         words="a federated generator",
         label="tacita.synthesis.fedgp:label_of_run",
+        product="Synthetic data",
+        federated=True,
+        tags=("federated-learning", "synthetic-data"),
         end="tacita.federated.storage:declare_end",
         resume="tacita synthesise --resume {run}",
         unattacked="it is not trained as one dataset",
@@ -83,6 +102,7 @@ KINDS = {
         words="a private program",
         label="tacita.programs.labels:label_of_run",
         unattacked="its guarantee is proved for every table, before any data are read",
+        product="Summary statistics",
     ),
 }
 
@@ -102,7 +122,7 @@ def kind_of(run: Path) -> Kind:
 def label_of(run: Path, *, delta: float | None = None) -> Label:
     """Return the label of any run."""
     found: Label = _function(kind_of(run).label)(run, delta=delta)
-    return found
+    return Run(run).published(found)
 
 
 def declare_end(run: Path, reason: str) -> None:

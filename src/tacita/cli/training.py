@@ -1,4 +1,4 @@
-"""`tacita demo`, `tacita train` and `tacita label`: train privately and get the label."""
+"""`tacita demo` and `tacita train`: train privately and get the label."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, drawing, new_run, print_json, tell_finished
+from tacita.cli.app import JSON, RUN_DIR, SEED, app, busy, drawing, new_run, tell_finished
+from tacita.cli.label import show_label
 
 if TYPE_CHECKING:
-    from tacita.label import Label
     from tacita.training.jobs import Job
     from tacita.training.recipes import Recipe
-
-_INCLUDE = Annotated[
-    list[str] | None,
-    typer.Option(help="A metric, such as accuracy, to put on the public page although it depends on the data."),
-]
 
 
 @app.command(epilog="Example: tacita demo --data digits --epsilon 2")
@@ -68,36 +63,6 @@ def train(
         _finish(job, resume, as_json)
 
 
-@app.command(epilog="Example: tacita label runs/demo-digits-1")
-def label(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
-    delta: Annotated[float | None, typer.Option(help="Another delta than the run's own.")] = None,
-    include: _INCLUDE = None,
-    ended: Annotated[
-        str | None,
-        typer.Option(
-            help="Why the run was ended early, if that depended on nothing private. Final: no step can follow."
-        ),
-    ] = None,
-    as_json: JSON = False,
-) -> None:
-    """Print the privacy label of a run again, and rewrite its two pages.
-
-    The public page, label.html, holds nothing that depends on the data unless it is asked for by --include. A run that
-    was ended early is labelled with its plan, or the next declared stop, unless you declare by --ended that nothing
-    private decided when it ended.
-    """
-    from tacita.cli.kinds import declare_end, label_of
-    from tacita.runs import Run
-
-    if ended is not None:
-        declare_end(run, ended)
-    with busy("Accounting", quiet=as_json):
-        made = label_of(run, delta=delta)
-        Run(run).write_label(made, include=include or ())
-    show_label(made, run, as_json)
-
-
 def _train(recipe: Recipe, folder: Path, as_json: bool) -> None:
     from tacita.training.jobs import start
 
@@ -127,12 +92,3 @@ def _finish(job: Job, folder: Path, as_json: bool) -> None:
         print(f"tacita: interrupted; {where}", file=sys.stderr)
         raise typer.Exit(130) from None
     show_label(made, folder, as_json)
-
-
-def show_label(made: Label, folder: Path, as_json: bool) -> None:
-    """Print a label and where its pages are."""
-    if as_json:
-        print_json({"schema": 1, "run": str(folder), "label": made.to_dict()})
-        return
-    typer.echo(str(made))
-    typer.echo(f"\nSafe to publish: {folder / 'label.html'}\nFor the owner:   {folder / 'label-owner.html'}")

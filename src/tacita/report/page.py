@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tacita import _check, _numbers
 from tacita._version import __version__
 from tacita.label import GroupRow, Label
-from tacita.report import attacks, charts, units, wording
-from tacita.report.rungs import rung_rows, rung_sentences
+from tacita.report import attacks, charts, issue, units, wording
+from tacita.report.powers import POWERS, powers
+from tacita.report.rungs import rung_sentences, rung_table
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -95,6 +96,7 @@ def _view(label: Label) -> dict[str, Any]:
         "own": own,
         "owner": owner,
         "band": wording.OWNER_BAND,
+        "issue": issue.rows(label),
         "sections": wording.sections(label),
         "columns": _columns(label),
         "units_note": wording.units_note(label),
@@ -108,12 +110,12 @@ def _view(label: Label) -> dict[str, Any]:
         "figures": charts.figures(label),
         "delta_note": charts.delta_note(label),
         "rows": wording.rows(label),
-        "powers": wording.powers(label),
-        "power_columns": wording.POWERS,
+        "powers": powers(label),
+        "power_columns": POWERS,
         "several_units": len({row.unit for row in wording.rows(label)}) > 1,
         "many": units.headline_unit(label).many,
         "mechanism": wording.mechanism(label),
-        "rung_rows": rung_rows(label),
+        "rung_table": rung_table(label),
         "rung_sentences": rung_sentences(label),
         "groups": _by_column(own.groups if own else ()),
         "group_width": _group_width(own.groups if own else ()),

@@ -37,6 +37,13 @@ def rung_rows(label: Label) -> tuple[RungRow, ...]:
     )
 
 
+def rung_table(label: Label) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return the heads and rows of the page's table; columns that have no figures are left out."""
+    heads = ("Rung", "Epsilon", "Factor at most", "Training records", "Population, on it or below")
+    rows = tuple(tuple(text for text in row if text) for row in rung_rows(label))
+    return heads[: len(rows[0])] if rows else (), rows
+
+
 def rung_sentences(label: Label) -> tuple[str, ...]:
     """Say what rungs are and what they promise; nothing if none were declared."""
     if not label.ladder:

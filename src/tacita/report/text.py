@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from tacita._numbers import column_text, success_text
 from tacita._version import __version__
 from tacita.label import Finding, GroupRow, Label, Readings
-from tacita.report import attacks, units, wording
+from tacita.report import attacks, issue, units, wording
+from tacita.report.powers import powers
 from tacita.report.rungs import rung_lines
 
 WIDTH = 100
@@ -28,10 +29,11 @@ def label_text(label: Label) -> str:
         _wrap(wording.units_note(label)),
         _wrap(wording.delta_sentence(label.worst.delta)),
         attacks_text(own.audit, label.audit_command) if own else "",
+        _section("Who issued this label", map(_pair, issue.rows(label))),
         _section("What the worst case means", wording.meaning(label)),
         _section("Published by choice", [wording.INCLUDED_NOTE, *map(_pair, label.included)] if label.included else []),
         _section("All figures side by side", _rows(label)),
-        _section("What a test for presence can find", map(_power, wording.powers(label))),
+        _section("What a test for presence can find", map(_power, powers(label))),
         _section("How the data were used", map(_pair, wording.mechanism(label))),
         _section(f"Declared before the first {label.steps_word}", label.declared),
         _section("Rungs", rung_lines(label)),

@@ -20,7 +20,6 @@ INCLUDED_NOTE = (
 )
 
 _BASELINE = 0.10  # how often a secret is guessed without the person, in the sentence about secrets
-_FLOOR = 1e-5  # what a curve may exceed the Gaussian one by, in the table of tests
 _EXPOSURES = (10.0, 50.0, 90.0, 99.0, 100.0)  # percentages of the followed records on the card about their spread
 _BELOW = 0.75  # of the worst case: a share whose epsilon is below that is worth the headline
 _SHARES = {
@@ -293,7 +292,7 @@ def _row(g: Guarantee, worst: Mapping[str, Guarantee], headline: str, *, also: b
     lower = g.kind == "empirical_lower"
     how = (g.method, g.estimator, g.composition, g.notion and f"{g.notion} notion", g.model)
     return Row(
-        who=_who(g, spoken(g.unit, headline), also=also),
+        who=who(g, spoken(g.unit, headline), also=also),
         unit=inline(g.unit),
         epsilon=f"at least {round_up_text(g.epsilon, up=False)}" if lower else epsilon_text(g.epsilon),
         delta=delta_text(g.delta),
@@ -305,7 +304,8 @@ def _row(g: Guarantee, worst: Mapping[str, Guarantee], headline: str, *, also: b
     )
 
 
-def _who(g: Guarantee, unit: Unit, *, also: bool) -> str:
+def who(g: Guarantee, unit: Unit, *, also: bool) -> str:
+    """Say whom a statement is about; `also` marks a second statement of its kind."""
     if not g.is_bound:
         return "Not an upper bound, for comparison only"
     if g.kind == "empirical_lower":
@@ -330,31 +330,6 @@ def _exposure_row(e: Exposure, worst: Guarantee) -> Row:
         split="",
         scope="reading of this run",
         publishable=False,
-    )
-
-
-POWERS = ("About", "Attack success", "Found at 1% false alarms", "Found at 0.1% false alarms", "Gaussian mu")
-
-
-def powers(label: Label) -> tuple[tuple[str, ...], ...]:
-    """Return what tests can find, for each leading statement that bounds a whole curve: rows below `POWERS`."""
-    return tuple(
-        (_who(g, spoken(g.unit, label.worst.unit), also=False), *_powers(g, worst))
-        for worst, typical in leading(label)
-        for g in (worst, typical)
-        if g is not None and g.is_bound and g.profile is not None and g.notion != "strong"
-    )
-
-
-def _powers(g: Guarantee, worst: Guarantee) -> tuple[str, str, str, str]:
-    curves = [g.curve, worst.curve] if g.unit == worst.unit else [g.curve]
-    found = [min(curve.tpr(rate) for curve in curves) for rate in (0.01, 0.001)]
-    mu = min(curve.mu(floor=_FLOOR) for curve in curves)
-    return (
-        f"at most {success_text(success_of(g, worst))}",
-        f"at most {success_text(found[0])}",
-        f"at most {success_text(found[1])}",
-        "none" if math.isinf(mu) else f"{round_up_text(mu)} (but for {chance_text(_FLOOR)})",
     )
 
 

@@ -109,6 +109,7 @@ class Standing:
             ladder=tuple((rung.fraction, rung.epsilon) for rung in ladder_of(plan, delta).rungs),
             not_hardened=not_hardened(),
             bare_rate=plan.bare_rate,
+            nominal_size=_declared_size(plan),
             end_shown=bool(plan.stops) or bool(self.ended),
             audit_command="tacita audit RUN",
             readings=self.readings(delta, worst),
@@ -264,6 +265,11 @@ def with_audit(label: Label, run: Run, taken: int) -> Label:
 def reading_times(plan: Plan) -> range:
     """Return the steps at which running figures are given."""
     return range(max(5, plan.steps // 10), plan.steps + 1, max(5, plan.steps // 10))
+
+
+def _declared_size(plan: Plan) -> int | None:
+    told = not plan.bare_rate and plan.sample_rate < 1.0  # at rate 1 the plan holds a divisor, and no size
+    return round(plan.batch_size / plan.sample_rate) if told else None
 
 
 def _declared(plan: Plan, delta: float) -> tuple[str, ...]:

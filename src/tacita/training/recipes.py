@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check
-from tacita.accounting import Target
+from tacita.accounting import Target, goal_of
 from tacita.data import Dataset, Schema, load, read_table
 from tacita.features import GradientHistograms
+from tacita.publication import Publication
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
@@ -57,6 +58,7 @@ class Recipe:
         tolerated: How many followed records may pass the certificate's budget.
         ledger: A shared ledger's path.
         seed: For runs that can be repeated; not secure.
+        publication: What the label says of its issuer: issuer, contact, model, model_version, issued.
     """
 
     data: Mapping[str, Any]
@@ -85,6 +87,7 @@ class Recipe:
     tolerated: int = 0
     ledger: str | None = None
     seed: int | None = None
+    publication: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Recipe:
@@ -94,6 +97,7 @@ class Recipe:
         if sum(given is not None for given in (recipe.epsilon, recipe.target, recipe.noise_multiplier)) != 1:
             raise ValueError("Give either epsilon or noise_multiplier or target, and one of them only.")
         _ = recipe.goal
+        Publication.from_table(recipe.publication)
         _check.one_of("optimizer", recipe.optimizer, tuple(OPTIMIZERS))
         _check.count("steps", recipe.steps)
         _check.count("batch_size", recipe.batch_size)
@@ -106,17 +110,7 @@ class Recipe:
     @property
     def goal(self) -> tuple[float, float] | Target | None:
         """What the noise is calibrated to; None if it is given."""
-        if self.epsilon is not None:
-            return self.epsilon, self.delta
-        if self.target is None:
-            return None
-        given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in self.target.items()}
-        try:
-            return Target(**given)
-        except TypeError:
-            raise ValueError(
-                "target must be a table such as {attack_success = 0.55} or {tpr = [0.02, 0.01]}."
-            ) from None
+        return goal_of(self.epsilon, self.delta, self.target)
 
     @classmethod
     def read(cls, path: str | Path) -> Recipe:
@@ -140,9 +134,9 @@ def check_words(recipe: type, table: Mapping[str, Any]) -> None:
     for name, hint in hints.items():
         value, kinds = table.get(name), get_args(hint) if isinstance(hint, UnionType) else (hint,)
         plain = {get_origin(kind) or kind for kind in kinds}
-        if value is not None and str in plain and not isinstance(value, str):
+        if value is not None and str in plain and Mapping not in plain and not isinstance(value, str):
             raise ValueError(f"{name} must be text in quotes, got {value!r}.")
-        if value is not None and Mapping in plain and list not in plain and not isinstance(value, Mapping):
+        if value is not None and Mapping in plain and not plain & {list, str} and not isinstance(value, Mapping):
             raise ValueError(f"{name} must be a table, got {value!r}.")
     seed = table.get("seed")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
