@@ -27,6 +27,10 @@ def create(
     data: Annotated[str, typer.Option(help="Which data it is about, for people.")] = "",
     unit: Annotated[str, typer.Option(help="What is protected; fixed for ever.")] = "record",
     neighbours: Annotated[str, typer.Option(help="add_remove or replace_one; fixed for ever.")] = "add_remove",
+    gaussian_share: Annotated[
+        float,
+        typer.Option(help="The part of delta for charges counted as Gaussian distances; the rest is for moments."),
+    ] = 0.5,
     as_json: JSON = False,
 ) -> None:
     """Make a ledger. Its unit and its neighbouring relation can not be changed later."""
@@ -38,7 +42,8 @@ def create(
         raise ValueError(
             f"{str(file)!r} exists already: choose another file, or see it with: tacita ledger show {file}"
         )
-    with Ledger.create(file, unit=unit, neighbours=neighbours, data=data, epsilon=epsilon, delta=delta) as made:
+    about: dict[str, Any] = {"unit": unit, "neighbours": neighbours, "data": data, "gaussian_share": gaussian_share}
+    with Ledger.create(file, epsilon=epsilon, delta=delta, **about) as made:
         _print(made, as_json)
 
 
@@ -81,6 +86,8 @@ def _opened(file: Path) -> Ledger:
 
 
 def _print(ledger: Ledger, as_json: bool) -> None:
+    from tacita._codec import to_plain
+
     spent = ledger.spent() if ledger.budget else ledger.spent(1e-5)
     document: dict[str, Any] = {
         "schema": 1,
@@ -89,7 +96,9 @@ def _print(ledger: Ledger, as_json: bool) -> None:
         "unit": ledger.unit,
         "neighbours": ledger.neighbours,
         "budget": None if ledger.budget is None else dict(zip(("epsilon", "delta"), ledger.budget, strict=True)),
+        "gaussian_share": ledger.gaussian_share,
         "spent": None if spent is None else spent.to_dict(),
+        "planned_epsilon": None if spent is None else to_plain(ledger.planned_epsilon(spent.delta)),
         "runs": ledger.runs(),
         "releases": ledger.releases(),
         "head": ledger.head,
@@ -111,6 +120,8 @@ def _lines(ledger: Ledger, document: dict[str, Any], spent: Guarantee | None) ->
         lines.append("spent:  nothing yet")
     else:
         lines.append(f"spent:  epsilon {round_up_text(spent.epsilon)} at delta {spent.delta:g}, all runs together")
+        planned = round_up_text(ledger.planned_epsilon(spent.delta))
+        lines.append(f"        ({planned} if all of it had been planned beforehand: the rest is the price of choosing)")
     if ledger.budget is None:
         lines.append("budget: none; set one with: tacita ledger budget")
     else:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from tacita._check import PrivacyError
 from tacita.federated.plan import FederationPlan
-from tacita.ledger import Ledger
+from tacita.ledger import Ledger, Promise
 from tacita.training.charges import Charges, ledger_at
-from tacita.training.plan import Pair
 from tacita.training.randomness import Randomness
 
 Place = Ledger | str | Path
@@ -61,8 +60,8 @@ class RoundCharges:
         """The owner's reason for ending the federation early; empty if it was not ended."""
         return self.ledgers[0].ended(self.identity) if self.ledgers else ""
 
-    def promise(self, unit: str) -> Pair | None:
-        """Return the (epsilon, delta) that the ledger of a unit keeps, if it had a budget from its first charge on."""
+    def promise(self, unit: str) -> Promise | None:
+        """Return what the ledger of a unit keeps, if it had a budget from its first charge on."""
         own = (charges.ledger for charges in self._charges if charges.plan.unit == unit)
         return next((ledger.promise(self.identity) for ledger in own), None)
 

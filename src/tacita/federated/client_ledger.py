@@ -64,7 +64,11 @@ class ClientLedger:
             also = json.dumps(plan.to_dict(), sort_keys=True)
             charges = Charges(ledger, now.run, declared, plan.local_steps, also=also)
             ledger.open_run(
-                now.run, mechanism=charges.mechanism, seed_fingerprint=seed_mark, seeded=seed_mark is not None
+                now.run,
+                mechanism=charges.mechanism,
+                seed_fingerprint=seed_mark,
+                seeded=seed_mark is not None,
+                curve=charges.curve,
             )
             reached = charges.grant(now.steps, whole=True)
             if reached < now.steps + plan.local_steps:

@@ -9,3 +9,4 @@ from tacita.ledger.ledger import BudgetRaised as BudgetRaised
 from tacita.ledger.ledger import Ledger as Ledger
 from tacita.ledger.reader import Head as Head
 from tacita.ledger.reader import LedgerReader as LedgerReader
+from tacita.ledger.reader import Promise as Promise

@@ -1,4 +1,4 @@
-r"""What the ledger adds up, and when the sum is within a budget.
+r"""Log moments as the ledger adds them up, and when their sum is within a budget.
 
 A cost is λ D_{λ+1}, a log moment, at each order λ of DECLARED, rounded up to whole units of 2⁻⁴⁰ nats, so sums
 are exact. With J orders, a total A is within (ε, δ) if the releases' own deltas add up to at most δ/(J+1) and
@@ -105,9 +105,18 @@ def total_epsilon(totals: Sequence[Units], deltas: int, *, delta: float, pure: U
     share = _check.probability("delta", delta) / SHARES
     if not deltas <= share * DELTA_UNIT:
         return math.inf
+    return max(SMALLEST_EPSILON, min(moments_epsilon(totals, delta=share), pure / PURE_UNIT))
+
+
+def moments_epsilon(totals: Sequence[Units], *, delta: float) -> float:
+    """Return the smallest ε at which some order has δ_λ(ε) ≤ delta: that of charges fixed beforehand.
+
+    Args:
+        totals: The costs at DECLARED, in units of 2⁻⁴⁰.
+        delta: δ in (0, 1), all of it for the best order.
+    """
     costs = np.array([(t + 1) / COST_UNIT for t in totals])  # the extra unit is more than all round-off below
-    by_moments = float(epsilon_from_costs(costs, DECLARED, delta=share, notion="weak"))
-    return max(SMALLEST_EPSILON, min(by_moments, pure / PURE_UNIT))
+    return float(epsilon_from_costs(costs, DECLARED, delta=delta, notion="weak"))
 
 
 def replace_one_costs(costs: Costs) -> dict[int, float]:

@@ -24,7 +24,6 @@ from tacita.ledger.costs import (
     delta_units,
     pure_costs,
     pure_units,
-    total_epsilon,
 )
 from tacita.ledger.reader import Head, LedgerReader, resumed_elsewhere
 from tacita.ledger.rows import (
@@ -36,11 +35,13 @@ from tacita.ledger.rows import (
     LedgerState,
     Plain,
     budget_body,
-    decoded,
+    charged_totals,
     mechanism_body,
     name_text,
     plain_body,
 )
+from tacita.ledger.totals import distance_units, floor_for
+from tacita.profile import Profile
 
 
 class BudgetExceeded(PrivacyError):
@@ -56,14 +57,14 @@ class Ledger(LedgerReader):
 
     Guarantee:
         While a budget (ε, δ) was in force all along, everything released after its charge returned is together
-        (ε, δ)-differentially private for the ledger's unit and relation, however runs were chosen (see `costs`).
+        (ε, δ)-differentially private for the ledger's unit and relation, however runs were chosen (see `totals`).
 
     Examples:
         >>> with Ledger.create(":memory:", epsilon=2.0, delta=1e-5) as ledger:
         ...     ledger.open_run("a", mechanism={"steps": 100}, seed_fingerprint=None, seeded=False)
         ...     _ = ledger.charge("a", first=0, steps=10, costs={7: 0.1, 11: 0.2})
         ...     print(ledger.charged("a"), round(ledger.spent().epsilon, 3))
-        10 0.992
+        10 1.055
     """
 
     @classmethod
@@ -77,6 +78,7 @@ class Ledger(LedgerReader):
         data: str = "",
         epsilon: float | None = None,
         delta: float | None = None,
+        gaussian_share: float = 0.5,
     ) -> Ledger:
         """Create a ledger; `:memory:` creates one that lives in the process only.
 
@@ -87,6 +89,9 @@ class Ledger(LedgerReader):
             data: Which data it is about, for people; enters the chain.
             epsilon: Worst-case budget, together with `delta`; neither sets none.
             delta: Its delta.
+            gaussian_share: The part of delta for charges that count as Gaussian distances, the rest being for those
+                that count by their moments; fixed for ever. At 1 every charge needs a privacy curve, a run is charged
+                for all of its plan at its first step, and the budget itself has the curve of one Gaussian release.
 
         Returns:
             The ledger, open.
@@ -100,6 +105,7 @@ class Ledger(LedgerReader):
             "neighbours": _check.one_of("neighbours", neighbours, RELATIONS),
             "dataset": str(data),
             "orders": list(DECLARED),
+            "gaussian_share": _check.in_range("gaussian_share", gaussian_share, 0.0, 1.0),
         }
         first: list[tuple[str, Mapping[str, Any]]] = [("ledger", meta)]
         if epsilon is not None or delta is not None:
@@ -150,7 +156,14 @@ class Ledger(LedgerReader):
             return self._append("budget", "", body)
 
     def open_run(
-        self, run_id: str, *, mechanism: Mapping[str, Plain], seed_fingerprint: str | None, seeded: bool
+        self,
+        run_id: str,
+        *,
+        mechanism: Mapping[str, Plain],
+        seed_fingerprint: str | None,
+        seeded: bool,
+        curve: Profile | None = None,
+        delta: float = 0.0,
     ) -> None:
         """Freeze a run's mechanism before its first step; for a run that is there already, check that it is the same.
 
@@ -160,6 +173,9 @@ class Ledger(LedgerReader):
             seed_fingerprint: A hash that tells whether two runs draw the same noise. One run's fingerprint is
                 refused for any other: their releases subtract to nothing but data.
             seeded: Whether the seed came from a user rather than the operating system.
+            curve: The privacy curve of all its steps together, for the ledger's unit and relation. Its first charge
+                then adds the whole run to the account of distances; steps that are not taken are not refunded there.
+            delta: What may fail in all its steps beside the curve.
 
         Raises:
             PrivacyError: If the run is there with another mechanism, or another run drew the same noise.
@@ -169,7 +185,8 @@ class Ledger(LedgerReader):
             raise PrivacyError(
                 "A run with a user's seed needs seed_fingerprint, so that no other run can repeat its noise."
             )
-        body = {"mechanism": frozen, "seed": seed_fingerprint, "seeded": bool(seeded)}
+        body: dict[str, Any] = {"mechanism": frozen, "seed": seed_fingerprint, "seeded": bool(seeded)}
+        body["gaussian"] = self._distance(curve, delta)
         with self._writing() as state:
             known = state.runs.get(name_text("run_id", run_id))
             if known and known.mechanism != frozen:
@@ -246,7 +263,8 @@ class Ledger(LedgerReader):
                     f"Run {run_id!r} was opened for {run.mechanism['steps']} steps, not {start + count}; "
                     "open another run."
                 )
-            _require_budget(self._state, f"Steps {start} to {start + count - 1} of run {run_id!r}", body)
+            body["gaussian"] = [0, 0] if run.charged else [_stored(run.reserved[0]), run.reserved[1]]
+            self._require_budget(f"Steps {start} to {start + count - 1} of run {run_id!r}", body)
             return self._append("charge", run_id, body)
 
     def release(
@@ -256,6 +274,7 @@ class Ledger(LedgerReader):
         costs: Costs | None = None,
         pure: float | None = None,
         delta: float = 0.0,
+        curve: Profile | None = None,
         description: str,
         neighbours: str = "add_remove",
         unit: str = "record",
@@ -267,6 +286,7 @@ class Ledger(LedgerReader):
             costs: λ D_{λ+1}, as for `charge`; may be left out if `pure` is given.
             pure: The ε of a release that is ε-private outright, but for `delta`. Such releases also add up plainly.
             delta: The release's own failure probability.
+            curve: Its whole privacy curve, by which it counts as a Gaussian distance; without one, a pure epsilon's.
             description: What was released, for people.
             neighbours: The relation that the costs are for.
             unit: The unit that they are for.
@@ -284,8 +304,11 @@ class Ledger(LedgerReader):
             costs = pure_costs(pure)
         body = {**_price(self, costs, delta, neighbours, unit), "description": str(description)}
         body["pure"] = _stored(pure_units(math.inf if pure is None else pure))
+        if curve is None and pure is not None:
+            curve = Profile.of_pair(pure, delta)
+        body["gaussian"] = self._distance(curve)
         with self._writing():
-            _require_budget(self._state, f"Release {name_text('name', name)!r}", body)
+            self._require_budget(f"Release {name_text('name', name)!r}", body)
             return self._append("release", name, body)
 
     def event(self, run_id: str, kind: str, detail: Mapping[str, Plain] | str = "", *, owner: str = "") -> Head:
@@ -349,6 +372,23 @@ class Ledger(LedgerReader):
             yield self._fresh()
         self._fresh()
 
+    def _distance(self, curve: Profile | None, delta: float = 0.0) -> list[int | str]:
+        floor = floor_for(self.budget, self.gaussian_share)
+        squared, fails = distance_units(curve, delta=delta, floor=floor)
+        return [_stored(squared), fails]
+
+    def _require_budget(self, what: str, body: Mapping[str, Any]) -> None:
+        state = self._state
+        if state.budget is None:
+            return
+        epsilon, delta = state.budget
+        after = (state.totals + charged_totals(body)).epsilon(delta, gaussian_share=self.gaussian_share)
+        if not after <= epsilon:
+            raise BudgetExceeded(
+                f"{what} would bring the total to epsilon {round_up_text(after)} at delta {delta:g}, and the budget is "
+                f"{epsilon:g}. Nothing was charged: stop here, or let the budget's owner raise it."
+            )
+
     def _append(self, kind: str, run: str, body: Mapping[str, Any]) -> Head:
         return self._chain.append(kind, run, body, last=self._state.last, head=self._state.head)
 
@@ -378,17 +418,3 @@ def _price(ledger: LedgerReader, costs: Costs, delta: float, neighbours: str, un
             "ledger for each unit."
         )
     return {"costs": [_stored(cost) for cost in cost_units(costs)], "delta": delta_units(delta)}
-
-
-def _require_budget(state: LedgerState, what: str, body: Mapping[str, Any]) -> None:
-    if state.budget is None:
-        return
-    epsilon, delta = state.budget
-    totals = [total + decoded(cost) for total, cost in zip(state.totals, body["costs"], strict=True)]
-    pure = state.pure + decoded(body.get("pure", "inf"))
-    after = total_epsilon(totals, state.deltas + body["delta"], delta=delta, pure=pure)
-    if not after <= epsilon:
-        raise BudgetExceeded(
-            f"{what} would bring the total to epsilon {round_up_text(after)} at delta {delta:g}, and the budget is "
-            f"{epsilon:g}. Nothing was charged: stop here, or let the budget's owner raise it."
-        )

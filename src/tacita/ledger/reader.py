@@ -5,8 +5,8 @@ Everything known is a replay of the chain's rows, read again before each answer.
 
 from __future__ import annotations
 
-import math
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast
@@ -16,12 +16,23 @@ from tacita._check import PrivacyError
 from tacita.assumptions import assume
 from tacita.guarantee import Guarantee
 from tacita.ledger.chain import Chain, LedgerRow
-from tacita.ledger.costs import SHARES, total_epsilon
+from tacita.ledger.costs import SHARES
 from tacita.ledger.rows import LedgerRun, LedgerState
+from tacita.ledger.totals import cap_profile
+from tacita.profile import Profile
 
 Head = str  # the hash of a row, in hexadecimal: it names everything up to that row
 
 _ASSUMPTIONS = tuple(map(assume, ("all-in-ledger", "runs-fresh-noise", "newest-copy")))
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A budget that holds for everything charged to a ledger, and the privacy curve that follows from it."""
+
+    epsilon: float
+    delta: float
+    curve: Profile
 
 
 class LedgerReader:
@@ -85,14 +96,21 @@ class LedgerReader:
         run = self._fresh().runs.get(run_id)
         return run.charged if run else 0
 
-    def promise(self, run_id: str) -> tuple[float, float] | None:
-        """Return the (epsilon, delta) that a run keeps however it ended, because its ledger does; None without one.
+    @property
+    def gaussian_share(self) -> float:
+        """The part of delta for charges that count as Gaussian distances; the rest is for moments."""
+        return float(self._state.meta["gaussian_share"])
+
+    def promise(self, run_id: str) -> Promise | None:
+        """Return what a run keeps however it ended, because its ledger does; None without such a budget.
 
         It is the budget that was in force before the ledger's first charge, if it was not raised up to the run's last
         one: a limit that may have been chosen by what was released bounds nothing.
         """
         run = self._known(run_id)
-        return run.promise if run else None
+        if run is None or run.promise is None:
+            return None
+        return Promise(*run.promise, cap_profile(run.promise, self.gaussian_share))
 
     def ended(self, run_id: str) -> str:
         """Return why the owner of a run ended it early; empty if nobody did."""
@@ -184,18 +202,31 @@ class LedgerReader:
         if state.promise:
             epsilon, delta = state.promise
             planned = assume("planned-or-promise", epsilon=f"{epsilon:g}", delta=f"{delta:g}")
+        share = self.gaussian_share
+        orders = dlt * (1.0 - share) / SHARES
         return Guarantee(
             kind="worst_case",
-            epsilon=total_epsilon(state.totals, state.deltas, delta=dlt, pure=state.pure),
+            epsilon=state.totals.epsilon(dlt, gaussian_share=share),
             delta=dlt,
-            method="rdp filter" if math.isinf(state.pure) else "rdp filter or plain sum",
+            method="filter of Gaussian distances and of moments",
             neighbours=self.neighbours,
             unit=self.unit,
             sampling="as declared by each run",
-            delta_split=(("orders", dlt * (SHARES - 1) / SHARES), ("releases' own deltas", dlt / SHARES)),
+            delta_split=(
+                ("Gaussian distances", dlt * share),
+                ("orders", orders * (SHARES - 1)),
+                ("releases' own deltas", orders),
+            ),
             assumptions=(*_ASSUMPTIONS, planned),
             publishable=True,
         )
+
+    def planned_epsilon(self, delta: float) -> float:
+        """Return the epsilon of all charges if they had been fixed beforehand: what adaptive choice costs is the rest.
+
+        A charge is granted by `spent`, never by this figure.
+        """
+        return self._fresh().totals.planned_epsilon(_check.probability("delta", delta))
 
     def _known(self, run_id: str) -> LedgerRun | None:
         """Return what the file says of a run, also after its user has closed it."""

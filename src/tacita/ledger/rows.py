@@ -12,8 +12,9 @@ from tacita._check import PrivacyError
 from tacita.guarantee import SMALLEST_EPSILON
 from tacita.ledger.chain import START, LedgerRow
 from tacita.ledger.costs import DECLARED, Units
+from tacita.ledger.totals import Totals
 
-SCHEMA = 1
+SCHEMA = 2
 RELATIONS = ("add_remove", "replace_one")
 ENDED = "ended"  # the event by which an owner ends a run early, for a reason that depended on nothing private
 RESERVED = ("own", "resume", ENDED)  # events that count
@@ -25,6 +26,7 @@ class LedgerRun:
     """A run as far as the rows tell."""
 
     mechanism: dict[str, Plain]
+    reserved: tuple[Units, int] = (math.inf, 0)  # what its first charge adds to the account of distances
     charged: int = 0
     touched: int = 0  # row of the last charge or resume
     promise: tuple[float, float] | None = None  # (epsilon, delta) that all releases up to its last charge stay within
@@ -46,9 +48,7 @@ class LedgerState:
     meta: dict[str, Any] = field(default_factory=dict)
     budget: tuple[float, float] | None = None
     promise: tuple[float, float] | None = None  # the budget, if one was in force from the start and never raised
-    totals: tuple[Units, ...] = (0,) * len(DECLARED)
-    pure: Units = 0
-    deltas: int = 0
+    totals: Totals = field(default_factory=Totals)
     releases: int = 0
     runs: dict[str, LedgerRun] = field(default_factory=dict)
     seeds: dict[str, tuple[str, bool]] = field(default_factory=dict)  # fingerprint -> run, seeded
@@ -87,17 +87,14 @@ class LedgerState:
             self.promise = None
 
     def _open_run(self, row: LedgerRow) -> None:
-        run = self.runs.setdefault(row.run, LedgerRun(row.body["mechanism"]))
+        run = self.runs.setdefault(row.run, LedgerRun(row.body["mechanism"], _distance(row.body["gaussian"])))
         if run.mechanism != row.body["mechanism"]:
             raise ValueError("a run changes its mechanism")
         if row.body["seed"] is not None:
             self.seeds[row.body["seed"]] = (row.run, row.body["seeded"])
 
     def _add_costs(self, row: LedgerRow) -> None:
-        costs = [decoded(cost) for cost in row.body["costs"]]
-        self.totals = tuple(a + b for a, b in zip(self.totals, costs, strict=True))
-        self.pure += decoded(row.body.get("pure", "inf"))
-        self.deltas += row.body["delta"]
+        self.totals += charged_totals(row.body)
         self.releases += 1
         if row.kind == "charge":
             run = self.runs[row.run]
@@ -109,11 +106,24 @@ class LedgerState:
             run.touched, run.promise = row.seq, self.promise
 
 
+def charged_totals(body: Mapping[str, Any]) -> Totals:
+    """Return what a charge or a release adds up to."""
+    squared, fails = _distance(body["gaussian"])
+    costs = tuple(decoded(cost) for cost in body["costs"])
+    return Totals(costs, int(body["delta"]), decoded(body.get("pure", "inf")), squared, fails)
+
+
+def _distance(stored: list[int | str]) -> tuple[Units, int]:
+    squared, fails = stored
+    return decoded(squared), int(fails)
+
+
 def _meta(body: dict[str, Any]) -> dict[str, Any]:
     if body["schema"] != SCHEMA or tuple(body["orders"]) != DECLARED:
         raise ValueError("it was made by another version of tacita")
     _check.one_of("neighbours", body["neighbours"], RELATIONS)
     name_text("unit", body["unit"])
+    _check.in_range("gaussian_share", body["gaussian_share"], 0.0, 1.0)
     return body
 
 

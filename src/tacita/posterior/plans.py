@@ -127,9 +127,11 @@ class ReleasePlan:
 
     @property
     def cost(self) -> dict[str, Any]:
-        """What a ledger is charged: the costs at each order if they are tighter, otherwise (epsilon, delta)."""
+        """What a ledger is charged: the curve, and costs at each order if they are tighter than (epsilon, delta)."""
+        promised = self.guarantee()
         costs = self.noise.renyi_costs(self.statistic.step) if self.noise is not None else None
-        return {"pure": self.guarantee().epsilon, "delta": self.used.delta} if costs is None else {"costs": costs}
+        known = {"pure": promised.epsilon, "delta": self.used.delta} if costs is None else {"costs": costs}
+        return {**known, "curve": promised.profile}
 
     def guarantee(self) -> Guarantee:
         """Return what is promised: the certificate's figure, never more than what was asked for."""

@@ -205,7 +205,7 @@ class Program:
             plan.prepare()
         table = read(self, data, header=header)
         numbers = [exact_numbers(release.query, table) for release in self.releases]
-        spent = {"pure": promised.epsilon, "delta": promised.delta}
+        spent = {"pure": promised.epsilon, "delta": promised.delta, "curve": promised.profile}
         charge_ledger(ledger, name, f"{len(plans)} releases of {self.n} records", spent)
         values: dict[str, Any] = {}
         for release, plan, number in zip(self.releases, plans, numbers, strict=True):

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from tacita._check import PrivacyError
 from tacita.accounting import most_spent
+from tacita.accounting.profiles import worst_profile
 from tacita.ledger import DECLARED, BudgetExceeded, Ledger
+from tacita.profile import Profile
 from tacita.training.plan import Plan
 from tacita.training.randomness import Randomness
 
@@ -39,6 +41,12 @@ class Charges:
         """What is frozen before the first step."""
         return {**self.plan.frozen(), **({"also": self.also} if self.also else {})}
 
+    @property
+    def curve(self) -> Profile:
+        """The privacy curve of all planned steps; that of plain ones, where a record budget allows less."""
+        plan = self.plan
+        return worst_profile(sample_rate=plan.sample_rate, noise_multiplier=plan.noise_multiplier, steps=plan.steps)
+
     def open(self, random: Randomness) -> None:
         """Freeze the mechanism, or check that it is the one that was frozen; from here on the run is the owner's."""
         self.ledger.open_run(
@@ -46,6 +54,8 @@ class Charges:
             mechanism=self.mechanism,
             seed_fingerprint=random.fingerprint,
             seeded=random.seeded,
+            curve=self.curve,
+            delta=self.plan.steps * self.delta,
         )
         if self.owner:
             self.ledger.own(self.identity, self.owner)

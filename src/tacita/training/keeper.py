@@ -11,12 +11,12 @@ import torch
 
 from tacita._check import PrivacyError
 from tacita.facts import RunFacts
-from tacita.ledger import Ledger
+from tacita.ledger import Ledger, Promise
 from tacita.owner import Owner
 from tacita.runs import Run
 from tacita.training.charges import Charges
 from tacita.training.panel import Panel
-from tacita.training.plan import Pair, Plan
+from tacita.training.plan import Plan
 from tacita.training.randomness import Randomness
 from tacita.training.records import Records
 
@@ -35,7 +35,7 @@ class State:
         charged: Steps that were charged.
         paused_at: The ledger's head, if the run paused on a clean checkpoint.
         measure_now: Whether followed records must be measured before the next step.
-        promise: (epsilon, delta) that the ledger keeps, if it has a budget.
+        promise: What the ledger keeps, if it has a budget.
         process: Which process steps the run.
     """
 
@@ -48,7 +48,7 @@ class State:
     charged: int = 0
     paused_at: str | None = None
     measure_now: bool = True
-    promise: Pair | None = None
+    promise: Promise | None = None
     process: int = field(default_factory=os.getpid)
 
     @classmethod
@@ -127,7 +127,7 @@ class Keeper:
             raise PrivacyError("Only the first process holds the ledger.")
         return self._charges
 
-    def ending(self) -> tuple[str, Pair | None]:
+    def ending(self) -> tuple[str, Promise | None]:
         """Return what the ledger knows of the run's end; processes that do not hold it label the plan."""
         if self._charges is None:
             return "", None

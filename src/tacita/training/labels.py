@@ -35,12 +35,12 @@ from tacita.label import (
     run_rows,
     status_rows,
 )
-from tacita.ledger import Ledger
+from tacita.ledger import Ledger, Promise
 from tacita.owner import Owner
 from tacita.runs import Run, RunError, read_json
 from tacita.training.keeper import State
 from tacita.training.panel import Panel
-from tacita.training.plan import Pair, Plan, filter_epsilon
+from tacita.training.plan import Plan, filter_epsilon
 from tacita.training.rungs import ladder_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Standing:
         facts: What the run knows about itself.
         groups: For the owner's tables.
         ended: Why the owner ended it early, if that depended on nothing private.
-        promise: (epsilon, delta) that its ledger keeps, if it had a budget from the first charge on.
+        promise: What its ledger keeps, if it had a budget from the first charge on.
     """
 
     plan: Plan
@@ -80,7 +80,7 @@ class Standing:
     facts: RunFacts
     groups: Mapping[str, Any]
     ended: str = ""
-    promise: Pair | None = None
+    promise: Promise | None = None
 
     @property
     def end(self) -> int:

@@ -25,6 +25,7 @@ from tacita.accounting.state import budget_from, budget_state
 from tacita.accounting.worst import check_mechanism
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
+from tacita.ledger import Promise
 from tacita.training.step import check_clip_norm, positive
 
 Pair = tuple[float, float]
@@ -192,7 +193,7 @@ class Plan:
         return next_end(self.stops, self.steps, taken)
 
     def headline(
-        self, taken: int, delta: float, *, ended: str = "", promise: Pair | None = None, method: str = "pld"
+        self, taken: int, delta: float, *, ended: str = "", promise: Promise | None = None, method: str = "pld"
     ) -> Guarantee:
         """Return what a label says of a run that took `taken` steps, whatever made it end there.
 
@@ -204,7 +205,7 @@ class Plan:
             taken: Steps taken.
             delta: Total failure probability.
             ended: The owner's word that the end depended on nothing private; the steps taken then count.
-            promise: (epsilon, delta) of a ledger that refused what would have passed it, from its first charge on. It
+            promise: The budget of a ledger that refused what would have passed it, from its first charge on. It
                 would take all of delta for itself, so it does not count where ends were declared.
             method: `pld` or `rdp`.
         """
@@ -246,11 +247,12 @@ def of_one_end(found: Guarantee, delta: float, share: float) -> Guarantee:
     return replace(found, delta=delta, delta_split=split, profile=None)
 
 
-def within_promise(found: Guarantee, promise: Pair | None) -> Guarantee:
-    """Return a figure, or the (epsilon, delta) that the ledger keeps whatever was released, where that says more."""
-    if promise is None or promise[1] > found.delta or promise[0] >= found.epsilon:
+def within_promise(found: Guarantee, promise: Promise | None) -> Guarantee:
+    """Return a figure, or what the ledger keeps whatever was released, where that says more."""
+    if promise is None or promise.delta > found.delta or promise.epsilon >= found.epsilon:
         return found
-    return replace(found, epsilon=promise[0], method="the ledger's budget", mechanism=(), delta_split=(), profile=None)
+    kept = replace(found, epsilon=promise.epsilon, method="the ledger's budget", profile=promise.curve)
+    return replace(kept, mechanism=(), delta_split=())
 
 
 def filter_epsilon(budget: Budget, rate: float, noise: float, delta: float) -> float:

@@ -18,7 +18,7 @@ from tacita._check import PrivacyError
 from tacita.accounting import NORM_LEVELS
 from tacita.facts import MEMORY, RunFacts
 from tacita.guarantee import Guarantee
-from tacita.ledger import Ledger
+from tacita.ledger import Ledger, Promise
 from tacita.owner import Owner
 from tacita.runs import Run, RunError
 from tacita.training.charges import ledger_at
@@ -26,7 +26,7 @@ from tacita.training.keeper import Keeper, State
 from tacita.training.labels import reading, reading_times
 from tacita.training.mechanism import Mechanism
 from tacita.training.panel import new_panels
-from tacita.training.plan import Pair, Plan
+from tacita.training.plan import Plan
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.settings import Books, Follow, group_codes
 
@@ -41,14 +41,14 @@ class Step:
             covered by no label, whatever its steps.
         norms: Quantiles (10, 50, 90%) of the sampled records' clipped norms over the clip norm. Exact, like the loss.
         plan: The mechanism.
-        promise: (epsilon, delta) that the ledger keeps, if it has a budget; see `Plan.headline`.
+        promise: What the ledger keeps, if it has a budget; see `Plan.headline`.
     """
 
     number: int
     loss: float
     norms: tuple[float, float, float]
     plan: Plan
-    promise: Pair | None = None
+    promise: Promise | None = None
 
     @cached_property
     def spent(self) -> Guarantee:

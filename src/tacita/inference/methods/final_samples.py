@@ -293,7 +293,8 @@ class Release:
         if self.head and not book.contains(self.head):
             raise PrivacyError(_OTHER_LEDGER)
         mark, seeded = self.random.fingerprint, self.random.seeded
-        book.open_run(self.id, mechanism=_frozen(self.document), seed_fingerprint=mark, seeded=seeded)
+        curve = box_guarantee(self.replays.box, samples=self.settings.samples, delta=self.delta).profile
+        book.open_run(self.id, mechanism=_frozen(self.document), seed_fingerprint=mark, seeded=seeded, curve=curve)
         book.own(self.id, self.owner.token)
         if not self.head:
             self.head = book.head

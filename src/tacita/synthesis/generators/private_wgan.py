@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,13 +18,15 @@ from tacita._check import PrivacyError
 from tacita._numbers import round_up_text
 from tacita._progress import Progress
 from tacita.accounting import Target, calibrate_composed, calibrate_composed_to, composed, most_spent
+from tacita.accounting.profiles import worst_profile
 from tacita.assumptions import assume
 from tacita.facts import RunFacts
 from tacita.guarantee import Guarantee
 from tacita.label import Label, Pairs, Readings, build, not_hardened, run_rows
 from tacita.ledger import DECLARED, BudgetExceeded, Ledger
-from tacita.ledger.costs import cost_units, total_epsilon
+from tacita.ledger.costs import cost_units
 from tacita.ledger.rows import LedgerState
+from tacita.ledger.totals import Totals, distance_units, floor_for
 from tacita.runs import Run
 from tacita.synthesis.gan import adam, game_records
 from tacita.synthesis.generators.kind import (
@@ -279,11 +282,14 @@ def require_budget(ledger: Ledger, parts: Sequence[Part]) -> None:
     if state.budget is None:
         return
     epsilon, delta = state.budget
-    totals = state.totals
+    totals, floor = state.totals, floor_for(state.budget, ledger.gaussian_share)
     for rate, noise, steps in parts:
         costs = most_spent(None, steps=steps, orders=DECLARED, sample_rate=rate, noise_multiplier=noise)
-        totals = tuple(t + units + steps for t, units in zip(totals, cost_units(costs), strict=True))  # rounding, too
-    after = total_epsilon(totals, state.deltas, delta=delta)
+        rounded = tuple(units + steps for units in cost_units(costs))
+        curve = worst_profile(sample_rate=rate, noise_multiplier=noise, steps=steps)
+        squared, fails = distance_units(curve, floor=floor)
+        totals += Totals(rounded, pure=math.inf, squared=squared, fails=fails)
+    after = totals.epsilon(delta, gaussian_share=ledger.gaussian_share)
     if not after <= epsilon:
         raise BudgetExceeded(
             f"Critic and annotator together would bring the ledger's total to epsilon {round_up_text(after)} at delta "
