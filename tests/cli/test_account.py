@@ -27,6 +27,11 @@ def test_worst_case_prints_both_methods_and_a_sentence():
     assert result.stderr == ""
 
 
+def test_two_declared_sizes_are_a_rate():
+    sizes = ("account", "--noise-multiplier", "1", "--batch-size", "600", "--nominal-size", "60000", *STEPS)
+    assert tacita(*sizes).stdout == tacita(*RUN, *STEPS).stdout
+
+
 def test_json_is_one_stable_document(norms_file):
     result = tacita(*RUN, "--norms", norms_file, "--json")
     document = json.loads(result.stdout)
@@ -98,6 +103,7 @@ BAD = {
     "delta of nan": ([*RUN, *STEPS, "--delta", "nan"], "delta must be in (0, 1), got nan."),
     "negative noise": (["account", "--noise-multiplier", "-1", "--sample-rate", "0.1", *STEPS], "noise_multiplier"),
     "rate above one": (["account", "--noise-multiplier", "1", "--sample-rate", "3", *STEPS], "not a probability"),
+    "half a rate": (["account", "--noise-multiplier", "1", "--batch-size", "3", *STEPS], "Give --batch-size with"),
     "no steps": (RUN, "--steps is missing"),
     "zero steps": ([*RUN, "--steps", "0"], "steps must be a whole number"),
     "steps in words": ([*RUN, "--steps", "many"], "'many' is not a valid"),

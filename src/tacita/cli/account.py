@@ -18,13 +18,20 @@ if TYPE_CHECKING:
 _NOISE = Annotated[float, typer.Option(help="Noise standard deviation over the clip norm.")]
 _GAMMA = 1e-6  # how often the certified shares of people may fail
 _SHOWN = {"pld": "PLD", "rdp": "RDP", "profile": "our own curve"}  # how a method is written
-_RATE = Annotated[float, typer.Option(help="Chance with which each record enters a step.")]
+_RATE = Annotated[
+    float | None,
+    typer.Option(help="Chance with which each record enters a step; or --batch-size and --nominal-size."),
+]
+_BATCH = Annotated[float | None, typer.Option(help="The planned batch; over --nominal-size it is the sample rate.")]
+_SIZE = Annotated[float | None, typer.Option(help="The declared, public size of the data.")]
 
 
-@app.command(epilog="Example: tacita account --noise-multiplier 1 --sample-rate 0.01 --steps 2000 --delta 1e-5")
+@app.command(epilog="Example: tacita account --noise-multiplier 1 --batch-size 256 --nominal-size 60000 --steps 2000")
 def account(
     noise_multiplier: _NOISE,
-    sample_rate: _RATE,
+    sample_rate: _RATE = None,
+    batch_size: _BATCH = None,
+    nominal_size: _SIZE = None,
     delta: DELTA = 1e-5,
     steps: Annotated[int | None, typer.Option(help="Number of steps; with (T, m) norms it is T.")] = None,
     norms: Annotated[
@@ -71,11 +78,12 @@ def account(
     _check.one_of("--composition", composition, ("panel", "hoelder", "independent"))
     if figure is not None:
         _require_drawable(figure)
+    rate = _declared_rate(sample_rate, batch_size, nominal_size)
     values = _read_norms(norms, example)
     with busy("Accounting", quiet=as_json):
         steps = _steps_of(values, steps)
         document, statements = _account(
-            values, steps, noise_multiplier, sample_rate, delta, static, estimator, composition, gamma, figure
+            values, steps, noise_multiplier, rate, delta, static, estimator, composition, gamma, figure
         )
     if as_json:
         print_json(document)
@@ -85,8 +93,10 @@ def account(
 
 @app.command(epilog="Example: tacita calibrate --attack-success 0.55 --sample-rate 0.01 --steps 2000")
 def calibrate(
-    sample_rate: _RATE,
     steps: Annotated[int, typer.Option(help="Number of steps.")],
+    sample_rate: _RATE = None,
+    batch_size: _BATCH = None,
+    nominal_size: _SIZE = None,
     epsilon: Annotated[float | None, typer.Option(help="The worst-case epsilon to stay within.")] = None,
     attack_success: Annotated[
         float | None, typer.Option(help="How often the best attack on anyone may be right, at even odds, such as 0.55.")
@@ -117,20 +127,33 @@ def calibrate(
     given = {name: value for name, value in targets.items() if value is not None}
     if len(given) + (epsilon is not None) != 1:
         raise ValueError("Give one target: --epsilon, --attack-success, --tpr with --fpr, --secret or --mu.")
+    rate = _declared_rate(sample_rate, batch_size, nominal_size)
     with busy("Calibrating", quiet=as_json):
         if epsilon is not None:
-            found = find(epsilon=epsilon, delta=delta, sample_rate=sample_rate, steps=steps)
+            found = find(epsilon=epsilon, delta=delta, sample_rate=rate, steps=steps)
         else:
-            found = calibrate_to(Target(**given), delta=delta, sample_rate=sample_rate, steps=steps)
+            found = calibrate_to(Target(**given), delta=delta, sample_rate=rate, steps=steps)
     noise = dict(found.mechanism)["noise_multiplier"]
     if as_json:
         print_json({"schema": 1, "noise_multiplier": noise, "guarantees": [found.to_dict()]})
         return
     typer.echo(f"noise multiplier {noise:g}\n\n{found}\n")
-    for rate in (0.01, 0.001):
+    for alarms in (0.01, 0.001):
         typer.echo(
-            f"A test finds at most {percent_text(found.curve.tpr(rate))} of the members at {rate:g} false alarms."
+            f"A test finds at most {percent_text(found.curve.tpr(alarms))} of the members at {alarms:g} false alarms."
         )
+
+
+def _declared_rate(sample_rate: float | None, batch_size: float | None, nominal_size: float | None) -> float:
+    """Return the sample rate: given, or the quotient of two declared sizes."""
+    from tacita import _check
+
+    if (batch_size is None) != (nominal_size is None) or (sample_rate is None) == (batch_size is None):
+        raise ValueError("Give --batch-size with --nominal-size, such as 256 and 60000, or --sample-rate.")
+    if batch_size is None or nominal_size is None:
+        return _check.rate("sample_rate", sample_rate)
+    size = _check.in_range("--nominal-size", nominal_size, 1.0, 1e15)
+    return _check.in_range("--batch-size", batch_size, 1e-9, size) / size
 
 
 def _two_chances(text: str) -> tuple[float, float]:
