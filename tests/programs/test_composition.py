@@ -490,5 +490,5 @@ def test_a_ledger_is_charged_what_the_program_promises(tmp_path):
     with Ledger.create(tmp_path / "book.sqlite", neighbours="replace_one", epsilon=0.86, delta=1e-4) as book:
         results = p.run({"smoker": [True, False, True]}, ledger=book)
         assert results.guarantee == p.guarantee()
-        assert book.spent(1e-4).epsilon == pytest.approx(p.guarantee().epsilon, rel=1e-9)
-        assert book.spent(1e-4).epsilon >= p.guarantee().epsilon
+        spent = book.spent(1e-4).epsilon  # the whole curve was charged, so a larger delta buys a smaller epsilon
+        assert p.guarantee().profile.epsilon(1e-4) < spent < 0.8 * p.guarantee().epsilon
