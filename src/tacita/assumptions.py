@@ -193,6 +193,8 @@ _WARNING = {
     "posterior in a way that its intervals do not show: use a larger clip_norm",
     "intervals-narrow": "In simulations, {level} intervals contained the truth {held} of the time: they are too narrow "
     "by a factor of {widen}",
+    "unclipped": "Contributions are not clipped: one record can move the sum by any amount, so the worst case is "
+    "infinite",
     "one-step": "UNSOUND, as in the papers: each step is charged as if the parameters before it were the same with and "
     "without the record, and steps as if they were independent; for comparison only",
 }

@@ -7,6 +7,12 @@ is in docs/explanation/theory/differences.md.
 
 from tacita.papers.average_case import chebyshev_mu as chebyshev_mu
 from tacita.papers.average_case import student_mu as student_mu
+from tacita.papers.coded import CODED_GAMMA as CODED_GAMMA
+from tacita.papers.coded import CODED_ORDERS as CODED_ORDERS
+from tacita.papers.coded import coded_costs as coded_costs
+from tacita.papers.coded import coded_epsilons as coded_epsilons
+from tacita.papers.coded import coded_figure as coded_figure
+from tacita.papers.coded import unclipped_figure as unclipped_figure
 from tacita.papers.figures import printed_figure as printed_figure
 from tacita.papers.figures import product_figure as product_figure
 from tacita.papers.figures import sequential_accountant as sequential_accountant

@@ -69,7 +69,8 @@ def printed_figure(
 ) -> Guarantee:
     """Return the accountant's figure with costs by Theorem 3 as it is printed: the larger of its two sides.
 
-    Looser than the accountant's own figure, hundreds of times at small sample rates, and as sound.
+    Looser than the accountant's own figure, hundreds of times at small sample rates, and as sound. The papers' own
+    figures were not computed by this formula but by their authors' code: `coded_figure`.
 
     Args:
         accountant: The accountant.

@@ -1,6 +1,7 @@
 """Theorems 3 and 4 of Triastcyn & Faltings 2020 as they are printed.
 
-Their authors' code computes the left side of Theorem 3 alone, which is what `tacita.mechanisms` has.
+Their authors' code computes the left side of Theorem 3 alone, which is what `tacita.mechanisms` has; the figures of the
+papers come from that code (`tacita.papers.coded`), not from these forms.
 """
 
 from __future__ import annotations
