@@ -4,7 +4,10 @@ import contextlib
 import gc
 import gzip
 import hashlib
+import io
+import lzma
 import socket
+import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -189,6 +192,57 @@ def test_a_copy_packed_otherwise_or_not_at_all_is_the_same_file(cache, tmp_path)
     put(tmp_path / "one", PACKED, gzip.compress(CONTENT, 1, mtime=7))
     put(tmp_path / "two", File(PACKED.path.removesuffix(".gz"), 0, ""), CONTENT)
     assert read(PACKED, root=tmp_path / "one")[0] == read(PACKED, root=tmp_path / "two")[0] == CONTENT
+
+
+def test_xz_is_unpacked_too(cache, tmp_path):
+    put(tmp_path / "one", File(PLAIN.path + ".xz", 0, ""), lzma.compress(CONTENT))
+    assert read(root=tmp_path / "one")[0] == CONTENT
+    put(tmp_path / "two", File(PLAIN.path + ".xz", 0, ""), lzma.compress(CONTENT)[:-20])
+    with pytest.raises(ValueError, match="not a whole xz file"):
+        read(root=tmp_path / "two")
+
+
+@pytest.fixture
+def archived(monkeypatch):
+    """Publish two files in one archive; returns its bytes and the files."""
+    contents = {"first.bin": CONTENT, "second.bin": CONTENT[::-1]}
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(f"inside/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    packed = stream.getvalue()
+    archive = files.Archive("all.tar.gz", len(packed), hashlib.sha256(packed).hexdigest(), "inside")
+    monkeypatch.setitem(files.ARCHIVES, "abalone", archive)
+    listed = [File(f"abalone/{n}", len(c), hashlib.sha256(c).hexdigest()) for n, c in contents.items()]
+    return packed, tuple(listed)
+
+
+def test_an_archive_is_downloaded_once_for_all_its_files(cache, monkeypatch, archived):
+    packed, listed = archived
+    with serving({"/all.tar.gz": (200, packed, len(packed))}) as (address, asked):
+        monkeypatch.setitem(files.OFFICIAL, "abalone", address)
+        assert files.read(listed, root=None)[0] == [CONTENT, CONTENT[::-1]]
+        assert files.read(listed, root=None) == ([CONTENT, CONTENT[::-1]], f"{address} (copy in cache)")
+    assert asked == ["/all.tar.gz"]
+    assert left_over(cache) == [cache / "abalone" / "all.tar.gz"]
+
+
+def test_another_archive_is_refused(cache, monkeypatch, archived, tmp_path):
+    packed, listed = archived
+    with serving({"/all.tar.gz": (200, packed[:-9], None)}) as (address, _):
+        monkeypatch.setitem(files.OFFICIAL, "abalone", address)
+        with pytest.raises(ValueError, match="is another archive"):
+            files.read(listed, root=None)
+    assert left_over(cache) == []
+    put(tmp_path / "root", File("abalone/all.tar.gz", 0, ""), packed)
+    missing = File("abalone/third.bin", 1, "0")
+    with pytest.raises(ValueError, match=r"not a whole archive with abalone/third\.bin in it"):
+        read(missing, root=tmp_path / "root")
+    short = File(listed[0].path, 10, listed[0].sha256)
+    with pytest.raises(ValueError, match="unpacks to more than the 10 bytes"):
+        read(short, root=tmp_path / "root")
 
 
 def test_a_bomb_or_a_giant_is_refused_before_it_is_held(cache, tmp_path):

@@ -1,4 +1,4 @@
-"""IDX and NPZ are read strictly; whatever the bytes, only ValueError and OSError come out."""
+"""IDX, CIFAR batches and NPZ are read strictly; whatever the bytes, only ValueError and OSError come out."""
 
 import io
 import zipfile
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacita.data.formats import parse_idx, read_npz
+from tacita.data.formats import parse_cifar, parse_idx, read_npz
 
 
 def idx(array):
@@ -62,6 +62,14 @@ def test_idx_refuses_all_else(content, message):
 def test_any_bytes_as_idx(content):
     error = refusal(lambda: parse_idx(content, name="x"), ValueError)
     assert error is None or str(error).startswith("x ")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"", "whole records"), (bytes(3072), "whole records"), (b"\x0a" + bytes(3072), "above 9")]
+)
+def test_cifar_refuses_all_else(content, message):
+    with pytest.raises(ValueError, match=f"^x .*{message}"):
+        parse_cifar(content, name="x")
 
 
 def test_npz_round_trip(rng):

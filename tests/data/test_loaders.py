@@ -4,6 +4,7 @@ import csv
 import gzip
 import hashlib
 import io
+import lzma
 import os
 import sys
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from tacita.data import NAMES, Dataset, files, load, loaders
+from tacita.data import NAMES, Dataset, files, formats, load, loaders
 
 SHAPES = {
     "digits": ((1437, 1, 8, 8), 360, 10),
@@ -21,7 +22,9 @@ SHAPES = {
     "abalone": ((3341, 10), 836, 2),
     "olivetti": ((320, 1, 64, 64), 80, 40),
     "retinamnist": ((1080, 3, 28, 28), 400, 5),
+    "cifar10": ((50000, 3, 32, 32), 10000, 10),
 }
+LARGE = ("cifar10",)  # seconds to unpack
 
 
 def have(name):
@@ -32,7 +35,7 @@ def have(name):
     return all(files.present(file, root=None) for file in listed)
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in NAMES])
 def dataset(request):
     if not have(request.param):
         pytest.skip(f"{request.param} is not at hand: set TACITA_DATA to a folder that holds it")
@@ -147,6 +150,9 @@ def test_digits_without_scikit_learn_name_the_command(monkeypatch):
         load("digits")
 
 
+PACKERS = {".gz": gzip.compress, ".xz": lzma.compress}
+
+
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     """Put small files of a set's form, with their own checksums, in the place of the real ones."""
@@ -155,7 +161,8 @@ def stand_in(tmp_path, monkeypatch):
         rows = []
         for path, content in contents.items():
             (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / path).write_bytes(gzip.compress(content) if path.endswith(".gz") else content)
+            (tmp_path / name / path).write_bytes(PACKERS.get(path[-3:], bytes)(content))
+            path = path.removesuffix(".xz")
             rows.append(f"{name}/{path} {len(content)} {hashlib.sha256(content).hexdigest()}")
         monkeypatch.setattr(loaders, "_MANIFEST", "\n".join(rows))
         monkeypatch.setenv("TACITA_CACHE", str(tmp_path / "cache"))
@@ -214,3 +221,25 @@ def test_olivetti_as_matlab_file(stand_in, rng):
     data = stand_in("olivetti", {"olivettifaces.mat": stream.getvalue()})
     np.testing.assert_array_equal(np.rint(data.test_inputs[3, 0] * 255), images[19])
     assert data.test_targets[3] == 1
+
+
+def test_cifar10_form(stand_in, rng):
+    batches = rng.integers(0, 10, (6, 2, 3073), dtype=np.uint8)
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin.xz"]
+    data = stand_in("cifar10", {name: batch.tobytes() for name, batch in zip(names, batches, strict=True)})
+    np.testing.assert_array_equal(data.targets, batches[:5, :, 0].ravel())
+    np.testing.assert_array_equal(data.test_targets, batches[5, :, 0])
+    blue = np.rint(data.inputs[3, 2] * 255)  # the second record of the second batch, by rows
+    np.testing.assert_array_equal(blue, batches[1, 1, 1 + 2048 :].reshape(32, 32))
+    assert data.classes[3] == "cat"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not have("cifar10"), reason="cifar10 is not at hand: set TACITA_DATA to a folder that holds it")
+def test_the_first_test_image_of_cifar10_is_a_cat():
+    (content,), source = files.read(loaders._files("cifar10")[-1:], root=None)
+    images, labels = formats.parse_cifar(content, name="test_batch.bin")
+    assert images.shape == (10000, 3, 32, 32)
+    assert [loaders._CIFAR10[label] for label in labels[:4]] == ["cat", "ship", "ship", "airplane"]  # as on its site
+    np.testing.assert_array_equal(np.bincount(labels), np.full(10, 1000))
+    assert "cifar-10-binary.tar.gz" in source

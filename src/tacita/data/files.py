@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import lzma
 import os
 import sys
+import tarfile
 import zlib
 from dataclasses import dataclass
 from io import BytesIO
@@ -19,6 +21,7 @@ OFFICIAL = {
     "abalone": "https://archive.ics.uci.edu/ml/machine-learning-databases/abalone/",
     "olivetti": "https://ndownloader.figshare.com/files/",
     "retinamnist": "https://zenodo.org/records/10519652/files/",
+    "cifar10": "https://www.cs.toronto.edu/~kriz/",
 }
 _REMOTE = {  # where the address does not end in the file's name
     "retinamnist.npz": "retinamnist.npz?download=1",
@@ -27,6 +30,27 @@ _REMOTE = {  # where the address does not end in the file's name
 }
 _TIMEOUT = 30.0  # seconds without an answer
 _CHUNK = 1 << 16
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A .tar.gz that a whole set is published in, with its size and checksum as it is, packed."""
+
+    name: str
+    size: int
+    sha256: str
+    folder: str  # inside it
+
+
+ARCHIVES = {  # the official md5 is c32a1d4ab5d03f1284b67883e8d87530
+    "cifar10": Archive(
+        "cifar-10-binary.tar.gz",
+        170052171,
+        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        "cifar-10-batches-bin",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +58,7 @@ class File:
     """One file of a set.
 
     The checksum is that of the content, unpacked: the same for the official .gz, for a copy packed again with
-    another gzip header (Debian's Fashion-MNIST), and for a plain copy.
+    another gzip header (Debian's Fashion-MNIST) or by xz, for a plain copy, and inside an archive.
     """
 
     path: str
@@ -42,10 +66,16 @@ class File:
     sha256: str
 
     @property
+    def archive(self) -> Archive | None:
+        """The archive that it is published in, if it is not published by itself."""
+        return ARCHIVES.get(self.path.split("/")[0])
+
+    @property
     def url(self) -> str:
         """The official address."""
         folder, name = self.path.split("/")
-        return OFFICIAL[folder] + _REMOTE.get(name, name)
+        name = self.archive.name if self.archive else _REMOTE.get(name, name)
+        return OFFICIAL[folder] + name
 
 
 def read(files: tuple[File, ...], *, root: Path | str | None) -> tuple[list[bytes], str]:
@@ -76,26 +106,49 @@ def cache_folder() -> Path:
 
 
 def unpack(packed: bytes, *, limit: int, name: str) -> bytes:
-    """Return gunzipped `packed`, never holding more than `limit` bytes.
+    """Return `packed` unpacked if it is a gzip or xz file, as it is otherwise; never hold more than `limit` bytes.
 
     Raises:
-        ValueError: If it is not a whole gzip file, or holds more.
+        ValueError: If it is not a whole file, or holds more.
     """
+    kind = "gzip" if packed.startswith(_GZIP) else "xz" if packed.startswith(_XZ) else None
+    if kind is None:
+        return packed
     try:
-        with gzip.GzipFile(fileobj=BytesIO(packed)) as stream:
+        with gzip.open(BytesIO(packed)) if kind == "gzip" else lzma.open(BytesIO(packed)) as stream:
             content = stream.read(limit + 1)
-    except (OSError, EOFError, zlib.error):
-        raise ValueError(f"{name} is not a whole gzip file.") from None
+    except (OSError, EOFError, zlib.error, lzma.LZMAError):
+        raise ValueError(f"{name} is not a whole {kind} file.") from None
+    return _limited(content, limit, name)
+
+
+def _limited(content: bytes, limit: int, name: str) -> bytes:
     if len(content) > limit:
         raise ValueError(f"{name} unpacks to more than the {limit} bytes it should hold.")
     return content
+
+
+def _member(file: File, archive: Archive, packed: bytes, *, name: str) -> bytes:
+    """Return one file of an archive that has the right checksum; nothing is written to disk."""
+    found = hashlib.sha256(packed).hexdigest()
+    if found != archive.sha256:
+        raise ValueError(f"{name} is another archive: its sha256 is {found}, not {archive.sha256}.")
+    try:
+        with tarfile.open(fileobj=BytesIO(packed), mode="r:gz") as tar:
+            member = tar.extractfile(f"{archive.folder}/{file.path.split('/')[1]}")
+            content = member.read(file.size + 1) if member else b""
+    except (KeyError, OSError, EOFError, zlib.error, tarfile.TarError):
+        raise ValueError(f"{name} is not a whole archive with {file.path} in it.") from None
+    return _limited(content, file.size, name)
 
 
 def _read_one(file: File, files: tuple[File, ...], root: Path | str | None) -> tuple[bytes, str]:
     for folder, place in _folders(root):
         if path := _copy(file, folder):
             fix = "Delete it and it is downloaded again" if place == "cache" else "Replace it by a fresh copy"
-            return _checked(file, path, name=str(path), fix=f"{fix} from {file.url}."), f"copy in {place}"
+            archive = file.archive if path.name.endswith(".tar.gz") else None
+            content = _checked(file, path, name=str(path), fix=f"{fix} from {file.url}.", archive=archive)
+            return content, f"copy in {place}"
     return _download(file, files), "downloaded"
 
 
@@ -114,17 +167,21 @@ def _folders(root: Path | str | None) -> list[tuple[Path, str]]:
 
 def _copy(file: File, folder: Path) -> Path | None:
     plain = file.path.removesuffix(".gz")
-    return next((folder / path for path in (f"{plain}.gz", plain) if (folder / path).is_file()), None)
+    names = [f"{plain}.gz", f"{plain}.xz", plain]
+    if file.archive:
+        names.append(f"{plain.split('/')[0]}/{file.archive.name}")
+    return next((folder / path for path in names if (folder / path).is_file()), None)
 
 
-def _checked(file: File, path: Path, *, name: str, fix: str) -> bytes:
-    slack = 1 << 16  # a gzip file can be longer than what it holds, by its header and block marks
+def _checked(file: File, path: Path, *, name: str, fix: str, archive: Archive | None = None) -> bytes:
+    """Return the content of a copy, or of the copy of an archive that holds it, if all checksums are right."""
+    size = archive.size if archive else file.size
+    slack = 1 << 16  # a packed file can be longer than what it holds, by its header and block marks
     try:
-        if path.stat().st_size > file.size + slack:
-            raise ValueError(f"{name} is longer than the {file.size} bytes it should hold.")
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = unpack(content, limit=file.size, name=name)
+        if path.stat().st_size > size + slack:
+            raise ValueError(f"{name} is longer than the {size} bytes it should hold.")
+        packed = path.read_bytes()
+        content = _member(file, archive, packed, name=name) if archive else unpack(packed, limit=file.size, name=name)
     except ValueError as error:
         raise ValueError(f"{error} Expected content with sha256 {file.sha256}. {fix}") from None
     found = hashlib.sha256(content).hexdigest()
@@ -137,14 +194,16 @@ def _download(file: File, files: tuple[File, ...]) -> bytes:
     """Download to a temporary file, check it, and only then give it its name in the cache."""
     import pooch
 
-    target, log = cache_folder() / file.path, pooch.get_logger()
+    archive, log = file.archive, pooch.get_logger()
+    target = (cache_folder() / file.path).with_name(archive.name) if archive else cache_folder() / file.path
+    size = archive.size if archive else file.size
     contents = []
 
     def transfer(url: str, path: str, _: object) -> None:
         with open(path, "wb") as out:
-            pooch.HTTPDownloader(timeout=_TIMEOUT, chunk_size=_CHUNK)(url, _Capped(out, file.size + _CHUNK), None)
+            pooch.HTTPDownloader(timeout=_TIMEOUT, chunk_size=_CHUNK)(url, _Capped(out, size + _CHUNK), None)
         name, fix = f"The download of {url}", f"Nothing was kept. {_offline(files)}"
-        contents.append(_checked(file, Path(path), name=name, fix=fix))
+        contents.append(_checked(file, Path(path), name=name, fix=fix, archive=archive))
 
     print(f"tacita: downloading {file.url} to {target}", file=sys.stderr)
     level = log.level

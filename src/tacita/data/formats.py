@@ -1,4 +1,4 @@
-"""Strict readers of IDX and NPZ."""
+"""Strict readers of IDX, of CIFAR's batches and of NPZ."""
 
 from __future__ import annotations
 
@@ -36,6 +36,20 @@ def parse_idx(content: bytes, *, name: str) -> NDArray[np.uint8]:
     if len(content) != start + math.prod(shape):
         raise ValueError(f"{name} does not hold exactly the bytes its IDX header declares.")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def parse_cifar(content: bytes, *, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return the images (n, 3, 32, 32) and labels of a CIFAR-10 batch: a label byte, then red, green and blue planes.
+
+    Raises:
+        ValueError: If it holds no whole number of records, or a label above 9.
+    """
+    if not content or len(content) % 3073:
+        raise ValueError(f"{name} does not hold whole records of 3,073 bytes.")
+    records = np.frombuffer(content, np.uint8).reshape(-1, 3073)
+    if records[:, 0].max() > 9:
+        raise ValueError(f"{name} has a label above 9.")
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
 def read_npz(source: Path | IO[bytes], wanted: Iterable[str], *, name: str) -> dict[str, NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""The named sets: digits, mnist, fashion-mnist, adult, abalone, olivetti, retinamnist.
+"""The named sets: digits, mnist, fashion-mnist, adult, abalone, olivetti, retinamnist, cifar10.
 
 Splits, classes, bounds and categories are public: they are written down here, never computed from the records.
 """
@@ -18,7 +18,7 @@ from tacita import _check
 from tacita.data.dataset import Dataset
 from tacita.data.domains import Category, Domain, Real
 from tacita.data.files import File, present, read
-from tacita.data.formats import parse_idx, read_npz
+from tacita.data.formats import parse_cifar, parse_idx, read_npz
 from tacita.data.schema import Field, Schema
 from tacita.data.table import encode_lines
 
@@ -49,6 +49,12 @@ adult/adult.data 3974305 5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a2494
 adult/adult.test 2003153 a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05
 abalone/abalone.data 191873 de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f
 retinamnist/retinamnist.npz 3291041 254915f5f0a2074665c4676356824cf4ef4a3bcab233894b4bafcaf48962bd69
+cifar10/data_batch_1.bin 30730000 cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5
+cifar10/data_batch_2.bin 30730000 a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed
+cifar10/data_batch_3.bin 30730000 bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67
+cifar10/data_batch_4.bin 30730000 014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48
+cifar10/data_batch_5.bin 30730000 755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add
+cifar10/test_batch.bin 30730000 8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b
 olivetti/olivettifaces.mat 16777216 b612fb967f2dc77c9c62d3e1266e0c73d5fca46a4b8906c18e454d41af987794
 """
 # The Olivetti pixels without the Matlab wrapping: read where there is a copy, never downloaded.
@@ -63,12 +69,14 @@ _TERMS = {
     "abalone": "CC BY 4.0, UCI Abalone",
     "olivetti": "AT&T Laboratories Cambridge, credit required; faces of real people",
     "retinamnist": "CC BY 4.0, MedMNIST",
+    "cifar10": "free for research; cite Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
 }
 _DIGITS = tuple("0123456789")
 _FASHION = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def load(name: str, *, target: str | None = None, root: Root = None) -> Dataset:
@@ -124,7 +132,14 @@ def _split(size: int, test: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _images(pixels: NDArray[np.uint8], *, scale: float = 255.0) -> Inputs:
     """Return (n, height, width[, channels]) pixels as (n, channels, height, width) in [0, 1]."""
     channels_first = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, 3, 1)
-    return np.ascontiguousarray(channels_first, dtype=np.float32) / np.float32(scale)
+    return _scaled(channels_first, scale=scale)
+
+
+def _scaled(pixels: NDArray[Any], *, scale: float = 255.0) -> Inputs:
+    """Return pixels over `scale` in a fresh array; only one copy is held, as large sets are large."""
+    inputs = np.array(pixels, dtype=np.float32, order="C")
+    inputs /= np.float32(scale)
+    return inputs
 
 
 def _image_set(
@@ -188,6 +203,15 @@ def _retinamnist(root: Root) -> Dataset:
     parts = read_npz(BytesIO(contents[0]), wanted, name="retinamnist.npz")
     train, test = ((_images(parts[f"{part}_images"]), parts[f"{part}_labels"]) for part in ("train", "test"))
     return _image_set(train, test, tuple(f"grade {i}" for i in range(5)), 1080, source)
+
+
+def _cifar10(root: Root) -> Dataset:
+    """Return the five training batches in their order, and the test batch."""
+    files = _files("cifar10")
+    contents, source = read(files, root=root)
+    parts = [parse_cifar(content, name=file.path) for file, content in zip(files, contents, strict=True)]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*parts[:-1], strict=True))
+    return _image_set((_scaled(images), labels), (_scaled(parts[-1][0]), parts[-1][1]), _CIFAR10, 50000, source)
 
 
 def _category(labels: str) -> Category:
@@ -278,5 +302,6 @@ _LOADERS: dict[str, Callable[..., Dataset]] = {
     "abalone": _abalone,
     "olivetti": _olivetti,
     "retinamnist": _retinamnist,
+    "cifar10": _cifar10,
 }
 NAMES = tuple(_LOADERS)
