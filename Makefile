@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test coverage test-all test-flower lint browser docs bench bench-federated audit-experiment posterior-experiment federated-experiment synthesis-experiment inference-experiment experiments clean
+.PHONY: demo test coverage test-all test-flower lint browser docs bench bench-federated audit-experiment posterior-experiment federated-experiment synthesis-experiment inference-experiment experiments papers papers-quick clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tacita needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
@@ -74,6 +74,13 @@ synthesis-experiment: $(READY)   ## the tables of docs/explanation/results/synth
 inference-experiment: $(READY)   ## the table and the figure of docs/explanation/results/inference.md; needs Abalone and Adult, half an hour on one core
 	$(BIN)/python experiments/variational_inference/run.py all
 	$(BIN)/python experiments/variational_inference/run.py table
+
+papers: $(READY)   ## what docs/explanation/papers.md still lacks, row by row, then the page and its figures; about four minutes from nothing
+	OMP_NUM_THREADS=1 $(BIN)/python experiments/papers/run.py
+	$(BIN)/python experiments/papers/page.py
+
+papers-quick: $(READY)   ## the same rows with smaller panels and one seed, into experiments/papers/quick.jsonl
+	OMP_NUM_THREADS=1 $(BIN)/python experiments/papers/run.py --quick
 
 experiments: $(READY)   ## the MNIST table of the documentation; needs MNIST, about half an hour
 	for name in cnn linear-0.75 filter linear-2; do $(BIN)/python experiments/mnist_dpsgd/run.py $$name || exit 1; done

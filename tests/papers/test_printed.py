@@ -4,10 +4,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from scipy.stats import norm
 
 from tacita.accounting.levels import cost_table
 from tacita.mechanisms import sampled_gaussian_cost
 from tacita.papers import (
+    classical_noise_multiplier,
     printed_cost_table,
     sampled_gaussian_cost_as_printed,
     sampled_gaussian_reverse,
@@ -39,3 +41,15 @@ def test_a_divergence_that_is_none_is_refused():
     with pytest.raises(ValueError, match="a divergence"):
         subsampled_forward_as_printed(2, sample_rate=0.1, forward=lambda k: -1.0)
     assert subsampled_forward_as_printed(2, sample_rate=0.1, forward=lambda k: np.inf) == np.inf
+
+
+@given(st.floats(0.01, 0.99), st.sampled_from([1e-3, 1e-5, 1e-10]))
+def test_the_classical_noise_is_more_than_is_needed(epsilon, delta):
+    sigma = classical_noise_multiplier(epsilon, delta=delta)
+    exact = norm.cdf(0.5 / sigma - epsilon * sigma) - np.exp(epsilon) * norm.cdf(-0.5 / sigma - epsilon * sigma)
+    assert exact < delta  # Balle & Wang 2018, eq. 6
+
+
+def test_the_classical_noise_is_refused_where_it_is_not_proved():
+    with pytest.raises(ValueError, match="calibrate_gaussian"):
+        classical_noise_multiplier(1.0, delta=1e-5)

@@ -6,6 +6,7 @@ is in docs/explanation/theory/differences.md.
 """
 
 from tacita.papers.average_case import chebyshev_mu as chebyshev_mu
+from tacita.papers.average_case import sample_chebyshev_mu as sample_chebyshev_mu
 from tacita.papers.average_case import student_mu as student_mu
 from tacita.papers.coded import CODED_GAMMA as CODED_GAMMA
 from tacita.papers.coded import CODED_ORDERS as CODED_ORDERS
@@ -18,6 +19,7 @@ from tacita.papers.figures import product_figure as product_figure
 from tacita.papers.figures import sequential_accountant as sequential_accountant
 from tacita.papers.one_step import ONE_STEP_ORDERS as ONE_STEP_ORDERS
 from tacita.papers.one_step import one_step_figure as one_step_figure
+from tacita.papers.printed import classical_noise_multiplier as classical_noise_multiplier
 from tacita.papers.printed import printed_cost_table as printed_cost_table
 from tacita.papers.printed import sampled_gaussian_cost_as_printed as sampled_gaussian_cost_as_printed
 from tacita.papers.printed import sampled_gaussian_reverse as sampled_gaussian_reverse

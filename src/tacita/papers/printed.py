@@ -1,4 +1,4 @@
-"""Theorems 3 and 4 of Triastcyn & Faltings 2020 as they are printed.
+"""Theorems 3 and 4 of Triastcyn & Faltings 2020, and the classical Gaussian mechanism, as they are printed.
 
 Their authors' code computes the left side of Theorem 3 alone, which is what `tacita.mechanisms` has; the figures of the
 papers come from that code (`tacita.papers.coded`), not from these forms.
@@ -6,6 +6,7 @@ papers come from that code (`tacita.papers.coded`), not from these forms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -24,6 +25,20 @@ from tacita.mechanisms.subsampled import (
 
 if TYPE_CHECKING:
     from tacita._check import Floats
+
+
+def classical_noise_multiplier(epsilon: float, *, delta: float) -> float:
+    """Return the classical noise of one Gaussian release: sqrt(2 log(1.25/δ)) / ε (Definition 8 of Triastcyn 2020).
+
+    Proved for ε below 1 only (Dwork & Roth 2014, Theorem A.1), and refused from there on: for large ε the formula is
+    too small. `tacita.accounting.calibrate_gaussian` gives the least noise at every ε.
+
+    Examples:
+        >>> round(classical_noise_multiplier(0.5, delta=1e-5), 2)
+        9.69
+    """
+    eps = _check.in_range("epsilon", epsilon, 1e-9, 1.0 - 1e-12, hint="Use tacita.accounting.calibrate_gaussian.")
+    return math.sqrt(2.0 * math.log(1.25 / _check.probability("delta", delta))) / eps
 
 
 def sampled_gaussian_reverse(order: int, *, sample_rate: float, ratio: float | Floats) -> Floats:
