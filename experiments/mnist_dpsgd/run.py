@@ -60,7 +60,7 @@ def scattered(images: torch.Tensor, name: str) -> torch.Tensor:
     cache = HERE / ".cache" / f"{name}.pt"
     if not cache.exists():
         cache.parent.mkdir(exist_ok=True)
-        torch.save(features(images[:, 0]), cache)
+        torch.save(features(images), cache)
     return torch.load(cache, weights_only=True)
 
 

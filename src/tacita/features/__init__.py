@@ -1,4 +1,6 @@
 """Public feature maps and synthetic priors: no private record enters them, so using them costs no privacy."""
 
+from tacita.features.dead_leaves import dead_leaves as dead_leaves
 from tacita.features.histograms import GradientHistograms as GradientHistograms
+from tacita.features.scattering import Scattering as Scattering
 from tacita.features.strokes import strokes as strokes
