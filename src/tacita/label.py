@@ -155,6 +155,8 @@ class Shares(_codec.Checked):
     Attributes:
         epsilons: (percent, epsilon that at least this share stays under), at the delta of the label's worst case.
         successes: (percent, attack success that at least this share stays under).
+        tests: (percent, points (false-positive rate, true-positive rate)): at each of these rates, tests for the
+            presence of any one of at least this share find it at most so often. Empty if they were not computed.
         gamma: The probability, over who was followed, that any of these fails.
         followed: How many records certify them.
     """
@@ -163,6 +165,7 @@ class Shares(_codec.Checked):
     successes: Points
     gamma: float
     followed: int
+    tests: tuple[tuple[float, Points], ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,6 +174,8 @@ class Shares(_codec.Checked):
             raise ValueError("shares must give an epsilon and a success for the same percentages.")
         if not all(0.5 <= success <= 1 for _, success in self.successes):
             raise ValueError("successes must be in [0.5, 1].")
+        if not all(0 <= fpr <= tpr <= 1 for _, points in self.tests for fpr, tpr in points):
+            raise ValueError("tests must give true-positive rates in [0, 1], not below their false-positive rates.")
         _check.probability("gamma", self.gamma)
 
 

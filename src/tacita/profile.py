@@ -175,10 +175,7 @@ class Profile(_codec.Checked):
         1 - f(a) with f(a) = max_ε max{1 - δ(ε) - e^ε a, e^-ε (1 - δ(ε) - a), 0} (Dong, Roth & Su 2022).
         """
         rate = _check.in_range("fpr", fpr, 0.0, 1.0)
-        with np.errstate(over="ignore"):
-            factor = np.exp(np.minimum(self._epsilons, 700.0))
-            missed = np.maximum(1.0 - self._deltas - factor * rate, (1.0 - self._deltas - rate) / factor)
-        return 1.0 - max(0.0, float(missed.max()))
+        return 1.0 - float(most_missed(rate, self._epsilons, self._deltas[None])[0])
 
     def secret_guess(self, baseline: float) -> float:
         """Return how often a secret of a person is guessed from the release.
@@ -247,6 +244,22 @@ class Profile(_codec.Checked):
             return bool(np.all(left <= gaussian_delta(right, distance=mu) * (1.0 - 1e-12) + spare))
 
         return _search.boundary(covers, fails=1e-9, at=_LARGEST_MU, rtol=1e-6, geometric=True)
+
+
+def most_missed(fpr: float, epsilons: Floats, deltas: Floats) -> Floats:
+    """Return, for each curve, the share of members that every test misses at a false-positive rate: f of `Profile.tpr`.
+
+    Args:
+        fpr: The false-positive rate.
+        epsilons: Where the curves are known, shape (points,), increasing from 0.
+        deltas: The curves there, shape (curves, points).
+
+    Returns:
+        Shape (curves,). A lower bound wherever `deltas` are upper ones.
+    """
+    factor = np.exp(np.minimum(epsilons, 700.0))
+    missed = np.maximum(1.0 - factor * fpr - deltas, (1.0 - fpr - deltas) / factor)
+    return np.asarray(np.maximum(missed.max(axis=1), 0.0))
 
 
 def chord(at: Floats, epsilons: Floats, deltas: Floats) -> Floats:

@@ -246,6 +246,15 @@ class BayesianAccountant:
         self._require_steps()
         return np.asarray(0.5 + 0.5 * self._panel_curves().delta(np.zeros(1))[0])
 
+    def tprs(self, rates: Sequence[float]) -> Floats:
+        """Return the true-positive rate of the best test for each followed record, at given false-positive rates.
+
+        Shape (len(rates), records). Sensitive, as `epsilons`.
+        """
+        self._require_steps()
+        checked = np.array([_check.in_range("a false-positive rate", rate, 0.0, 1.0) for rate in rates])
+        return np.asarray(np.maximum(self._panel_curves().tpr(checked), checked[:, None]))
+
     def percentiles(self, *, delta: float, percents: Sequence[float] = (50, 75, 90, 95, 99)) -> dict[float, float]:
         """Return the epsilon that each percentage of the followed records stays under, by PLD.
 

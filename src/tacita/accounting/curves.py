@@ -26,7 +26,7 @@ from scipy.signal import lfilter
 from tacita import _check
 from tacita.accounting.levels import NORM_LEVELS, TOP
 from tacita.accounting.losses import LOST_PER_STEP, StepLoss, largest_loss, loss_spread, step_losses
-from tacita.profile import chord, inverse_chord
+from tacita.profile import Profile, chord, inverse_chord, most_missed
 
 if TYPE_CHECKING:
     from tacita._check import Complexes, Counts, Floats
@@ -41,11 +41,12 @@ _UNIT = 2.0**-53
 
 @dataclass(frozen=True)
 class _Group:
-    """Curves of records of similar spread, on one grid of ε."""
+    """Curves of records of similar spread, on one grid of ε; records with the same steps share one."""
 
     rows: Counts
+    which: Counts  # the curve of each of the rows
     epsilons: Floats
-    deltas: Floats  # (rows, epsilons), non-increasing along the second axis
+    deltas: Floats  # (curves, epsilons), non-increasing along the second axis
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,39 @@ class RecordCurves:
         """Return an upper bound on δ_x(ε), shape (len(epsilons), records)."""
         out = np.zeros((len(epsilons), self.size))
         for group in self.groups:
-            out[:, group.rows] = chord(epsilons, group.epsilons, group.deltas).T
+            out[:, group.rows] = chord(epsilons, group.epsilons, group.deltas).T[:, group.which]
         return out
 
     def epsilon(self, delta: float) -> Floats:
         """Return, for each record, an upper bound on the smallest ε with δ_x(ε) ≤ delta."""
         out = np.zeros(self.size)
         for group in self.groups:
-            out[group.rows] = inverse_chord(delta, group.epsilons, group.deltas)
+            out[group.rows] = inverse_chord(delta, group.epsilons, group.deltas)[group.which]
         return out
+
+    def tpr(self, rates: Floats) -> Floats:
+        """Return, as `Profile.tpr` does, the most that a test for each record's presence finds.
+
+        Args:
+            rates: False-positive rates, in [0, 1].
+
+        Returns:
+            Shape (len(rates), records).
+        """
+        out = np.repeat(np.asarray(rates, dtype=np.float64)[:, None], self.size, axis=1)
+        for group in self.groups:
+            missed = np.stack([most_missed(rate, group.epsilons, group.deltas) for rate in rates])
+            out[:, group.rows] = 1.0 - missed[:, group.which]
+        return out
+
+    def profile(self, record: int) -> Profile:
+        """Return the whole curve of one record."""
+        for group in self.groups:
+            (place,) = np.nonzero(group.rows == record)
+            if len(place):
+                deltas = group.deltas[group.which[place[0]]]
+                return Profile(tuple(group.epsilons.tolist()), tuple(deltas.tolist()))
+        return Profile((0.0,), (0.0,))  # it spent nothing
 
 
 def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float, points: int = 192) -> RecordCurves:
@@ -103,7 +128,7 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
         place = np.full(len(distinct), -1)
         place[rows] = np.arange(len(rows))
         members = np.flatnonzero(place[back] >= 0)
-        groups.append(_Group(members, epsilons, deltas[place[back[members]]]))
+        groups.append(_Group(members, place[back[members]], epsilons, deltas))
     return RecordCurves(len(counts), tuple(groups))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacita._check import PrivacyError
+from tacita.accounting.shares import certified_shares, own_epsilons, own_successes
 from tacita.assumptions import Assumption, assume
 from tacita.facts import MEMORY, RunFacts
 from tacita.federated.server import Server
@@ -26,7 +27,6 @@ from tacita.label import (
     status_rows,
 )
 from tacita.papers import product_figure
-from tacita.training.labels import own_epsilons, own_successes
 from tacita.training.plan import of_one_end, within_promise
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _charged(server: Server) -> Assumption:
 def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -> Readings:
     typical = [*_typical_clients(server, delta), *_typical_records(server, delta)]
     panels, followed = server.measured.panels, server.plan.privacy_level.followed
-    own = own_epsilons(panels["training"], delta, worst) if "training" in panels else np.zeros(0)
+    own = own_epsilons(panels["training"].accountant, worst) if "training" in panels else np.zeros(0)
     if panels:
         sizes = " and ".join(f"{len(panel.indices)} {kind}" for kind, panel in panels.items())
         followed = f"{sizes} clients were followed through all rounds"
@@ -215,7 +215,7 @@ def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -
         typical=tuple(typical),
         panels=followed if typical else "Nothing was followed, so there is no typical figure.",
         percentiles=percentiles(own),
-        successes=percentiles(own_successes(panels["training"], worst)) if "training" in panels else (),
+        successes=percentiles(own_successes(panels["training"].accountant, worst)) if "training" in panels else (),
         metrics=facts.metrics,
         facts=_standing(server, facts),
     )

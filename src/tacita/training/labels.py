@@ -14,17 +14,16 @@ from tacita._check import PrivacyError
 from tacita._numbers import round_up_text
 from tacita.accounting import MomentsBudget
 from tacita.accounting.filters import Budget
+from tacita.accounting.shares import GAMMA, certified_shares, own_epsilons, own_successes
 from tacita.assumptions import Assumption, assume
-from tacita.estimators import share_bounds
 from tacita.facts import RunFacts
-from tacita.guarantee import SMALLEST_EPSILON, Guarantee
+from tacita.guarantee import Guarantee
 from tacita.label import (
     Finding,
     GroupRow,
     Label,
     Pairs,
     Readings,
-    Shares,
     build,
     declared_ends,
     end_assumption,
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
 _OF_PANELS = ("representative", "static-norms", "observed-norms", "exchangeable")  # the rest is enforced by training
 _DRIFT = 0.01  # false alarms of the test for ordered data
 _SMALL = 1000  # records in a running figure
-_SHARES = (50, 75, 90, 95, 99)  # percentages of the population
-_GAMMA = 1e-6  # the probability that a statement about them fails
 
 
 def reading(panel: Panel, delta: float) -> float:
@@ -146,20 +143,20 @@ class Standing:
                 f"{' and '.join(sizes)} records were followed; the {larger} ones gave the larger figure, which is shown"
             )
         papers = [self._typical(larger, delta, estimator="student")] if len(panels[larger].indices) > 1 else []
-        epsilons = own_epsilons(panels["training"], delta, worst)
+        epsilons = own_epsilons(panels["training"].accountant, worst)
         ladder = ladder_of(plan, delta)
         held_out = panels["held-out"].counts() if ladder.rungs and "held-out" in panels else None
         return Readings(
             typical=(headline, *statements.values(), *papers),
             panels=followed,
             percentiles=percentiles(epsilons),
-            successes=percentiles(own_successes(panels["training"], worst)),
-            shares=certified_shares(panels["held-out"], delta, worst) if "held-out" in panels else None,
+            successes=percentiles(own_successes(panels["training"].accountant, worst)),
+            shares=certified_shares(panels["held-out"].accountant, worst) if "held-out" in panels else None,
             curve=self.facts.curve if delta == plan.delta else (),
             groups=tuple(_group_rows(panels["training"], self.groups, epsilons)),
             metrics=metrics,
             rung_counts=ladder.counts_of(panels["training"].counts()) if ladder.rungs else (),
-            rung_shares=() if held_out is None else ladder.shares(held_out, gamma=_GAMMA),
+            rung_shares=() if held_out is None else ladder.shares(held_out, gamma=GAMMA),
             checks=tuple(
                 assume("ordered-records" if panel.drift() < _DRIFT else "no-trend", panel=name)
                 for name, panel in panels.items()
@@ -294,48 +291,6 @@ def _budget_text(budget: Budget) -> str:
         return f"a cap on the moments at {len(budget.orders)} orders"
     levels = [((k / 256) ** 2, n) for k, n in enumerate(budget.tokens) if n]
     return "at most " + ", ".join(f"{n} steps at {share:.3g} of the clip norm" for share, n in reversed(levels))
-
-
-def own_epsilons(panel: Panel, delta: float, worst: Guarantee) -> Floats:
-    """Return each followed record's own epsilon, never above the worst case.
-
-    Args:
-        panel: The followed records.
-        delta: At which delta.
-        worst: The worst case at that delta.
-    """
-    return np.clip(panel.accountant.epsilons(delta=delta), SMALLEST_EPSILON, worst.epsilon)
-
-
-def own_successes(panel: Panel, worst: Guarantee) -> Floats:
-    """Return how often an attack on each followed record is right at most, never above the worst case."""
-    return np.minimum(panel.accountant.successes(), worst.curve.attack_success())
-
-
-def certified_shares(panel: Panel, delta: float, worst: Guarantee) -> Shares | None:
-    """Return what shares of the population stay under.
-
-    Args:
-        panel: Followed records that were not trained on.
-        delta: At which delta.
-        worst: The worst case at that delta.
-
-    Returns:
-        None if too few records were followed to say more about anybody than the worst case does.
-
-    Guarantee:
-        If the records were drawn independently from the population: all of it holds for this run except with
-        probability `gamma`, half of which goes to the epsilons and half to the successes.
-    """
-    most = worst.curve.attack_success()
-    bounds = [
-        share_bounds(values, percents=_SHARES, gamma=_GAMMA / 2, worst=largest)
-        for values, largest in ((own_epsilons(panel, delta, worst), worst.epsilon), (own_successes(panel, worst), most))
-    ]
-    if bounds[0][_SHARES[0]] >= worst.epsilon:
-        return None
-    epsilons, successes = (tuple((float(p), value) for p, value in found.items()) for found in bounds)
-    return Shares(epsilons=epsilons, successes=successes, gamma=_GAMMA, followed=len(panel.indices))
 
 
 def _group_rows(panel: Panel, groups: Mapping[str, Any], epsilons: Floats) -> Iterable[GroupRow]:
