@@ -135,6 +135,8 @@ _OPEN = {
     "record-in-few-clients": "One record is one person, and is held by at most {copies} of the clients",
     "answers-blindly": "Whether a client answers does not depend on its data",
     "clients-representative": "the followed clients ({panel}) are independent draws from the population",
+    "clients-own-choices": "the certified shares are about clients that remember nothing between rounds, each with "
+    "the random choices that its own training made in this run, such as the order of its batches",
     "clients-took-part": "the followed clients took part, so the figure describes them rather than the population",
     "measured-representative": "the {unit}s measured in a round are independent draws from the population; the norms "
     "are those of this run",

@@ -141,6 +141,32 @@ def test_held_out_clients_are_asked_and_never_summed():
     assert np.array_equal(flat(one.finish({**honest, "e": update(5.0)})), flat(other.finish(honest)))
 
 
+@pytest.mark.parametrize(("level", "held_out"), [("client", 60), ("client", 0), ("parallel", 60)])
+def test_only_held_out_clients_certify_shares_of_clients(level, held_out):
+    """Records are followed among those trained on, and by their clients: nobody speaks for a population of records."""
+    names = [str(i) for i in range(70)]
+    rates = {"client_rate": 1.0 if level == "parallel" else 0.3}
+    plan = make_plan(level, clients=70, rounds=4, **rates)
+    server = make_server(plan=plan, held_out=names[:held_out], panel=5)
+    for _ in range(4):
+        now = server.begin(names)
+        server.finish({n: update(0.002 * (1 + int(n))) for n in now.asked})
+    label = federation_label(server, FACTS, 1e-5)
+    found = label.readings.shares
+    assert (found is not None) == (level == "client" and held_out > 0)
+    if found is None:
+        return
+    panel = server.settled().measured.panels["held-out"]
+    panel.settle()
+    own = np.sort(panel.accountant.epsilons(delta=1e-5))
+    rank = next(r for r in range(61) if binom.sf(r - 1, 60, 0.5) <= found.gamma / 15)
+    assert dict(found.epsilons)[50.0] == own[rank - 1] < label.worst.epsilon
+    assert (found.followed, label.worst.unit) == (60, "client")
+    assert any(check.code == "clients-own-choices" for check in label.readings.checks)
+    assert "MOST" in str(label)
+    assert "MOST" not in str(label.public())
+
+
 # F9, L10: what clients send.
 
 

@@ -156,6 +156,14 @@ def test_typical_cases_are_on_the_owners_label_alone(run):
     assert result.label().public().readings is None
 
 
+def test_held_out_records_certify_shares_of_the_population():
+    result = quick(level, numbers(), holdout=numbers(60, seed=9), panel=60, steps=5, clip_norm=100.0)
+    found = result.label().readings.shares
+    assert found.followed == 60
+    assert found.epsilons[0][1] < result.guarantee.epsilon
+    assert quick(level, numbers(), steps=5, clip_norm=100.0).label().readings.shares is None
+
+
 def test_the_released_draws_are_in_the_folder(run):
     result, folder, _ = run
     with np.load(folder / "posterior.npz") as kept:

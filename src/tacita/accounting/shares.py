@@ -39,7 +39,8 @@ def certified_shares(accountant: BayesianAccountant, worst: Guarantee) -> Shares
         worst: The worst case of the same unit, at the delta of every epsilon.
 
     Returns:
-        None if too few were followed to say more about anybody than the worst case does.
+        None if nothing can be said about half of the population that the worst case does not say of everybody: too few
+        were followed, or most of them are as exposed as anyone.
 
     Guarantee:
         If they were drawn independently from the population: all of it holds for the levels of this run except with

@@ -211,11 +211,15 @@ def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -
     if panels:
         sizes = " and ".join(f"{len(panel.indices)} {kind}" for kind, panel in panels.items())
         followed = f"{sizes} clients were followed through all rounds"
+    # Records are followed by their clients, among those they train on: only held-out clients speak for a population.
+    shares = certified_shares(panels["held-out"].accountant, worst) if "held-out" in panels else None
     return Readings(
         typical=tuple(typical),
         panels=followed if typical else "Nothing was followed, so there is no typical figure.",
         percentiles=percentiles(own),
         successes=percentiles(own_successes(panels["training"].accountant, worst)) if "training" in panels else (),
+        shares=shares,
+        checks=(assume("clients-own-choices"),) if shares else (),
         metrics=facts.metrics,
         facts=_standing(server, facts),
     )
