@@ -60,6 +60,10 @@ class Guarantee(_codec.Checked):
             claim nothing, and are never publishable.
         profile: The whole privacy curve through (epsilon, delta). None where only the pair is known; `curve` is what
             that says.
+        one_end: True if epsilon is that of one of several declared ends of a run: P(S) ≤ Σ_k e^{ε_k} Q(S, end k) + δ
+            for every event S, of which this is one ε_k. For events that may happen at any end nothing follows from
+            this epsilon alone, so the profile must be given. It is the whole plan's, which bounds what the run shows
+            whenever it ends, and need not pass through (epsilon, delta).
     """
 
     kind: Kind
@@ -81,6 +85,7 @@ class Guarantee(_codec.Checked):
     publishable: bool = False
     is_bound: bool = True
     profile: Profile | None = None
+    one_end: bool = False
 
     def __post_init__(self) -> None:
         _check.one_of("kind", self.kind, tuple(_WHO))
@@ -94,7 +99,9 @@ class Guarantee(_codec.Checked):
         if not epsilon >= lowest:
             raise PrivacyError(f"epsilon must be at least {lowest:g}, got {epsilon!r}.")
         super().__post_init__()
-        if self.profile is not None and not self._on(self.profile):
+        if self.one_end and self.profile is None:
+            raise PrivacyError("The figure of one declared end needs the profile of the whole plan.")
+        if self.profile is not None and not self.one_end and not self._on(self.profile):
             raise PrivacyError("The profile does not pass through this epsilon and delta: it is another statement's.")
 
     def _on(self, profile: Profile) -> bool:
@@ -130,6 +137,8 @@ class Guarantee(_codec.Checked):
         self._require_same(other, "add", same_delta=False)
         if self.kind == "empirical_lower":
             raise PrivacyError("Cannot add lower bounds from attacks: two attacks do not add up to one.")
+        if self.one_end or other.one_end:
+            raise PrivacyError("Cannot add the figure of one declared end: add those of the whole plans.")
         delta = self.delta + other.delta
         if delta >= 1.0:
             raise PrivacyError(f"delta adds up to {delta:g}, which promises nothing; use smaller deltas.")
@@ -193,6 +202,8 @@ class Guarantee(_codec.Checked):
             "can tell whether it was there with a success rate of at most "
             f"{percent_text(self.curve.attack_success())}."
         ]
+        if self.one_end:
+            parts.append("That rate is for the whole plan, whichever of its declared ends was reached.")
         if self.kind == "bayesian":
             parts.append(f"It promises nothing to a {self.unit} unlike that population.")
         if self.scope == "reading":
@@ -205,7 +216,8 @@ class Guarantee(_codec.Checked):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON. An infinite epsilon is the string "infinity"."""
-        plain = {name: value for name, value in super().to_dict().items() if (name, value) != ("population", None)}
+        left_out = (("population", None), ("one_end", False))
+        plain = {name: value for name, value in super().to_dict().items() if (name, value) not in left_out}
         return {
             "schema": SCHEMA,
             **plain,
@@ -223,7 +235,7 @@ class Guarantee(_codec.Checked):
         fields = {name: value for name, value in data.items() if name not in ("schema", "attack_success", "sentence")}
         try:
             pairs = {name: tuple(fields[name].items()) for name in ("delta_split", "mechanism")}
-            return super().from_dict({"population": None} | fields | pairs)
+            return super().from_dict({"population": None, "one_end": False} | fields | pairs)
         except (KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"This guarantee is damaged: {error}") from error
 
@@ -263,6 +275,8 @@ def group(guarantee: Guarantee, size: int) -> Guarantee:
     """
     k = _check.count("size", size)
     unsuited = guarantee.scope == "reading" or guarantee.kind in ("individual", "empirical_lower")
+    if guarantee.one_end:
+        raise PrivacyError("Group privacy needs one epsilon for every end: take the figure of the whole plan.")
     if unsuited or not guarantee.is_bound:
         raise PrivacyError(
             "Group privacy needs a guarantee that holds for every dataset and every record it covers, "

@@ -18,11 +18,16 @@ from tacita._check import PrivacyError
 from tacita.accounting.conversion import epsilon_from_costs
 from tacita.accounting.curves import RecordCurves, record_curves
 from tacita.accounting.levels import NORM_LEVELS, ORDERS, TOP, cost_table, level_of
+from tacita.accounting.profiles import moments_profile
+from tacita.guarantee import SMALLEST_EPSILON
+from tacita.profile import Profile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tacita._check import Counts, Floats
+
+_LEAST_DELTA = 1e-12  # to which the curve of a moments budget goes
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,12 @@ class MomentsBudget:
             ε.
         """
         return float(epsilon_from_costs(np.array(self.costs), self.orders, delta=delta, notion=notion))
+
+    def profile(self, *, sample_rate: float, noise_multiplier: float) -> Profile:
+        """Return the privacy curve of a record within the budget; the mechanism is not needed."""
+        costs = np.array(self.costs)
+        largest = float(epsilon_from_costs(costs, self.orders, delta=_LEAST_DELTA, notion="weak"))
+        return moments_profile(costs, self.orders, up_to=max(largest, SMALLEST_EPSILON))
 
 
 @dataclass(frozen=True)
@@ -135,6 +146,10 @@ class TokenBudget:
             )
         curve = self.curve(sample_rate=sample_rate, noise_multiplier=noise_multiplier)
         return float(curve.epsilon(_check.probability("delta", delta))[0])
+
+    def profile(self, *, sample_rate: float, noise_multiplier: float) -> Profile:
+        """Return the privacy curve of a record within the budget."""
+        return self.curve(sample_rate=sample_rate, noise_multiplier=noise_multiplier).profile(0)
 
 
 Budget = MomentsBudget | TokenBudget

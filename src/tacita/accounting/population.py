@@ -246,12 +246,14 @@ def conformal_figure(
         raise PrivacyError("No certificate: more followed records passed the declared budget than were tolerated.")
     by_tokens, spare = isinstance(budget, TokenBudget), delta - miss
     chosen = notion or ("weak" if by_tokens else "strong")
+    own = budget.profile(**mechanism) if chosen == "weak" else None
     return PopulationFigure(
         epsilon=budget.epsilon(spare, **mechanism, notion=chosen),
         estimator="conformal",
         notion=chosen,
         method="pld" if by_tokens else "moments",
         delta_split=(("conformal", miss), ("tail", spare)),
+        profile=own and own.raised(miss, up_to=own.epsilons[-1]),
     )
 
 

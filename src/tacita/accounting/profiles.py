@@ -1,16 +1,22 @@
-"""Privacy curves of mechanisms: sampled Gaussian steps, and several mechanisms one after the other."""
+"""Privacy curves of mechanisms: of sampled Gaussian steps, and of whatever log moments were bounded of."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.stats import binom
 
 from tacita import _check
+from tacita.accounting.conversion import delta_from_costs
 from tacita.accounting.curves import worst_curve
 from tacita.mechanisms.gaussian import gaussian_delta
 from tacita.profile import Profile
+
+if TYPE_CHECKING:
+    from tacita._check import Floats
 
 _UNCOUNTED = 1e-16  # chance of more participations than are summed over; added to δ
 
@@ -48,3 +54,23 @@ def worst_profile(*, sample_rate: float, noise_multiplier: float, steps: int) ->
     deltas = gaussian_delta(group.epsilons[:, None], distance=distances[None]) @ weights + 2.0 * _UNCOUNTED
     participations = Profile.of_curve(lambda _: deltas * (1.0 + 1e-9), group.epsilons)
     return (composed & participations).thinned()
+
+
+def moments_profile(costs: Floats, orders: Sequence[float], *, up_to: float, points: int = 100) -> Profile:
+    """Return the curve that log moments prove (Canonne, Kamath & Steinke 2020, Prop. 12).
+
+    Args:
+        costs: Log moments A_λ, in both directions, shape (orders,).
+        orders: The λ.
+        up_to: The largest epsilon of the curve; finite.
+        points: How many epsilons it has.
+
+    Returns:
+        The smallest δ over the orders at every epsilon.
+    """
+
+    def curve(grid: Floats) -> Floats:
+        found = [delta_from_costs(costs, orders, epsilon=float(eps), notion="weak") for eps in grid]
+        return np.asarray(found, dtype=np.float64).reshape(len(grid))
+
+    return Profile.of_curve(curve, np.asarray(up_to * np.linspace(0.0, 1.0, points) ** 1.5))

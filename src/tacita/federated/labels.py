@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from tacita.label import (
     status_rows,
 )
 from tacita.papers import product_figure
+from tacita.profile import Profile
 from tacita.training.plan import of_one_end, within_promise
 
 if TYPE_CHECKING:
@@ -109,11 +111,21 @@ def figures(server: Server) -> dict[str, float]:
 
 
 def _worst(server: Server, delta: float, method: str) -> Guarantee:
-    plan, (rounds, share) = server.plan, server.covered_end
-    if plan.of_clients is not None:
-        return of_one_end(plan.client_worst(rounds, delta * share, method=method), delta, share)
-    steps = plan.privacy_level.record_steps(server, rounds)
-    return of_one_end(plan.record_worst(steps, delta * share, method), delta, share)
+    plan = server.plan
+
+    def statement(rounds: int, own: float, how: str = "pld") -> Guarantee:
+        if plan.of_clients is not None:
+            return plan.client_worst(rounds, own, method=how)
+        return plan.record_worst(plan.privacy_level.record_steps(server, rounds), own, how)
+
+    rounds, share = server.covered_end
+    return _of_end(server, statement(rounds, delta * share, method), lambda: statement(plan.rounds, delta))
+
+
+def _of_end(server: Server, found: Guarantee, whole: Callable[[], Guarantee]) -> Guarantee:
+    """Return the figure of the end that a label speaks of, with the curve of all rounds where others were declared."""
+    share = server.covered_end[1]
+    return found if share == 1.0 else of_one_end(found, whole(), share)
 
 
 def _running(server: Server, rounds: int, delta: float) -> float:
@@ -128,15 +140,18 @@ def _comparisons(server: Server, delta: float) -> list[Guarantee]:
     plan, (rounds, share) = server.plan, server.covered_end
     level, found, own = plan.privacy_level, [_worst(server, delta, "rdp")], delta * share
     if level.beside is not None:
-        records = of_one_end(level.beside(plan, rounds, own), delta, share)
+        beside = level.beside
+        records = _of_end(server, beside(plan, rounds, own), lambda: beside(plan, plan.rounds, delta))
         found.insert(0, within_promise(records, server.charges.promise("record")) if share == 1.0 else records)
     if plan.of_clients is not None:
         lowest = min(plan.client_rates.values(), default=plan.client_rate)
         if lowest < plan.client_rate:
-            slow = of_one_end(plan.client_worst(rounds, own, rate=lowest), delta, share)
+            slow = plan.client_worst(rounds, own, rate=lowest)
+            slow = _of_end(server, slow, lambda: plan.client_worst(plan.rounds, delta, rate=lowest))
             found.append(replace(slow, unit=f"client at rate {lowest:g}"))
     if level.compared is not None:
-        other = of_one_end(level.compared(plan, rounds, own), delta, share)
+        compared = level.compared
+        other = _of_end(server, compared(plan, rounds, own), lambda: compared(plan, plan.rounds, delta))
         found += [other] if other.epsilon < _worst(server, delta, "pld").epsilon else []
     return found
 
@@ -286,7 +301,10 @@ def _typical_records(server: Server, delta: float) -> list[Guarantee]:
     }
     free = {**about, "method": "pld", "estimator": "band", "model": "distribution-free", "delta_split": split}
     fitted = {**about, "method": "moments", "estimator": "student", "model": "model-based", "delta_split": ()}
-    return [replace(worst, epsilon=band, **free), replace(worst, epsilon=student, **fitted)]
+    return [
+        replace(worst, epsilon=epsilon, profile=worst.curve & Profile.of_pair(epsilon, delta), **how)
+        for epsilon, how in ((band, free), (student, fitted))
+    ]
 
 
 def typical_floor(server: Server) -> float:

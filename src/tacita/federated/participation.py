@@ -11,7 +11,9 @@ from scipy.stats import binom
 
 from tacita.accounting import ORDERS, epsilon_from_costs
 from tacita.accounting.levels import TOP, cost_table
+from tacita.accounting.profiles import moments_profile
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
+from tacita.profile import Profile
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -72,7 +74,8 @@ def hidden_participation(plan: FederationPlan, rounds: int, delta: float) -> Gua
     plain = plan.record_worst(rounds * plan.steps_a_round, delta)  # of clients that are in every round
     if plain.epsilon <= epsilon:
         return plain
-    return replace(plain, epsilon=epsilon, method="rdp, over who takes part", mechanism=(), profile=None)
+    mixed = moments_profile(costs, ORDERS, up_to=4.0 * epsilon) & Profile.of_pair(epsilon, delta)
+    return replace(plain, epsilon=epsilon, method="rdp, over who takes part", mechanism=(), profile=plain.curve & mixed)
 
 
 def mixed_costs(costs: Floats, chance: float) -> Floats:

@@ -32,6 +32,7 @@ import numpy as np
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting import delta_from_costs, epsilon_from_costs
+from tacita.accounting.profiles import moments_profile
 from tacita.assumptions import assume
 from tacita.estimators import band_mean, unseen_mass
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 ORDERS = tuple(float(lam) for lam in np.geomspace(1e-3, 1e6, 145))  # λ = α - 1, fixed: 16 a decade lose below 0.3%
 _SHARE = 1 / 20  # of delta, for the band
 _MARGIN = 1e-6  # by which a box is widened, for parameters that were held to it in single precision
-_POINTS = 100  # of the curve that a box proves
 _LARGEST = 1e30  # of a box: draws are kept in single precision
 
 
@@ -230,7 +230,7 @@ def box_guarantee(box: Box | None, *, samples: int, delta: float) -> Guarantee:
         costs = box_costs(box, samples=r)
         epsilon = max(SMALLEST_EPSILON, float(epsilon_from_costs(costs, ORDERS, delta=total, notion="weak")))
         if math.isfinite(epsilon):
-            profile = _moments_profile(costs, epsilon) & Profile.of_pair(epsilon, total)
+            profile = moments_profile(costs, ORDERS, up_to=4.0 * epsilon) & Profile.of_pair(epsilon, total)
         mechanism += [("box_bound", max(box.bound)), ("box_low", min(box.low))]
         mechanism += [("box_high", max(box.high)), ("dimension", float(box.dimension))]
         assumed = "box"
@@ -245,16 +245,6 @@ def box_guarantee(box: Box | None, *, samples: int, delta: float) -> Guarantee:
         publishable=True,
         profile=profile,
     )
-
-
-def _moments_profile(costs: Floats, epsilon: float) -> Profile:
-    """Return the curve that log moments prove, up to four times an epsilon."""
-
-    def curve(grid: Floats) -> Floats:
-        found = [delta_from_costs(costs, ORDERS, epsilon=float(eps), notion="weak") for eps in grid]
-        return np.asarray(found, dtype=np.float64).reshape(len(grid))
-
-    return Profile.of_curve(curve, np.asarray(4.0 * epsilon * np.linspace(0.0, 1.0, _POINTS) ** 1.5))
 
 
 def box_costs(box: Box | None, *, samples: int, orders: Sequence[float] = ORDERS) -> Floats:

@@ -135,7 +135,7 @@ class Standing:
         larger = max(statements, key=lambda name: statements[name].epsilon)
         headline = statements.pop(larger)
         if headline.epsilon > worst.epsilon:
-            headline = replace(headline, epsilon=worst.epsilon, method="worst-case cap", profile=worst.profile)
+            headline = capped(headline, worst)
         followed = f"training panel only: {len(panels['training'].indices)} records were followed"
         if "held-out" in panels:
             sizes = [f"{len(panels[name].indices)} {name}" for name in ("training", "held-out")]
@@ -204,6 +204,11 @@ class Standing:
             end_assumption(self.ended, "step"),
             *map(assume, asked),
         ]
+
+
+def capped(found: Guarantee, worst: Guarantee) -> Guarantee:
+    """Return a typical figure as the worst case of the same run has it, curve included."""
+    return replace(found, epsilon=worst.epsilon, method="worst-case cap", profile=worst.profile, one_end=worst.one_end)
 
 
 def declare_end(folder: str | Path, reason: str) -> None:

@@ -26,6 +26,7 @@ from tacita.accounting.worst import check_mechanism
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.ledger import Promise
+from tacita.profile import Profile
 from tacita.training.step import check_clip_norm, positive
 
 Pair = tuple[float, float]
@@ -185,8 +186,14 @@ class Plan:
         if epsilon >= plain.epsilon:
             return plain
         kind = "token filter" if isinstance(self.record_budget, TokenBudget) else "moments filter"
-        assumptions = (*plain.assumptions, assume("enforced-record-budget"))
-        return replace(plain, epsilon=epsilon, method=kind, assumptions=assumptions, profile=None)
+        kept = self.record_budget.profile(sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
+        return replace(
+            plain,
+            epsilon=epsilon,
+            method=kind,
+            assumptions=(*plain.assumptions, assume("enforced-record-budget")),
+            profile=plain.curve & kept & Profile.of_pair(epsilon, delta),
+        )
 
     def end_after(self, taken: int) -> tuple[int, float]:
         """Return the end that covers a run of `taken` steps, and its share of delta: the next declared one."""
@@ -199,7 +206,9 @@ class Plan:
 
         When a run ends may depend on its outputs, so the steps taken bound nothing. With declared ends t_1 < … < t_K
         and shares of delta that add up to it, P(S) ≤ Σ_k e^{ε_k} Q(S, ended by t_k) + δ for every event S, where ε_k is
-        that of t_k steps at its share (docs: theory/filters). Without declared ends there is one, the plan's.
+        that of t_k steps at its share (docs: theory/filters). Without declared ends there is one, the plan's. The
+        profile is that of all planned steps at any declared end: what a run shows that ended earlier is a function of
+        what the whole run shows.
 
         Args:
             taken: Steps taken.
@@ -211,7 +220,9 @@ class Plan:
         """
         end, share = (taken, 1.0) if ended else self.end_after(taken)
         found = self.worst(end, delta * share, method)
-        return within_promise(found, promise) if share == 1.0 else of_one_end(found, delta, share)
+        if share == 1.0:
+            return within_promise(found, promise)
+        return of_one_end(found, self.worst(self.steps, delta), share)
 
     def running(self, steps: int, delta: float) -> float:
         """Return the worst-case epsilon of `steps` steps by our own curves: for plots, a hundred times quicker."""
@@ -233,25 +244,25 @@ def next_end(stops: tuple[tuple[int, float], ...], planned: int, taken: int) -> 
     return next(((stop, share) for stop, share in stops if stop >= taken), (planned, 1.0))
 
 
-def of_one_end(found: Guarantee, delta: float, share: float) -> Guarantee:
+def of_one_end(found: Guarantee, whole: Guarantee, share: float) -> Guarantee:
     """Return a figure computed at one declared end's share of delta as a statement at the whole of it.
 
     Args:
         found: The figure.
-        delta: The whole of delta.
-        share: The end's share of it.
+        whole: That of all planned steps at the whole of delta, whose curve holds at any end.
+        share: The end's share of delta.
     """
-    if share == 1.0:  # the plan's own end
-        return found
+    delta = whole.delta
     split = (("this declared end", delta * share), ("the other declared ends", delta * (1.0 - share)))
-    return replace(found, delta=delta, delta_split=split, profile=None)
+    return replace(found, delta=delta, delta_split=split, profile=whole.curve, one_end=True)
 
 
 def within_promise(found: Guarantee, promise: Promise | None) -> Guarantee:
     """Return a figure, or what the ledger keeps whatever was released, where that says more."""
     if promise is None or promise.delta > found.delta or promise.epsilon >= found.epsilon:
         return found
-    kept = replace(found, epsilon=promise.epsilon, method="the ledger's budget", profile=promise.curve)
+    curve = found.curve & promise.curve  # the plan's holds at any end
+    kept = replace(found, epsilon=promise.epsilon, method="the ledger's budget", profile=curve)
     return replace(kept, mechanism=(), delta_split=())
 
 

@@ -48,7 +48,7 @@ def busiest_steps(server: Server, rounds: int) -> int:
     They count once all rounds that the label speaks of were taken: before, how many were taken may depend on the data.
     """
     steps = rounds * server.plan.steps_a_round
-    return min(steps, server.most_steps) if server.covered_end[0] == server.taken else steps
+    return min(steps, server.most_steps) if server.covered_end[0] == server.taken >= rounds else steps
 
 
 def busiest_bound(server: Server, delta: float) -> Guarantee:

@@ -42,7 +42,7 @@ from tacita.synthesis.generators.kind import (
 )
 from tacita.synthesis.students import predict
 from tacita.training.charges import ledger_at
-from tacita.training.labels import Standing, standing_of_run
+from tacita.training.labels import Standing, capped, standing_of_run
 from tacita.training.loop import PrivateTraining
 from tacita.training.recipes import default_model
 
@@ -259,7 +259,7 @@ def _summed(typical: Sequence[tuple[Guarantee, ...]], worst: Guarantee, facts: R
         return readings(facts, "No records were followed, so there is no typical figure.")
     total = typical[0][0] + typical[1][0]
     if total.epsilon > worst.epsilon:
-        total = replace(total, epsilon=worst.epsilon, method="worst-case cap", profile=worst.profile)
+        total = capped(total, worst)
     panels = "Records were followed through both trainings; the two figures, each at half of delta, are added."
     return readings(facts, panels, typical=(total,))
 
