@@ -1,10 +1,12 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 import tacita
 from tacita import Guarantee, PrivacyError, attack_success, group, outlier_probability, share_above
+from tacita.profile import Profile
 
 
 def make(**changes):
@@ -84,6 +86,15 @@ def test_same_kind_orders_by_epsilon():
     assert make(epsilon=1.0) < make(epsilon=2.0)
     assert make(epsilon=1.0) <= make(epsilon=1.0)
     assert make(epsilon=3.0) > make(epsilon=2.0)
+
+
+def test_the_figure_of_one_declared_end_neither_adds_nor_covers_groups():
+    whole = Profile.of_pair(1.0, 1e-5)
+    end = Guarantee(kind="worst_case", epsilon=0.2, delta=1e-5, method="pld", profile=whole, one_end=True)
+    assert end.attack_success == whole.attack_success()
+    for refused in (lambda: end + end, lambda: group(end, 2), lambda: replace(end, profile=None)):
+        with pytest.raises(PrivacyError, match="end"):
+            refused()
 
 
 def test_group_privacy_grows_epsilon_and_delta():

@@ -388,6 +388,13 @@ def declared_ends(planned: int, stops: tuple[tuple[int, float], ...], end: int, 
     return f"{planned} planned, declared ends {', '.join(str(stop) for stop, _ in stops)}; ended at {end} or earlier"
 
 
+def ends_remark(stops: tuple[tuple[int, float], ...], ended: str, word: str) -> tuple[str, ...]:
+    """Return what a label with several declared ends says about its figures for attacks."""
+    if not stops or ended:
+        return ()
+    return (f"Epsilon is for the declared end; what an attack can do is for all planned {word}s, whenever it ends.",)
+
+
 def run_rows(facts: RunFacts) -> Pairs:
     """Return how a run was seeded and where it was charged, for the table of its mechanism."""
     seed = "a chosen seed" if facts.seeded else "seeded by the operating system"

@@ -1,5 +1,6 @@
 """When a federation ends may depend on its data: its label speaks of declared ends alone."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,6 +8,7 @@ from torch import nn
 from tacita import PrivacyError
 from tacita.federated import Federation, federation_plan
 from tacita.federated.labels import figures
+from tacita.federated.participation import hidden_participation
 from tacita.federated.storage import declare_end, label_of_run
 from tacita.ledger import Ledger
 
@@ -68,6 +70,26 @@ def test_f21_declared_stops_of_a_federation():
         assert label.worst.delta == 3e-5
         assert label.end_shown
         assert all(figure.delta == 3e-5 and figure.epsilon >= label.worst.epsilon for figure in label.comparisons)
+        assert label.worst.attack_success == made.plan.client_worst(6, 3e-5).attack_success
+
+
+@pytest.mark.parametrize("level", ["parallel", "sequential", "joint"])
+def test_f21_at_any_end_attacks_on_records_are_bounded_by_all_rounds(level):
+    """By all rounds, also where coins have shown how often the busiest client took part so far."""
+    made = take(federation(level, stops=(2, 4), delta=3e-5), 2)
+    label = made.label()
+    found = next(figure for figure in (label.worst, *label.comparisons) if figure.unit == "record")
+    whole = hidden_participation(made.plan, 6, 3e-5) if level == "joint" else made.plan.record_worst(6, 3e-5)
+    assert found.one_end
+    assert found.attack_success == whole.attack_success
+
+
+def test_a_label_shows_records_figures_that_clients_reported_below_the_worst_case():
+    made = federation("parallel").run()
+    made.server.measured.typical, made.server.measured.unreported = np.array([0.05, 0.04]), set()
+    label = made.label()
+    assert [figure.epsilon for figure in label.readings.typical] == [0.05, 0.04]
+    assert all(0.5 < figure.attack_success <= label.worst.attack_success for figure in label.readings.typical)
 
 
 def test_f21_an_end_that_the_owner_declares_is_final(tmp_path):

@@ -1,18 +1,22 @@
 """When a run ends may depend on the data: what its label says then, and what it never tells."""
 
+import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from torch import nn
 
 import tacita
 from tacita import PrivacyError
+from tacita.accounting import moments_budget, token_budget
+from tacita.guarantee import Guarantee, attack_success
 from tacita.ledger import Ledger
 from tacita.training import PrivateTraining, label_of_run
 from tacita.training.labels import declare_end
-from tacita.training.plan import declared_stops
+from tacita.training.plan import Plan, declared_stops
 
 loss_fn = nn.functional.cross_entropy
 MECHANISM = {"sample_rate": 0.1, "noise_multiplier": 1.0}
@@ -104,6 +108,38 @@ def test_f21_stops_may_have_shares_of_their_own(blobs):
         train(blobs, stops=(10,), budget=(3.0, 1e-5))
 
 
+def test_f21_at_any_end_attacks_are_bounded_by_the_whole_plan():
+    """A run may be one that hardly ever ends early, and its label that of the first end all the same.
+
+    Without sampling T steps are one Gaussian release: the best attack is right Φ(√T / 2σ) of the time, whatever the
+    label says. The first end's pair would allow less than that.
+    """
+    plan = Plan.declare(steps=64, sample_rate=1.0, batch_size=1, noise_multiplier=16.0, stops=(1, 8), delta=3e-6)
+    exact, rates = norm.cdf(8.0 / 32.0), (1e-3, 0.01, 0.1)
+    for taken in (1, 5, 64):
+        found = plan.headline(taken, 3e-6)
+        assert exact <= found.attack_success <= exact + 1e-3
+        for rate in rates:
+            best = norm.cdf(norm.ppf(rate) + 0.5)
+            assert best <= found.curve.tpr(rate) <= best + 1e-3
+    first = plan.headline(1, 3e-6)
+    assert attack_success(first.epsilon, first.delta) < exact - 0.03
+    assert "whichever of its declared ends" in first.claim
+    assert Guarantee.from_dict(json.loads(json.dumps(first.to_dict()))) == first
+
+
+def test_a_record_budget_has_the_curve_of_its_tokens():
+    """Without sampling, 16 tokens at half of the clip norm are one Gaussian release of distance √16 / 2σ."""
+    declared = {"steps": 40, "sample_rate": 1.0, "batch_size": 1, "noise_multiplier": 8.0, "individual_every": 1}
+    by_tokens = Plan.declare(**declared, record_budget=token_budget({0.5: 16})).headline(40, 1e-5)
+    exact = norm.cdf(0.25 / 2.0)
+    assert exact <= by_tokens.attack_success <= exact + 1e-3
+    kept = moments_budget(steps=16, sample_rate=1.0, noise_multiplier=8.0, level=0.5)
+    by_moments = Plan.declare(**declared, record_budget=kept).headline(40, 1e-5)
+    assert by_moments.method == "moments filter"
+    assert exact <= by_moments.attack_success < norm.cdf(math.sqrt(40) / 16.0)
+
+
 def test_f21_a_target_is_kept_at_the_last_stop(blobs):
     private = train(blobs, noise_multiplier=None, target=(2.0, 1e-5), stops=(10, 20), panel=0).run()
     assert 1.9 < private.label().worst.epsilon <= 2.0
@@ -176,6 +212,8 @@ def test_f21_a_ledgers_budget_is_the_label_of_a_run_that_it_ended(blobs, tmp_pat
     label = private.label()
     assert label.worst.epsilon == 6.0  # the budget: neither the steps taken nor the plan's
     assert worst(private.taken) < 6.0 < worst(300)
+    whole = private.plan.worst(300, 1e-5)  # its curve holds as well, and says more about attacks than the pair
+    assert label.worst.attack_success == pytest.approx(min(whole.attack_success, attack_success(6.0, 1e-5)))
     assert private.label(delta=1e-6).worst.epsilon == worst(300, 1e-6)  # the budget says nothing at a smaller delta
 
 
