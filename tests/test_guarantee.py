@@ -97,6 +97,14 @@ def test_the_figure_of_one_declared_end_neither_adds_nor_covers_groups():
             refused()
 
 
+def test_a_lower_bound_has_no_upper_curve():
+    lower = make(kind="empirical_lower", publishable=False)
+    with pytest.raises(PrivacyError, match="lower bound"):
+        lower.curve.attack_success()
+    with pytest.raises(PrivacyError, match="lower bound"):
+        replace(lower, profile=Profile.of_pair(1.0, 1e-5))
+
+
 def test_group_privacy_grows_epsilon_and_delta():
     pair = group(make(epsilon=0.5, delta=1e-8), 3)
     assert pair.epsilon == pytest.approx(1.5)

@@ -101,6 +101,8 @@ class Guarantee(_codec.Checked):
         super().__post_init__()
         if self.one_end and self.profile is None:
             raise PrivacyError("The figure of one declared end needs the profile of the whole plan.")
+        if self.profile is not None and self.kind == "empirical_lower":
+            raise PrivacyError("What an attack showed is a lower bound: it has no profile, which is an upper one.")
         if self.profile is not None and not self.one_end and not self._on(self.profile):
             raise PrivacyError("The profile does not pass through this epsilon and delta: it is another statement's.")
 
@@ -112,7 +114,9 @@ class Guarantee(_codec.Checked):
 
     @property
     def curve(self) -> Profile:
-        """The privacy curve: the profile, or what the pair (epsilon, delta) alone says."""
+        """The privacy curve: the profile, or what the pair (epsilon, delta) alone says. An attack has none."""
+        if self.kind == "empirical_lower":
+            raise PrivacyError("What an attack showed is a lower bound, and bounds no other attack.")
         return self.profile or Profile.of_pair(self.epsilon, self.delta)
 
     @property

@@ -26,6 +26,7 @@ from tacita.audit.models import outputs
 from tacita.audit.scores import FEWEST, Floats, Membership, compare_scores
 from tacita.audit.tally import paced
 from tacita.label import Finding
+from tacita.profile import Profile
 
 Records = tuple[Tensor, Tensor]
 
@@ -41,6 +42,7 @@ def membership(
     references: int = 4,
     epsilon: float | None = None,
     delta: float = 0.0,
+    profile: Profile | None = None,
     size: int = 2000,
     rng: np.random.Generator | None = None,
     progress: Progress | None = None,
@@ -60,6 +62,7 @@ def membership(
         references: How many reference models to train. Even numbers are best.
         epsilon: The worst case claimed (add or remove a record), to compare with. None, or infinity, for no claim.
         delta: Its delta.
+        profile: Its whole privacy curve; None takes what the pair (epsilon, delta) allows.
         size: The largest number of members, and of others, that are attacked.
         rng: Chooses records and halves; None is seeded by the operating system. `train` has its own randomness.
         progress: Called after every reference model.
@@ -88,7 +91,13 @@ def membership(
         compared.append(_confidence(train(inputs[kept], targets[kept]), attacked, "A reference model"))
     scores = _relative_confidence(answers, np.stack(compared))
     return compare_scores(
-        scores[:count], scores[count:], references=len(compared), epsilon=epsilon, delta=delta, rng=generator
+        scores[:count],
+        scores[count:],
+        references=len(compared),
+        epsilon=epsilon,
+        delta=delta,
+        profile=profile,
+        rng=generator,
     )
 
 
@@ -108,8 +117,9 @@ def attack_membership(session: Session) -> tuple[dict[str, Any], Finding]:
         (others[0], others[1]),
         train=train,
         references=session.references,
-        epsilon=worst.epsilon,
+        epsilon=worst.curve.epsilon(worst.delta) if worst.one_end else worst.epsilon,  # one end says nothing of others
         delta=worst.delta,
+        profile=worst.curve,
         rng=session.rng(6),
         progress=session.progress,
         stop=session.out_of_time,

@@ -18,6 +18,7 @@ from tacita.audit.tally import CERTAIN
 from tacita.estimators import share_at_least, share_at_most, share_interval
 from tacita.guarantee import Guarantee, attack_success
 from tacita.label import AttackState, Chart, Finding, Series
+from tacita.profile import Profile
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -65,6 +66,8 @@ class Membership:
         references: How many reference models there were.
         epsilon: The worst case that was claimed, None for no claim.
         delta: Its delta.
+        allowed: The largest success that the claim's whole privacy curve allows, on average over runs; None for no
+            claim.
     """
 
     auc: float
@@ -77,11 +80,7 @@ class Membership:
     references: int = 0
     epsilon: float | None = None
     delta: float = 0.0
-
-    @property
-    def allowed(self) -> float | None:
-        """The largest success that the claim allows."""
-        return None if self.epsilon is None else attack_success(self.epsilon, self.delta)
+    allowed: float | None = None
 
     @property
     def distinguishable(self) -> bool:
@@ -90,17 +89,33 @@ class Membership:
 
     @property
     def exceeds_claim(self) -> bool:
-        """Whether the success is above what the claim allows, at one false alarm in a million."""
+        """Whether one run refutes the claim, at one false alarm in a million.
+
+        Under the pair (ε, δ) each guess is right with at most `attack_success(ε, δ)` whatever the guesses before it
+        were, up to events of probability δ. The average success that the curve allows, `allowed`, is smaller, and
+        bounds no single run: a mechanism may keep to it and yet show everything in a few runs.
+        """
+        return self.epsilon is not None and self._surely > attack_success(self.epsilon, self.delta)
+
+    @property
+    def exceeds_average(self) -> bool:
+        """Whether the success is above what the claim allows on average over runs, which refutes nothing yet."""
+        return self.allowed is not None and self._surely > self.allowed and not self.exceeds_claim
+
+    @property
+    def _surely(self) -> float:
         guesses = 2 * self.records
-        low = share_at_least(round(self.success * guesses), guesses, confidence=CERTAIN)
-        return self.allowed is not None and low > self.allowed
+        return share_at_least(round(self.success * guesses), guesses, confidence=CERTAIN)
 
     @property
     def state(self) -> AttackState:
-        """`warning` if the claim is exceeded, or if there is none and members stand out; `open` if there is none."""
+        """`warning` if the claim is exceeded, or if there is none and members stand out.
+
+        `open` if there is none, or only the average that it allows is exceeded.
+        """
         if self.exceeds_claim or (self.epsilon is None and self.distinguishable):
             return "warning"
-        return "open" if self.epsilon is None else "not-refuted"
+        return "open" if self.epsilon is None or self.exceeds_average else "not-refuted"
 
     @property
     def lower_bound(self) -> Guarantee:
@@ -128,6 +143,11 @@ class Membership:
             parts.append(f"the claim allows at most {success_text(self.allowed)}")
         if self.exceeds_claim:
             verdict = "This is more than the claim allows."
+        elif self.exceeds_average:
+            verdict = (
+                "This is more than the claim allows on average over trainings, which a single training may exceed by "
+                "chance: repeat the audit with another one."
+            )
         elif self.auc_interval[1] < 0.5:
             verdict = "Members score below others, which training does not explain: the two differ in something else."
         elif self.distinguishable:
@@ -161,9 +181,9 @@ class Membership:
         return {
             **asdict(self),
             "state": self.state,
-            "allowed": self.allowed,
             "distinguishable": self.distinguishable,
             "exceeds_claim": self.exceeds_claim,
+            "exceeds_average": self.exceeds_average,
             "lower_bound": self.lower_bound.to_dict(),
             "sentence": self.sentence,
         }
@@ -219,6 +239,7 @@ def compare_scores(
     references: int = 0,
     epsilon: float | None = None,
     delta: float = 0.0,
+    profile: Profile | None = None,
     rng: np.random.Generator | None = None,
 ) -> Membership:
     """Return how well scores tell members from others, for any attack whose higher scores mean a member.
@@ -229,6 +250,7 @@ def compare_scores(
         references: How many reference models the scores are based on.
         epsilon: The worst case claimed; None for no claim.
         delta: Its delta.
+        profile: Its whole privacy curve, which allows less than the pair (epsilon, delta) alone; None takes the pair.
         rng: Decides which records are in which half; None is seeded by the operating system.
 
     Returns:
@@ -253,6 +275,7 @@ def compare_scores(
         raise ValueError(f"Members and others must be equally many, got {len(high)} and {len(low)}; draw alike.")
     auc, auc_interval = _area(high, low)
     right = _right_guesses(high, low, rng or np.random.default_rng())
+    curve = profile or Profile.of_pair(claim, delta)
     return Membership(
         auc=auc,
         auc_interval=auc_interval,
@@ -264,6 +287,7 @@ def compare_scores(
         references=references,
         epsilon=claim if math.isfinite(claim) else None,
         delta=float(delta),
+        allowed=curve.attack_success() if math.isfinite(claim) else None,
     )
 
 

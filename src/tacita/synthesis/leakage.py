@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacita._numbers import round_up_text
 from tacita.audit.scores import FEWEST, Membership, compare_scores
+from tacita.profile import Profile
 from tacita.synthesis.neighbours import Features, check_records, feature_vectors, nearest
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def generator_membership(
     reference: Tensor | None = None,
     epsilon: float | None = None,
     delta: float = 0.0,
+    profile: Profile | None = None,
     rng: np.random.Generator | None = None,
 ) -> Membership:
     """Attack a generator by its released set: tell members from others by how near the set comes to them.
@@ -144,6 +146,7 @@ def generator_membership(
         reference: Other records of the population, neither trained on nor held out; None for none.
         epsilon: The worst case claimed for the generator (add or remove a record). None, or infinity, for no claim.
         delta: Its delta.
+        profile: Its whole privacy curve; None takes what the pair (epsilon, delta) allows.
         rng: Draws who is compared; None is seeded by the operating system.
 
     Raises:
@@ -164,7 +167,7 @@ def generator_membership(
         _check_apart(gaps[:size] == 0.0, gaps[size:] == 0.0)
         expected = _log_positive(gaps)
         scores += _slope(expected, found) * expected
-    return compare_scores(scores[:size], scores[size:], epsilon=epsilon, delta=delta, rng=generator)
+    return compare_scores(scores[:size], scores[size:], epsilon=epsilon, delta=delta, profile=profile, rng=generator)
 
 
 def _compared(

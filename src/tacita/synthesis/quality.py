@@ -17,6 +17,7 @@ import torch
 from tacita import runs
 from tacita._numbers import delta_text, epsilon_text, round_up_text
 from tacita.audit import Membership
+from tacita.guarantee import Guarantee
 from tacita.label import Label
 from tacita.synthesis.features import measuring_features
 from tacita.synthesis.gan import sample
@@ -62,13 +63,13 @@ class Quality:
         }
 
 
-def measure(maker: Maker, synthetic: Labelled, *, epsilon: float, report: Callable[[str], None]) -> Quality:
+def measure(maker: Maker, synthetic: Labelled, *, claim: Guarantee, report: Callable[[str], None]) -> Quality:
     """Measure utility and leakage of a released set, on at most 10,000 records of each kind.
 
     Args:
         maker: What made the set, with the data.
         synthetic: The released set.
-        epsilon: The worst case that the label claims; infinite for none.
+        claim: The label's worst case; its epsilon is infinite if nothing is claimed.
         report: Called with what is measured next, in words.
 
     Returns:
@@ -96,7 +97,14 @@ def measure(maker: Maker, synthetic: Labelled, *, epsilon: float, report: Callab
     count = min(_ATTACKED, len(task.train[1]), len(task.held[1]))
     members, others = (_some(data, count, rng)[0] for data in (task.train, task.held))
     membership = generator_membership(
-        made[0], members, others, features=features, epsilon=epsilon, delta=task.recipe.delta, rng=rng
+        made[0],
+        members,
+        others,
+        features=features,
+        epsilon=claim.epsilon,
+        delta=claim.delta,
+        profile=claim.curve,
+        rng=rng,
     )
     return Quality(utility, average, holdout, membership)
 
@@ -125,7 +133,7 @@ def write_quality(folder: Path, maker: Maker, synthetic: Labelled, report: Calla
         report: Called with what is measured next, in words.
     """
     label, run = label_of_run(folder), runs.Run(folder)
-    found = measure(maker, synthetic, epsilon=label.worst.epsilon, report=report)
+    found = measure(maker, synthetic, claim=label.worst, report=report)
     run.write(facts=run.facts.with_metrics(found.metrics).to_dict())
     typical = typical_of_run(folder)
     outliers = None if typical is None else outlier_control(typical)
