@@ -175,7 +175,7 @@ def test_the_claims_curve_says_what_is_allowed_and_its_pair_what_is_refuted():
     often = compare_scores(rng.normal(2.0, 1.0, 500), rng.normal(0.0, 1.0, 500), **claim, rng=rng)
     assert (often.state, often.exceeds_average, often.exceeds_claim) == ("open", True, False)
     assert "on average over trainings" in often.sentence
-    assert compare_scores(np.arange(500) + 500, np.arange(500), **claim, rng=rng).exceeds_claim
+    assert compare_scores(np.arange(2000) + 2000, np.arange(2000), **claim, rng=rng).exceeds_claim
 
 
 def test_finding_and_plain_data(rng):
