@@ -1,6 +1,7 @@
 """How numbers are printed: once for everybody, and rounded to the safe side.
 
-An upper bound is never shown smaller than it is, a lower bound never larger.
+An upper bound is never shown smaller than it is, a lower bound never larger. Epsilons, and mu, have four significant
+digits; shares are percentages with one decimal, or two below 1%; measured ones are rounded to the nearest.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def factor_text(epsilon: float) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Format a share as a percentage, rounded up.
+    """Format a measured share as a percentage: one decimal, to the nearest; for an upper bound, see `success_text`.
 
     Examples:
-        >>> percent_text(0.88079708)
-        '88.08%'
+        >>> percent_text(0.88079708), percent_text(0.5)
+        ('88.1%', '50.0%')
     """
-    return f"{100.0 * _rounded(share, 5, up=True):.5g}%"
+    return f"{share:.1%}"
 
 
 def range_text(low: float, high: float, *, places: int = 3) -> str:
@@ -72,33 +73,23 @@ def epsilon_text(epsilon: float) -> str:
     return "infinite" if math.isinf(epsilon) else round_up_text(epsilon)
 
 
-def column_text(epsilon: float) -> str:
-    """Format an epsilon for a column of them: three decimals, rounded up.
-
-    Examples:
-        >>> column_text(0.31801), column_text(2.0)
-        ('0.319', '2.000')
-    """
-    return epsilon_text(epsilon) if epsilon >= 1000.0 else f"{_rounded(epsilon, 3, up=True):.3f}"
-
-
 def bound_texts(lower: float, upper: float) -> tuple[str, str]:
-    """Format a lower bound, rounded down, and an upper bound, rounded up, with three decimals.
+    """Format a lower bound, rounded down, and an upper bound, rounded up, with four significant digits.
 
-    More decimals are shown where they are needed to see that the lower one is larger.
+    More are shown where they are needed to see that the lower one is larger.
 
     Examples:
         >>> bound_texts(2.71889, 3.0), bound_texts(0.5, math.inf)
-        (('2.718', '3.000'), ('0.500', 'infinite'))
+        (('2.718', '3'), ('0.5', 'infinite'))
         >>> bound_texts(3.00041, 3.0)
-        ('3.0004', '3.0000')
+        ('3.0004', '3')
     """
+    texts = round_up_text(lower, up=False), epsilon_text(upper)
     for places in range(3, 9):
-        low = _rounded(lower, places, up=False) if lower < 1e9 else lower
-        high = _rounded(upper, places, up=True) if upper < 1e9 else upper
-        if lower <= upper or low > high:
+        if lower <= upper or float(texts[0]) > float(texts[1]):
             break
-    return f"{low:,.{places}f}", f"{high:,.{places}f}" if math.isfinite(high) else "infinite"
+        texts = f"{_rounded(lower, places, up=False):.12g}", f"{_rounded(upper, places, up=True):.12g}"
+    return texts
 
 
 def delta_text(delta: float) -> str:
@@ -137,14 +128,17 @@ def times(success: float) -> tuple[int, int]:
 
 
 def success_text(success: float) -> str:
-    """Format a success rate as a percentage with one decimal, or with more where that would read as certainty.
+    """Format an upper bound on a share as a percentage, rounded up.
+
+    It has one decimal, two below 1%, and more where one would read as certainty.
 
     Examples:
-        >>> success_text(0.7342), success_text(0.99991), success_text(1.0)
-        ('73.5%', '99.991%', '100%')
+        >>> success_text(0.7342), success_text(0.00281), success_text(0.99991), success_text(1.0)
+        ('73.5%', '0.29%', '99.991%', '100%')
     """
-    coarse = _rounded(success, 3, up=True)
-    return percent_text(coarse if coarse < 1.0 else success)
+    places = 4 if success < 0.01 else 3
+    coarse = _rounded(success, places, up=True)
+    return f"{100.0 * (coarse if coarse < 1.0 else _rounded(success, 5, up=True)):.5g}%"
 
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

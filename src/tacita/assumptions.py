@@ -17,27 +17,29 @@ Answers = Literal["software", "owner", "clients", "server"]
 
 # Enforced or tested by the software.
 _HOLDS = {
-    "record-coins": "Each record is included in each step by an independent coin flip",
+    "record-coins": "Each record takes part in each step by chance, with the same probability and independently of all others",
     "clipped": "Each record's contribution is clipped, in float32 or better; one that is not finite, or cannot be "
     "computed, is dropped",
     "fixed-beforehand": "Noise, sampling rate, divisor and the planned number of steps were fixed before the first "
     "step",
     "charged": "Every step was charged to the ledger, on disk, before it was released",
-    "records-apart": "No layer mixes records or remembers them",
+    "records-apart": "What a record contributes is computed from that record alone: no layer of the model combines the "
+    "records of a batch, or keeps anything of them for later",
     "record-budget": "Every record is held to its declared budget",
     "rungs": "The rungs were declared before the first step, and a record's bound in a step depends on that record and "
     "on what was released before, and on nothing else",
     "fresh-noise": "The noise is seeded by the operating system and used only once",
-    "no-trend": "The norms of the {panel} records show no trend along their order in the data",
+    "no-trend": "The gradient norms of the {panel} records show no trend along their order in the data",
     # Federations.
-    "client-coins": "Each client is included in each round by an independent coin flip, and a round may be empty",
+    "client-coins": "Each client takes part in each round by chance, with the same probability and independently of all others; a "
+    "round may be empty",
     "updates-checked": "Updates that are not finite, or not of the model's shape, are silently dropped",
     "rounds-fixed-beforehand": "Noise, rates, divisors and the planned number of rounds were fixed before the first "
     "round",
     "round-charged": "Every round was charged to the ledger, on disk, before any client was asked",
     "updates-clipped": "Each client's update is clipped before noise is added to the sum",
-    "clipped-inside": "Inside a client, each record is included in each step by an independent coin flip and is "
-    "clipped before summation",
+    "clipped-inside": "Inside a client, each record takes part in each step by chance, independently of all others, "
+    "and is clipped before summation",
     "noise-complete": "The noise in a round's sum is as promised, whichever clients answer",
     "fresh-server-noise": "The server's sampling and noise are seeded by the operating system and used only once",
     # Generators.
@@ -85,7 +87,7 @@ _OPEN = {
     "enforced-record-budget": "every record is held to its declared budget (enforced)",
     "representative": "the followed records are independent draws from the population and were not trained on",
     "static-norms": "each record's norm is fixed for the whole run by the record and by public facts (declared static)",
-    "observed-norms": "the norms are those observed in this run",
+    "observed-norms": "what each followed record contributed (its gradient norm) was observed in this run; another run may differ",
     "exchangeable": "the followed records and the record in question are exchangeable; budget and tolerance were "
     "declared beforehand",
     "certificate": "{followed} records were followed, and {tolerated} of them were allowed to exceed the budget",
@@ -109,7 +111,7 @@ _OPEN = {
     "bare-rate": "The sample rate was chosen without counting these data; it was given as a number, not as a declared "
     "size",
     "form-taken": "All records have the same form (shapes and types), which was taken from the data, not declared",
-    "record-is-person": "One record is one person; a person with several records is covered by group privacy only",
+    "record-is-person": "One record is one person; a person with several records is less protected",
     "chosen-blindly": "Architecture, preprocessing and settings were chosen without looking at these data",
     "nothing-else": "Nothing else computed from these data is published, unless it is charged to the same ledger",
     "training-panel": "the figure is of the training panel: the followed records were trained on, so it describes them "

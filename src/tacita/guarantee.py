@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tacita import _check, _codec
 from tacita._check import PrivacyError
-from tacita._numbers import delta_text, factor_text, percent_text, round_up_text
+from tacita._numbers import delta_text, factor_text, round_up_text, success_text
 from tacita.assumptions import Assumption
 from tacita.profile import Profile
 
@@ -204,7 +204,7 @@ class Guarantee(_codec.Checked):
             f"{_CHANGE[self.kind, self.neighbours].format(unit=self.unit)} changes the probability of any set of "
             f"outcomes by a factor of at most {factor_text(self.epsilon)}{plus}; an attacker with even prior odds "
             "can tell whether it was there with a success rate of at most "
-            f"{percent_text(self.curve.attack_success())}."
+            f"{success_text(self.curve.attack_success())}."
         ]
         if self.one_end:
             parts.append("That rate is for the whole plan, whichever of its declared ends was reached.")

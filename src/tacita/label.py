@@ -23,7 +23,7 @@ PERCENTS = (0.5, *range(1, 100), 99.5, 99.9, 100)  # at which the spread of reco
 Pairs = tuple[tuple[str, str], ...]
 Points = tuple[tuple[float, float], ...]
 AttackState = Literal["not-refuted", "open", "warning"]
-Hue = Literal["anyone", "typical", "spread", "plain"]
+Hue = Literal["anyone", "typical", "spread", "half", "attack", "plain"]
 _LARGEST = sys.float_info.max
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]+={0,2}")
 _STATUS = {"budget-spent": "stopped by the ledger's budget"}
@@ -104,6 +104,8 @@ class Finding(_codec.Checked):
         notes: What the figures rest on, in sentences.
         tests_claim: Whether the attack tests a claim of the label, so that a warning breaks it. False if it looks for
             a leak that no claim excludes.
+        measured: (false alarms, share of those present that were found), as fractions: what the attack achieved, to be
+            drawn beside what the label allows.
     """
 
     key: str
@@ -118,9 +120,12 @@ class Finding(_codec.Checked):
     picture_text: str = ""
     notes: tuple[str, ...] = ()
     tests_claim: bool = True
+    measured: Points = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not all(0 <= value <= 1 for point in self.measured for value in point):
+            raise ValueError("finding measured must be shares in [0, 1].")
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"finding rows must have {len(self.columns)} texts each, as there are columns.")
         # Nothing but an embedded PNG may be fetched or run from the page.
@@ -128,6 +133,11 @@ class Finding(_codec.Checked):
             raise ValueError('finding picture must be empty or "data:image/png;base64," and base64 characters.')
         if self.picture and not self.picture_text:
             raise ValueError("finding picture needs a picture_text that says what it shows.")
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Finding:
+        """Rebuild what `to_dict` wrote; audits of older versions have no `measured`."""
+        return super().from_dict({"measured": [], **data} if isinstance(data, Mapping) else data)
 
 
 @dataclass(frozen=True, kw_only=True)

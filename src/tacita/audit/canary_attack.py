@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tacita import _check
-from tacita._numbers import percent_text, round_up_text
+from tacita._numbers import percent_text, round_up_text, success_text
 from tacita._progress import Progress
 from tacita.accounting import worst_case
 from tacita.accounting.worst import check_mechanism
@@ -118,7 +118,7 @@ def _parsed(returned: Any) -> tuple[Floats, float, Any]:
 
 
 def attack_with_canaries(session: Session) -> tuple[dict[str, Any], Finding]:
-    """Put canaries into a replay of the run's mechanism: does it leak more than the worst case claims?"""
+    """Run the mechanism again on records made to be found: does it leak more than the worst case claims?"""
     target, plan, delta = session.target, session.target.plan, session.target.label.worst.delta
     replay = Replay(plan, target.shapes, steps=target.steps, seed=session.seed(1))
     with one_thread():
@@ -184,11 +184,12 @@ def canary_finding(audits: Sequence[CanaryAudit], *, steps: int, left_out: int =
         bounds=tuple(audit.bound for audit in audits),
         notes=tuple(_notes(audits, steps, left_out)),
         tests_claim=True,
+        measured=audits[0].roc,
     )
 
 
 def _measured(audit: CanaryAudit) -> str:
-    share, allowed = percent_text(audit.right / audit.canaries), percent_text(audit.allowed)
+    share, allowed = percent_text(audit.right / audit.canaries), success_text(audit.allowed)
     chance = "more than chance explains" if audit.guessed else "give or take chance"
     text = f"An attacker who sees every step guesses right {share} of the time; the claim allows {allowed}, {chance}."
     if audit.faults:
@@ -218,4 +219,4 @@ def _notes(audits: Sequence[CanaryAudit], steps: int, left_out: int) -> Iterator
         if audit.steps < steps:
             yield f"{audit.who}: time ran out after {audit.steps} of {steps} steps; its claim is for those."
     if left_out:
-        yield f"The model is large: {left_out} of its largest tensors were left out of the replay."
+        yield f"The model is large: {left_out} of its largest tensors were left out of this second run."

@@ -43,7 +43,7 @@ FAULT_TEXTS: dict[Kind, str] = {
     "contribution": "records contribute more than the clip norm and the sample rate allow",
     "largest": "some contributions are far above the clip norm",
     "rate": "records are drawn more often than the sample rate says",
-    "coins": "records are not drawn by independent coins",
+    "coins": "records are not drawn independently of each other",
 }
 _ROUNDING = 1.0 + 1e-5  # clipping in float32 may leave a contribution this much too long
 _RATES = (1e-2, 1e-4, 1e-6)  # chances of values that are counted

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacita import _check
-from tacita._numbers import percent_range_text
+from tacita._numbers import percent_range_text, percent_text
 from tacita.audit.attack import Session, SkippedError
 from tacita.audit.models import evaluation_mode, minimise, outputs
 from tacita.estimators import share_interval
@@ -118,7 +118,7 @@ class Inversion:
             rows=(
                 _row("a model without privacy", self.plain),
                 _row("the private model", self.private),
-                ("guessing", f"{1 / len(self.class_names):.1%}", "", "", ""),
+                ("guessing", percent_text(1 / len(self.class_names)), "", "", ""),
             ),
             picture="data:image/png;base64," + base64.b64encode(self.png()).decode(),
             picture_text=(

@@ -25,13 +25,13 @@ from tacita.report.text import findings_text
 from tacita.training.loop import PrivateTraining
 
 ATTACKS = {  # in the order in which they are made; a new attack is a new file and a new line here
-    "canaries": Attack("canaries in a replay", attack_with_canaries),
-    "leak": Attack("leak test of the reading", attack_readings),
-    "typical": Attack("held-out canaries beside a second training", attack_typical_case),
-    "membership": Attack("reference models for membership inference", attack_membership),
+    "canaries": Attack("the training loop on records made to be found", attack_with_canaries),
+    "leak": Attack("do the figures themselves tell who took part?", attack_readings),
+    "typical": Attack("a second training beside records like the held-out ones", attack_typical_case),
+    "membership": Attack("models to compare with, to tell who was trained on", attack_membership),
     "inversion": Attack("a model without privacy, to compare with", attack_by_inversion),
 }
-SCHEMA = 3
+SCHEMA = 4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm, rankdata
 
 from tacita import _check
-from tacita._numbers import percent_range_text, range_text, round_up_text, success_text
+from tacita._numbers import percent_range_text, percent_text, range_text, round_up_text, success_text
 from tacita.assumptions import assume
 from tacita.audit.tally import CERTAIN
 from tacita.estimators import share_at_least, share_at_most, share_interval
@@ -136,7 +136,8 @@ class Membership:
         """The result in plain words."""
         low, high = self.success_interval
         parts = [
-            f"The best guess is right {self.success:.1%} of the time (95% interval {percent_range_text(low, high)})",
+            f"The best guess is right {percent_text(self.success)} of the time "
+            f"(95% interval {percent_range_text(low, high)})",
             "blind guessing is right 50%",
         ]
         if self.allowed is not None:
@@ -159,9 +160,11 @@ class Membership:
     def finding(self) -> Finding:
         """Return the result for the owner's label."""
         rows = [
-            ("Guesses that are right", f"{self.success:.1%}", percent_range_text(*self.success_interval)),
+            ("Guesses that are right", percent_text(self.success), percent_range_text(*self.success_interval)),
             ("Chance that a member scores above someone else (AUC)", f"{self.auc:.3f}", range_text(*self.auc_interval)),
-            *dict.fromkeys((_caught_text(c), f"{c.share:.1%}", percent_range_text(*c.interval)) for c in self.caught),
+            *dict.fromkeys(
+                (_caught_text(c), percent_text(c.share), percent_range_text(*c.interval)) for c in self.caught
+            ),
             ("Epsilon needed to explain it, at least", round_up_text(self.lower_bound.epsilon, up=False), ""),
         ]
         return Finding(
@@ -174,6 +177,7 @@ class Membership:
             chart=self._chart(),
             notes=self._notes(),
             tests_claim=self.epsilon is not None,
+            measured=tuple(point for point in self.roc if point[0] * self.records >= FEWEST),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -197,8 +201,8 @@ class Membership:
         return Chart(
             heading="Members found, over false alarms",
             caption="The further the attack lies above chance, the more it learns. Its left edge matters most.",
-            description=f"At {middle[0]:.1%} false alarms the attack finds {middle[1]:.1%} of the members, "
-            f"and chance {middle[0]:.1%}.",
+            description=f"At {percent_text(middle[0])} false alarms the attack finds {percent_text(middle[1])} of the "
+            f"members, and chance {percent_text(middle[0])}.",
             x_title="false alarms (share of others)",
             y_title="members found (share)",
             series=(

@@ -12,14 +12,14 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from tacita import _codec
-from tacita._numbers import round_up_text
+from tacita._numbers import delta_text, percent_text, round_up_text, success_text
 from tacita._progress import Progress
 from tacita.accounting import NORM_LEVELS, RecordCurves, level_of, record_curves
 from tacita.assumptions import assume
 from tacita.audit.direct import FAULT_TEXTS, Test
 from tacita.estimators import share_at_least
 from tacita.guarantee import Guarantee
-from tacita.label import AttackState, Bound
+from tacita.label import AttackState, Bound, Points
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -31,6 +31,7 @@ _NOISE = (0.02, 1e4)  # noise multipliers searched for a lower bound
 _TOLERANCE = 1.005  # the curves that lower bounds are read from are this close to dp-accounting's
 _SMALL_DELTA = 1e-7
 _FEWEST_PROBES = 8
+_FEWEST_ALARMS, _POINTS = 20, 30  # of a drawn curve: where it begins, and how many points it has
 _LARGEST = 600.0  # exponents that do not overflow
 _RARE = 0.005  # the rate of false alarms at which the assumption-free bound is read
 
@@ -66,6 +67,7 @@ class CanaryAudit:
         part: The part of the gradient in which guesses broke it, if it was not all of it.
         tests: Direct tests of the noise, the contributions and the sampling, if they were made.
         noise: The noise that was measured over the declared one.
+        roc: (false alarms, canaries found) as shares, where enough false alarms were seen.
     """
 
     who: str
@@ -82,18 +84,20 @@ class CanaryAudit:
     part: int | None = None
     tests: tuple[Test, ...] = ()
     noise: float | None = None
+    roc: Points = ()
 
     def __str__(self) -> str:
         lines = [
             f"{self.who}: {self.verdict}.",
-            f"  claimed: epsilon at most {round_up_text(self.epsilon)} at delta {self.delta:g}, {self.steps} steps",
+            f"  claimed: epsilon at most {round_up_text(self.epsilon)} at delta {delta_text(self.delta)}, "
+            f"{self.steps} steps",
             *(
                 f"  proved:  epsilon at least {round_up_text(lower, up=False)} ({confidence:.2%} confidence); "
                 f"{round_up_text(self.free[confidence], up=False)} whatever the mechanism's shape is"
                 for confidence, lower in self.lower.items()
             ),
-            f"  guesses: {self.right / self.canaries:.2%} of {self.canaries} right; "
-            f"the claim allows {self.allowed:.2%}",
+            f"  guesses: {percent_text(self.right / self.canaries)} of {self.canaries:,} right; "
+            f"the claim allows {success_text(self.allowed)}",
         ]
         if self.tests:
             failed = "; ".join(FAULT_TEXTS[test.kind] for test in self.faults) or "nothing found"
@@ -266,6 +270,7 @@ class Tally:
             guessed=broken,
             doubtful=not broken and lower[CONFIDENCES[-1]] > most,
             part=part if broken else None,
+            roc=roc(self.scores[self.present], self.scores[~self.present]),
         )
 
     def _epsilon(self, family: Family, share: float, delta: float) -> float:
@@ -309,6 +314,21 @@ class Tally:
         found = share_at_least(int(inside.sum()), len(inside), confidence=half) - delta
         alarms = 1.0 - share_at_least(int((~outside).sum()), len(outside), confidence=half)
         return max(0.0, math.log(found / alarms)) if found > 0.0 else 0.0
+
+
+def roc(inside: Any, outside: Any) -> Points:
+    """Return (false alarms, share found) of thresholds on two lists of scores, of which high ones mean inside.
+
+    Thresholds go from the few false alarms whose share is known to about a quarter of itself, up to all.
+    """
+    high, low = np.sort(inside), np.sort(outside)
+    if not len(high) or len(low) < _FEWEST_ALARMS:
+        return ()
+    alarms = np.unique(np.geomspace(_FEWEST_ALARMS, len(low), _POINTS).round().astype(int))
+    thresholds = low[len(low) - alarms]
+    rates = 1.0 - np.searchsorted(low, thresholds) / len(low)
+    found = 1.0 - np.searchsorted(high, thresholds) / len(high)
+    return tuple(zip(rates.tolist(), found.tolist(), strict=True))
 
 
 def step_evidence(seen: Any, levels: Any, *, sample_rate: float, noise_multiplier: Any) -> Any:

@@ -112,7 +112,7 @@ def calibrate(
     as_json: JSON = False,
 ) -> None:
     """Find the least noise that stays within a worst-case epsilon, or within what an attacker may achieve."""
-    from tacita._numbers import percent_text
+    from tacita._numbers import success_text
     from tacita.accounting import Target, calibrate_to
     from tacita.accounting import calibrate as find
 
@@ -140,7 +140,8 @@ def calibrate(
     typer.echo(f"noise multiplier {noise:g}\n\n{found}\n")
     for alarms in (0.01, 0.001):
         typer.echo(
-            f"A test finds at most {percent_text(found.curve.tpr(alarms))} of the members at {alarms:g} false alarms."
+            f"A test finds at most {success_text(found.curve.tpr(alarms))} of the members "
+            f"at {100 * alarms:g}% false alarms."
         )
 
 
@@ -306,7 +307,7 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee], figure
     from rich.console import Console
     from rich.table import Table
 
-    from tacita._numbers import percent_text, round_up_text
+    from tacita._numbers import round_up_text, success_text
 
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     mechanism = dict(statements[0].mechanism)
@@ -321,7 +322,7 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee], figure
         table.add_row(
             "anyone" if statement.kind == "worst_case" else "a typical record",
             round_up_text(statement.epsilon),
-            "<= " + percent_text(statement.profile.attack_success()) if statement.profile else "-",
+            "<= " + success_text(statement.profile.attack_success()) if statement.profile else "-",
             _how(statement),
         )
     console.print(table)
@@ -342,7 +343,7 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee], figure
         )
         band = document["band"]
         console.print(
-            f"\nWith {band['followed']} followed records up to {percent_text(band['unseen_mass'])} of the population "
+            f"\nWith {band['followed']} followed records up to {success_text(band['unseen_mass'])} of the population "
             f"may be unseen,\nso the band figure cannot go below epsilon {round_up_text(band['epsilon_floor'])}. It "
             "averages delta over the population: rare\nand unseen records drive it, and most records' own epsilon is "
             "lower."

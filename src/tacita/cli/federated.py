@@ -91,7 +91,9 @@ def _finish(running: Running, run: Path, as_json: bool) -> None:
     def detail() -> str:
         parts = [f"{name} {value}" for name, value in running.job.score(running.model).items()]
         spent = figures(running.server).items()
-        return ", ".join([*parts, *(f"epsilon of the plan: any {who} {round_up_text(e)}" for who, e in spent)])
+        return ", ".join(
+            [*parts, *(f"epsilon of the whole plan, any one {who}: {round_up_text(e)}" for who, e in spent)]
+        )
 
     rounds = running.job.plan.rounds
     try:

@@ -72,15 +72,16 @@ def _train(recipe: Recipe, folder: Path, as_json: bool) -> None:
 
 
 def _finish(job: Job, folder: Path, as_json: bool) -> None:
-    from tacita._numbers import round_up_text
+    from tacita._numbers import percent_text, round_up_text
 
     def detail() -> str:
         name, value = job.score()
-        parts = [f"{name} {value:.1%}" if name == "accuracy" else f"{name} {value:.3g}"]
+        parts = [f"{name} {percent_text(value)}" if name == "accuracy" else f"{name} {value:.3g}"]
         if job.last is not None:
-            parts.append(f"epsilon of the plan: anyone {round_up_text(job.last.spent.epsilon)}")
-        if job.private.readings:
-            parts.append(f"typical {round_up_text(job.private.readings[-1][1])}")
+            most = job.last.spent.epsilon  # the label's figure; no reading on it is above this
+            parts.append(f"epsilon of the whole plan {round_up_text(most)}")
+            if job.private.readings:
+                parts.append(f"typical so far {round_up_text(min(most, job.private.readings[-1][1]))}")
         return ", ".join(parts)
 
     try:

@@ -13,6 +13,9 @@ from tacita.report.charts import Figure, draw
 from tacita.report.units import inline
 
 NOT_RUN = "No attack has been run on this result yet."
+LOOKS = (
+    "No claim of this label is about the following. They show what else an attacker might look at, and their limits."
+)
 STATES = {"not-refuted": "Not refuted", "open": "No verdict", "warning": "Warning"}
 LEAKS = {**STATES, "not-refuted": "Nothing found"}  # of an attack that tests no claim
 
@@ -41,6 +44,11 @@ class Attack:
     scale_end: str
     figure: Figure | None
 
+    @property
+    def claims(self) -> bool:
+        """Whether a claim of the label is at stake."""
+        return _breaks_a_claim(self.finding)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -51,7 +59,7 @@ class Verdict:
 
 
 def attacks(findings: Sequence[Finding]) -> tuple[Attack, ...]:
-    """Return every finding as it is shown, warnings first."""
+    """Return every finding as it is shown: those that test a claim first, and among them warnings first."""
     found = (
         Attack(
             finding=finding,
@@ -63,7 +71,7 @@ def attacks(findings: Sequence[Finding]) -> tuple[Attack, ...]:
         )
         for number, finding in enumerate(findings)
     )
-    return tuple(sorted(found, key=lambda attack: attack.state != "warning"))
+    return tuple(sorted(found, key=lambda attack: (not _breaks_a_claim(attack.finding), attack.state != "warning")))
 
 
 def state(finding: Finding) -> State:
@@ -77,12 +85,13 @@ def verdict(findings: Sequence[Finding]) -> Verdict:
     broken = [finding for finding in alarms if _breaks_a_claim(finding)]
     leaks = [finding for finding in alarms if not _breaks_a_claim(finding)]
     if broken:
-        also = f" Something leaks as well: see {_named(leaks)}." if leaks else ""
-        return Verdict(state="warning", text=f"An attack broke a claim: see {_named(broken)}.{also}")
+        also = f" Something was found, too, that no claim excludes: see {_named(leaks)}." if leaks else ""
+        return Verdict(state="warning", text=f"A claim was broken: see {_named(broken)}.{also}")
     if leaks:
-        return Verdict(state="warning", text=f"No attack broke a claim, but something leaks: see {_named(leaks)}.")
+        found = f"Something was found that no claim excludes: see {_named(leaks)}."
+        return Verdict(state="warning", text=f"No claim was broken. {found}")
     tried = any(finding.state == "not-refuted" for finding in findings)
-    return Verdict(state="not-refuted" if tried else "open", text="No attack broke a claim.")
+    return Verdict(state="not-refuted" if tried else "open", text="No claim was broken.")
 
 
 def bars(bounds: Sequence[Bound]) -> tuple[Bar, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from tacita._numbers import delta_text, epsilon_text
 from tacita._version import __version__
 from tacita.label import Label
-from tacita.report import issue, units, wording
+from tacita.report import cards, issue, units, wording
 from tacita.report.registry import yaml_text
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#|~&$])")
@@ -40,10 +40,9 @@ def model_card(label: Label, *, tags: Iterable[str] = ()) -> str:
         f"# {_shown(name)}",
         _shown(label.purpose),
         "## Privacy",
-        *(_shown("".join(card.sentence)) for card in wording.cards(label)),
+        *(_shown("".join(card.sentence)) for card in cards.cards(label)),
         _shown(f"Worst case: {figures}, for {issue.unit(label)}."),
         *map(_shown, wording.meaning(label)),
-        _shown(wording.delta_sentence(label.worst.delta)),
         _table(issue.rows(label)),
         *(["## Published by choice", _shown(wording.INCLUDED_NOTE), _table(label.included)] if label.included else []),
         "## How the data were used",

@@ -7,7 +7,7 @@ reaches it. Its colours are the page's CSS variables, so that it follows the pag
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,25 +15,29 @@ from io import StringIO
 from typing import Any
 
 from tacita import _check
-from tacita._numbers import delta_text, epsilon_text, tick_text
-from tacita.guarantee import Guarantee
+from tacita._numbers import epsilon_text, success_text, tick_text
 from tacita.label import Chart, Hue, Label, Points, Series
-from tacita.report.units import Unit, headline_unit
+from tacita.report.cards import success_points
+from tacita.report.units import headline_unit
 
 WIDTH, LEFT, RIGHT, TOP = 420, 54, 402, 12  # in units of which a phone shows about 340, so that text stays readable
 PLOT = 200  # how high the part between the axes is
+_BELOW = 28  # how much is left for the numbers below
 TINY, HUGE = 1e-100, 1e100  # between which points have a place on a chart
 
 _LINES: dict[str, tuple[str, float, Any]] = {  # colour, width and dashes of a line, by hue
     "anyone": ("#b0382f", 2.6, "-"),
     "typical": ("#1a6580", 2.6, (0, (7, 4))),
     "spread": ("#39754c", 2.6, "-"),
+    "half": ("#39754d", 2.6, (0, (3, 3))),
+    "attack": ("#15202c", 2.2, "-"),
     "plain": ("#4a5867", 1.8, (0, (2, 4))),
 }
 _INK, _SOFT, _RULE, _PAPER = "#15202b", "#4a5866", "#d5dce2", "#fffffe"
 _VARIABLES = {
     **{colour: hue for hue, (colour, _, _) in _LINES.items()},
-    **{_LINES["plain"][0]: "soft", _INK: "ink", _SOFT: "soft", _RULE: "rule", _PAPER: "paper"},
+    **{_LINES["plain"][0]: "soft", _LINES["attack"][0]: "ink", _LINES["half"][0]: "spread"},
+    **{_INK: "ink", _SOFT: "soft", _RULE: "rule", _PAPER: "paper"},
 }
 _STYLE = {
     "axes.autolimit_mode": "round_numbers",
@@ -95,6 +99,7 @@ def draw(
     *,
     band: Points = (),
     marks: tuple[Mark, ...] = (),
+    plot: int = PLOT,
 ) -> Figure | None:
     """Return a chart with its drawing, or None if there is no line to draw.
 
@@ -103,6 +108,7 @@ def draw(
         chart: The lines. Points that have no place on the axes are left out, and so are lines with fewer than two.
         band: Corners of an area to fill.
         marks: Dots with a text of numbers beside them, as (x, y, text).
+        plot: How high the part between the axes is.
 
     Returns:
         The figure. Equal arguments give equal figures.
@@ -117,42 +123,65 @@ def draw(
     if not shown.series:
         return None
     lines = tuple((s.hue, s.points) for s in shown.series)
-    height = TOP + PLOT + 28
-    return Figure(key=key, chart=shown, height=height, drawing=_drawing(key, lines, chart.log, band, marks, height))
-
-
-def figures(label: Label) -> tuple[Figure, ...]:
-    """Return the label's own charts, as far as it has finite points."""
-    drawn = (draw("tests", tests_chart(label)), records_figure(label), draw("steps", steps_chart(label)))
-    return tuple(figure for figure in drawn if figure is not None)
+    drawing = _drawing(key, lines, chart.log, band, marks, plot)
+    return Figure(key=key, chart=shown, height=TOP + plot + _BELOW, drawing=drawing)
 
 
 def tests_chart(label: Label) -> Chart | None:
-    """Return the largest share of members that a test finds, over the share of others that it wrongly accuses."""
-    own, unit, worst = label.readings, headline_unit(label), label.worst
+    """Return the largest share of members that a test finds, over the share of others that it wrongly accuses.
+
+    For anyone; for certified shares of the population, or a typical person where there are none; and what the
+    strongest attack that was tried achieved.
+    """
+    unit, worst = headline_unit(label), label.worst
     if worst.profile is None:
         return None
-    statements: list[tuple[Hue, str, Guarantee]] = [("anyone", unit.anyone, worst)]
-    typical = [g for g in (own.typical if own else ()) if g.unit == worst.unit and g.is_bound and g.notion == "weak"]
-    statements += [("typical", unit.typical, g) for g in typical[:1] if g.profile is not None]
     rates = [10 ** (-4 + k / 15) for k in range(61)]
-    series = [
-        Series(
-            hue=hue, name=name, points=tuple((100 * a, 100 * min(g.curve.tpr(a), worst.curve.tpr(a))) for a in rates)
-        )
-        for hue, name, g in statements
+    curves: list[tuple[Hue, str, Points]] = [
+        ("anyone", unit.anyone, tuple((a, worst.curve.tpr(a)) for a in rates)),
+        *_beside_anyone(label, rates),
     ]
-    found = 100 * worst.curve.tpr(0.01)
+    series = [
+        Series(hue=hue, name=name, points=tuple((100 * a, 100 * found) for a, found in points))
+        for hue, name, points in curves
+    ]
+    found = success_text(worst.curve.tpr(0.01))
+    measured = (
+        " The attack's line was measured, and may cross the others by chance." if series[-1].hue == "attack" else ""
+    )
     return Chart(
         heading="What a test for presence can find",
-        caption="Every test that an attacker may think of lies on or below the line. The dotted line is guessing.",
-        description=f"A test that wrongly accuses 1% of those who were not there finds at most {found:.3g}% of those "
+        caption="Every test that an attacker may think of lies on or below the line. The dotted line is guessing."
+        + measured,
+        description=f"A test that wrongly accuses 1% of those who were not there finds at most {found} of those "
         "who were.",
         series=(*series, Series(hue="plain", name="Guessing", points=((0.01, 0.01), (100.0, 100.0)))),
         x_title=f"% of absent {unit.people} wrongly accused",
         y_title=f"% of present {unit.people} found",
         log=True,
     )
+
+
+def _beside_anyone(label: Label, rates: list[float]) -> list[tuple[Hue, str, Points]]:
+    """Return the further lines of the picture: shares of the population or a typical person, and an attack."""
+    own, unit, worst = label.readings, headline_unit(label), label.worst
+    if own is None:
+        return []
+    tests = dict(own.shares.tests) if own.shares else {}
+    hues: dict[float, Hue] = {90.0: "typical", 50.0: "half"}
+    found: list[tuple[Hue, str, Points]] = [
+        (hue, f"{percent:g}% of {unit.people}", tuple((a, min(t, worst.curve.tpr(a))) for a, t in tests[percent]))
+        for percent, hue in hues.items()
+        if percent in tests
+    ]
+    typical = [g for g in own.typical if g.unit == worst.unit and g.is_bound and g.notion == "weak" and g.profile]
+    if not found:
+        found = [
+            ("typical", unit.typical, tuple((a, min(g.curve.tpr(a), worst.curve.tpr(a))) for a in rates))
+            for g in typical[:1]
+        ]
+    attacks = [finding.measured for finding in own.audit if finding.tests_claim and len(finding.measured) > 1]
+    return [*found, *(("attack", "Strongest attack that was tried", points) for points in attacks[:1])]
 
 
 def steps_chart(label: Label) -> Chart:
@@ -178,39 +207,28 @@ def steps_chart(label: Label) -> Chart:
     )
 
 
-def records_figure(label: Label) -> Figure | None:
-    """Return the share of followed records under each epsilon, with the worst case and the typical figure as lines."""
-    own, unit, worst = label.readings, headline_unit(label), label.worst
-    points = _finite([(epsilon, percent) for percent, epsilon in (own.percentiles if own else ())])
-    if own is None or len(points) < 2:
+def spread_figure(label: Label) -> Figure | None:
+    """Return the share of followed records that stay under each attack success: the percentile curve."""
+    own, unit = label.readings, headline_unit(label)
+    if own is None or len(own.percentiles) < 2:
         return None
-    limits = [("anyone", f"{unit.anyone} (worst case)", worst.epsilon)]
-    typical = [g for g in own.typical if g.unit == worst.unit]
-    limits += [("typical", unit.typical, g.epsilon) for g in typical[:1] if g.is_bound]
-    limits = [limit for limit in limits if math.isfinite(limit[2])]
-    stairs = _stairs(points, max(points[-1][0], *(epsilon for _, _, epsilon in limits), 0.0))
+    points = [(100.0 * success, percent) for percent, success in success_points(own, label.worst)]
+    stairs = _stairs(points, 100.0 * label.worst.curve.attack_success())
+    half = next((x for x, percent in points if percent == 50), points[-1][0])
+    named = [p for p in points if p[1] in (10, 50, 90, 99, 100)] or points[:: math.ceil(len(points) / 5)]
+    shares = ", ".join(f"{percent:g}% stay under {success_text(x / 100)}" for x, percent in named)
     chart = Chart(
-        heading=f"How exposed the followed {unit.many} are",
-        caption=_records_caption(points, unit),
-        description=_records_description(points, limits, unit),
-        series=(
-            Series(hue="spread", name=f"Share of the {unit.many} under each epsilon", points=stairs),
-            *(
-                Series(hue=hue, name=f"{name}: {epsilon_text(e)}", points=((e, 0.0), (e, 100.0)))  # type: ignore[arg-type]
-                for hue, name, e in limits
-            ),
-        ),
-        x_title="individual epsilon",
+        heading=f"How the followed {unit.many} spread",
+        caption=f"How to read it: against half of the followed {unit.many}, an attacker is right at most "
+        f"{success_text(half / 100)} of the time.",
+        description=f"Of the followed {unit.many}, {shares}.",
+        series=(Series(hue="spread", name=f"Share of the {unit.many} under each attack success", points=stairs),),
+        x_title="right at most so many times in 100",
         y_title=f"% of the followed {unit.many}",
     )
     names = {50.0: "half", 90.0: "9 in 10"}
-    marks = tuple((e, p, f"{names[p]}: {epsilon_text(e)}") for e, p in points if p in names)
-    return draw("records", chart, band=(*stairs, (stairs[-1][0], 0.0)), marks=marks)
-
-
-def delta_note(label: Label) -> str:
-    """Return at which delta the charts are drawn."""
-    return f"All at delta {delta_text(label.worst.delta)}."
+    marks = tuple((x, p, f"{names[p]}: {success_text(x / 100)[:-1]}") for x, p in points if p in names)
+    return draw("spread", chart, band=(*stairs, (stairs[-1][0], 0.0)), marks=marks, plot=110)
 
 
 @lru_cache(maxsize=64)
@@ -220,13 +238,14 @@ def _drawing(
     log: bool,
     band: Points,
     marks: tuple[Mark, ...],
-    height: int,
+    plot: int,
 ) -> str:
+    height = TOP + plot + _BELOW
     with styled(**_STYLE | {"svg.hashsalt": f"tacita {key}"}):
         from matplotlib.figure import Figure as Canvas
 
         canvas = Canvas(figsize=(WIDTH / 72, height / 72))
-        axes = canvas.add_axes((LEFT / WIDTH, 1 - (TOP + PLOT) / height, (RIGHT - LEFT) / WIDTH, PLOT / height))
+        axes = canvas.add_axes((LEFT / WIDTH, 1 - (TOP + plot) / height, (RIGHT - LEFT) / WIDTH, plot / height))
         _set_axes(axes, log, [point for _, points in lines for point in points])
         if band and not (log and min(map(min, band)) <= 0.0):
             axes.fill(*zip(*band, strict=True), color=_LINES["spread"][0], alpha=0.15, lw=0, clip_on=False)
@@ -236,7 +255,8 @@ def _drawing(
         axes.grid(axis="y", clip_on=False)
         for x, y, text in marks:
             axes.plot([x], [y], "o", color=_LINES["spread"][0], ms=8, mec=_PAPER, clip_on=False)
-            place, side = ((-9, -19), "right") if x > 0.6 * axes.get_xlim()[1] else ((9, -5), "left")
+            low, high = axes.get_xlim()
+            place, side = ((-9, 3), "right") if x > low + 0.6 * (high - low) else ((9, -11), "left")
             axes.annotate(text, (x, y), xytext=place, ha=side, textcoords="offset points", gid="mark")
         file = StringIO()
         canvas.savefig(
@@ -278,22 +298,9 @@ def _finite(points: Any) -> Points:
     return tuple((float(x), float(y)) for x, y in sorted(points) if math.isfinite(x) and math.isfinite(y))
 
 
-def _stairs(points: Points, high: float) -> Points:
+def _stairs(points: Sequence[tuple[float, float]], high: float) -> Points:
     """Go along first, then up: between two known shares the smaller one is claimed."""
-    corners: list[tuple[float, float]] = [(0.0, 0.0)]
-    for epsilon, percent in points:
-        corners += [(epsilon, corners[-1][1]), (epsilon, percent)]
-    return (*corners, (high, corners[-1][1]))
-
-
-def _records_caption(points: Points, unit: Unit) -> str:
-    epsilon, percent = next((p for p in points if p[1] == 50), points[0])
-    share, most = "half" if percent == 50 else f"{percent:g}%", epsilon_text(epsilon)
-    return f"How to read it: {share} of the followed {unit.many} have an individual epsilon of at most {most}."
-
-
-def _records_description(points: Points, limits: list[tuple[str, str, float]], unit: Unit) -> str:
-    named = [p for p in points if p[1] in (10, 25, 50, 75, 90, 95, 99, 100)] or points[:: math.ceil(len(points) / 8)]
-    shares = ", ".join(f"{percent:g}% stay under {epsilon_text(epsilon)}" for epsilon, percent in named)
-    lines = "; ".join(f"{name.lower()}: {epsilon_text(epsilon)}" for _, name, epsilon in limits)
-    return f"Of the followed {unit.many}, {shares}." + (f" For comparison, {lines}." if lines else "")
+    corners: list[tuple[float, float]] = [(50.0, 0.0)]
+    for success, percent in points:
+        corners += [(success, corners[-1][1]), (success, percent)]
+    return (*corners, (max(high, corners[-1][0]), corners[-1][1]))

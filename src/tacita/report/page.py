@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tacita import _check, _numbers
 from tacita._version import __version__
 from tacita.label import GroupRow, Label
-from tacita.report import attacks, charts, issue, units, wording
-from tacita.report.powers import POWERS, powers
+from tacita.report import attacks, cards, charts, issue, scale, table, units, wording
 from tacita.report.rungs import rung_sentences, rung_table
 
 if TYPE_CHECKING:
@@ -90,50 +89,53 @@ def _finalize(value: Any) -> Any:
 def _view(label: Label) -> dict[str, Any]:
     """Collect everything the template shows."""
     own = label.readings
-    owner = own is not None
+    findings, groups = (own.audit, own.groups) if own else ((), ())
+    sections = cards.sections(label)
+    tried = attacks.attacks(findings)
+    rows = table.rows(label)
     return {
         "label": label,
         "own": own,
-        "owner": owner,
+        "owner": own is not None,
         "band": wording.OWNER_BAND,
-        "issue": issue.rows(label),
-        "sections": wording.sections(label),
-        "columns": _columns(label),
+        "titles": wording.TITLES,
+        "contents": wording.contents(label),
+        "sections": [(section, scale.scale(section)) for section in sections],
+        "columns": max(len(section.cards) for section in sections) + (own is None),
         "units_note": wording.units_note(label),
         "meaning": wording.meaning(label),
-        "delta_sentence": wording.delta_sentence(label.worst.delta),
         "included_note": wording.INCLUDED_NOTE,
-        "attacks": attacks.attacks(own.audit if own else ()),
-        "verdict": attacks.verdict(own.audit if own else ()),
+        "claims": [attack for attack in tried if attack.claims],
+        "looks": [attack for attack in tried if not attack.claims],
+        "looks_note": attacks.LOOKS,
+        "verdict": attacks.verdict(findings) if findings else None,
         "not_run": attacks.NOT_RUN,
         "how_to_run": label.audit_command,
-        "figures": charts.figures(label),
-        "delta_note": charts.delta_note(label),
-        "rows": wording.rows(label),
-        "powers": powers(label),
-        "power_columns": POWERS,
-        "several_units": len({row.unit for row in wording.rows(label)}) > 1,
+        "spread": charts.spread_figure(label),
+        "tests": charts.draw("tests", charts.tests_chart(label)),
+        "steps": charts.draw("steps", charts.steps_chart(label)),
+        "rows": rows,
+        "row_columns": table.COLUMNS,
+        "rows_notes": (table.LIMITS, table.mu_note()),
+        "several_units": len({row.unit for row in rows}) > 1,
+        "sure": wording.sure_sentences(label.worst),
         "many": units.headline_unit(label).many,
         "mechanism": wording.mechanism(label),
         "rung_table": rung_table(label),
         "rung_sentences": rung_sentences(label),
-        "groups": _by_column(own.groups if own else ()),
-        "group_width": _group_width(own.groups if own else ()),
+        "groups": _by_column(groups),
+        "group_width": _group_width(groups),
         "checks": wording.checks(label),
-        "warned": any(check.state == "warning" for check in wording.checks(label)),
-        "states": wording.state_words(owner),
-        "glossary": wording.glossary(label),
+        "warned": wording.warned(label),
+        "states": wording.state_words(own is not None),
+        "scale_sentences": scale.sentences(label.worst),
+        "sources": scale.SOURCES,
+        "issue": issue.rows(label),
+        "glossary": lambda shown: wording.glossary(label, shown),
         "source_note": wording.source_note(label),
         "version": __version__,
-        "column_text": _numbers.column_text,
-        "percent": _numbers.success_text,
-        "bar_width": _bar_width,
+        "epsilon_text": _numbers.epsilon_text,
     }
-
-
-def _columns(label: Label) -> int:
-    """Return how many cards stand side by side on paper; the public page has one more, with other words."""
-    return max(len(section.cards) for section in wording.sections(label)) + (label.readings is None)
 
 
 def _by_column(rows: tuple[GroupRow, ...]) -> tuple[tuple[str, tuple[GroupRow, ...]], ...]:
@@ -145,8 +147,3 @@ def _group_width(rows: tuple[GroupRow, ...]) -> Callable[[float], str]:
     """Return how wide an epsilon is drawn in the table of groups, in percent of the largest."""
     largest = max((row.largest for row in rows if math.isfinite(row.largest)), default=0.0) or 1.0
     return lambda epsilon: f"{100.0 * min(1.0, epsilon / largest):.1f}"
-
-
-def _bar_width(success: float) -> str:
-    """Return how far a bar from guessing (50%) to certainty (100%) is filled, in percent."""
-    return f"{min(100.0, max(0.0, 200.0 * (success - 0.5))):.1f}"

@@ -11,7 +11,7 @@ from typing import Any
 from tacita._numbers import round_up_text
 from tacita._version import __version__
 from tacita.label import Label
-from tacita.report import issue, units, wording
+from tacita.report import cards, issue, table, units, wording
 
 BLANK = "TO BE STATED BY THE PUBLISHER"
 SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
@@ -175,7 +175,7 @@ def _open(label: Label) -> list[str]:
 
 
 def _headlines(label: Label) -> list[str]:
-    return ["".join(card.sentence) for card in wording.cards(label)]
+    return ["".join(card.sentence) for card in cards.cards(label)]
 
 
 def _model(label: Label, federated: bool, stated: Mapping[str, str]) -> dict[str, str]:
@@ -194,7 +194,7 @@ def _model(label: Label, federated: bool, stated: Mapping[str, str]) -> dict[str
 
 
 def _composition(label: Label) -> str:
-    rows = (f"{r.who}, unit {r.unit}: epsilon {r.epsilon} at delta {r.delta}; {r.how}." for r in wording.rows(label))
+    rows = (f"{r.who}, unit {r.unit}: epsilon {r.epsilon} at delta {r.delta}; {r.how}." for r in table.rows(label))
     return _lines(*rows, *label.declared)
 
 

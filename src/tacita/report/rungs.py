@@ -52,9 +52,9 @@ def rung_sentences(label: Label) -> tuple[str, ...]:
     said = (
         f"Budgets, or rungs, were declared before the first {label.steps_word}. Each {unit.who} ended on the smallest "
         f"one that their {unit.name} stayed within. On which one is not disclosed, and nobody was held back by it.",
-        f"A {unit.who} who ended on a rung: whatever an outsider may see, together with ending on this rung, has at "
-        f"most the rung's factor times the probability that it would have without their {unit.name}, and conversely. "
-        f"For all rungs together, exceptions have a probability of at most {delta_text(label.worst.delta)}.",
+        f"For a {unit.who} who ended on a rung: the probability of what an outsider sees, together with ending on this "
+        f"rung, differs by at most the rung's factor from what it would be without their {unit.name}. For all rungs "
+        f"together, exceptions have a probability of at most {delta_text(label.worst.delta)}.",
         "This is not a limit fixed beforehand for a known person, since the rung depends on the course of the run. "
         "The figure for anyone holds for everybody besides.",
     )

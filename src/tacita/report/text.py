@@ -5,11 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from tacita._numbers import column_text, success_text
+from tacita._numbers import epsilon_text
 from tacita._version import __version__
 from tacita.label import Finding, GroupRow, Label, Readings
-from tacita.report import attacks, issue, units, wording
-from tacita.report.powers import powers
+from tacita.report import attacks, cards, issue, scale, table, units, wording
 from tacita.report.rungs import rung_lines
 
 WIDTH = 100
@@ -19,31 +18,35 @@ BAR = 50
 def label_text(label: Label) -> str:
     """Return the label as plain text: no colours, no control characters, lines of at most 100 characters.
 
+    It says what the page says, in the same order.
+
     Guarantee:
         As for the page: without readings the text is a function of the label's public part alone.
     """
-    own = label.readings
+    own, titles = label.readings, wording.TITLES
     parts = [
         _title(label),
-        *(_card(card) for card in wording.cards(label)),
+        *(part for section in cards.sections(label) for part in (*map(_card, section.cards), _scale(section))),
         _wrap(wording.units_note(label)),
-        _wrap(wording.delta_sentence(label.worst.delta)),
-        attacks_text(own.audit, label.audit_command) if own else "",
-        _section("Who issued this label", map(_pair, issue.rows(label))),
-        _section("What the worst case means", wording.meaning(label)),
+        _wrap(wording.warned(label)),
         _section("Published by choice", [wording.INCLUDED_NOTE, *map(_pair, label.included)] if label.included else []),
-        _section("All figures side by side", _rows(label)),
-        _section("What a test for presence can find", map(_power, powers(label))),
-        _section("How the data were used", map(_pair, wording.mechanism(label))),
+        attacks_text(own.audit, label.audit_command) if own else "",
+        _section(titles.all, [*_rows(label), table.LIMITS, table.mu_note()]),
+        _section("How sure an attacker may become", wording.sure_sentences(label.worst)),
+        _section(titles.meaning, wording.meaning(label)),
+        _groups(own.groups, units.headline_unit(label)) if own else "",
+        _section(titles.rungs, rung_lines(label)),
+        _section(titles.made, map(_pair, wording.mechanism(label))),
         _section(f"Declared before the first {label.steps_word}", label.declared),
-        _section("Rungs", rung_lines(label)),
-        *(_own(own, units.headline_unit(label)) if own else ()),
-        _section("What this rests on", _checks(label)),
-        _section("What was not hardened", label.not_hardened),
-        _section("Words", (f"{name}: {text}" for name, text in wording.glossary(label))),
-        _wrap(f"{wording.source_note(label)} tacita {__version__}."),
+        *(_own(own) if own else ()),
+        _section(titles.rests, _checks(label)),
+        _section(titles.hardened, label.not_hardened),
+        _section(titles.scale, (*scale.sentences(label.worst), *scale.SOURCES)),
+        _section(titles.issue, map(_pair, issue.rows(label))),
     ]
-    return "\n\n".join(part for part in parts if part)
+    shown = "\n\n".join(part for part in parts if part)
+    words = _section(titles.words, (f"{name}: {text}" for name, text in wording.glossary(label, shown)))
+    return "\n\n".join((shown, words, _wrap(f"{wording.source_note(label)} tacita {__version__}.")))
 
 
 def _title(label: Label) -> str:
@@ -52,53 +55,49 @@ def _title(label: Label) -> str:
     return "\n".join(lines)
 
 
-def _card(card: wording.Card) -> str:
+def _card(card: cards.Card) -> str:
     lines = [_wrap(f"{card.heading.upper()} ({card.tag})"), _wrap("".join(card.sentence), indent=2)]
-    if card.success is not None:
-        lines.append(_bar(card.success))
-    lines += [
-        f"  {e.who + ':':<18} epsilon {e.epsilon:<9} attack success at most {success_text(e.success)}"
-        for e in card.exposures
-    ]
+    lines += [f"  {name + ':':<18} {figure:<8} {epsilon}".rstrip() for name, figure, epsilon in card.lines]
     lines += [_wrap(card.figures, indent=2)] if card.figures else []
     return "\n".join([*lines, *(_wrap(note, indent=2) for note in card.notes)])
 
 
-def _bar(success: float) -> str:
-    filled = round(BAR * min(1.0, 2.0 * (success - 0.5)))
-    return f"  guessing 50% [{'#' * filled}{'.' * (BAR - filled)}] 100% certain; here {success_text(success)}"
+def _scale(section: cards.Section) -> str:
+    found = scale.scale(section)
+    if not found.found:
+        return ""
+    filled = round(BAR * float(found.found[0].place) / 100.0)
+    lines = [f"  guessing 50% [{'#' * filled}{'.' * (BAR - filled)}] 100% certain"]
+    marks = [*found.found, *([found.pair] if found.pair else []), *found.usual]
+    return "\n".join([*lines, *(_wrap(f"{mark.name}: {mark.text}", indent=4) for mark in marks)])
 
 
 def _rows(label: Label) -> Iterable[str]:
-    found = wording.rows(label)
+    found = table.rows(label)
     several = len({row.unit for row in found}) > 1
     return (f"{_row(row)}; unit: {row.unit}" if several else _row(row) for row in found)
 
 
-def _row(row: wording.Row) -> str:
+def _row(row: table.Row) -> str:
     attack = "" if row.attack == "none" else f", attack success {row.attack}"
-    split = f" (of delta: {row.split})" if row.split else ""
-    publish = "publishable" if row.publishable else "not for publication"
-    return f"{row.who}: epsilon {row.epsilon}, delta {row.delta}{attack}; {row.how}{split}; {row.scope}; {publish}"
+    found = (
+        "" if row.found[0] == table.NONE else f", found {row.found[0]} at 1% and {row.found[1]} at 0.1% false alarms"
+    )
+    mu = "" if row.mu == table.NONE else f", mu {row.mu}"
+    return f"{row.who}: epsilon {row.epsilon}, delta {row.delta}{attack}{found}{mu}; {row.basis}"
 
 
-def _power(row: tuple[str, ...]) -> str:
-    who, success, often, seldom, mu = row
-    return f"{who}: attack success {success}; of those present {often} at 1% false alarms, {seldom} at 0.1%; mu {mu}"
-
-
-def _own(own: Readings, unit: units.Unit) -> Iterable[str]:
-    yield _section("Certificate", [own.certificate] if own.certificate else [])
-    yield _groups(own.groups, unit)
-    yield _section("Measured", map(_pair, own.metrics))
+def _own(own: Readings) -> Iterable[str]:
+    yield _section("Outcome of the certificate", [own.certificate] if own.certificate else [])
+    yield _section("Measured on private data", map(_pair, own.metrics))
     yield _section("About the run", map(_pair, own.facts))
 
 
 def attacks_text(findings: tuple[Finding, ...], hint: str = "tacita audit RUN") -> str:
     """Return what attacks found as plain text: a verdict, and an entry for each."""
     if not findings:
-        return _wrap(f"ATTACKS: {attacks.NOT_RUN}" + (f" To run some: {hint}" if hint else ""))
-    lines = [_wrap(f"ATTACKS: {attacks.verdict(findings).text}")]
+        return _wrap(f"WHAT ATTACKS FOUND: {attacks.NOT_RUN}" + (f" To run some: {hint}" if hint else ""))
+    lines = [_wrap(f"WHAT ATTACKS FOUND: {attacks.verdict(findings).text}")]
     for attack in attacks.attacks(findings):
         heading, sentence = attack.finding.heading, attack.finding.sentence
         colon = "" if heading.endswith("?") else ":"
@@ -109,7 +108,10 @@ def attacks_text(findings: tuple[Finding, ...], hint: str = "tacita audit RUN") 
 def findings_text(findings: tuple[Finding, ...]) -> str:
     """Return what attacks found as plain text, with tables. What they rest on is on the label."""
     lines = [_wrap(attacks.verdict(findings).text)] if findings else [attacks.NOT_RUN]
+    said = False
     for attack in attacks.attacks(findings):
+        if not attack.claims and not said:
+            lines, said = [*lines, "", _wrap(attacks.LOOKS)], True
         found = attack.finding
         lines += ["", _wrap(f"{found.heading} [{attack.told}]"), _wrap(found.sentence, indent=2)]
         lines += [f"  {row}" for row in aligned(found.columns, found.rows)]
@@ -131,7 +133,7 @@ def _groups(rows: tuple[GroupRow, ...], unit: units.Unit) -> str:
     lines.append(f"  {'group':<44} {_cut(unit.many, 9):>9} {'half':>9} {'90%':>9} {'all':>9}")
     for row in rows:
         name = _cut(f"{units.inline(row.column)} {units.inline(row.value)}", 44)
-        figures = (column_text(e) for e in (row.median, row.p90, row.largest))
+        figures = (epsilon_text(e) for e in (row.median, row.p90, row.largest))
         lines.append(f"  {name:<44} {row.records:>9,} " + " ".join(f"{figure:>9}" for figure in figures))
     return "\n".join(lines)
 

@@ -58,6 +58,11 @@ class Unit:
         """The heading of a typical figure."""
         return f"A typical {self.who}"
 
+    @property
+    def anywhere(self) -> str:
+        """The heading of the spread of the followed records."""
+        return "You may be anywhere here" if self.who == "person" else f"A {self.who} may be anywhere here"
+
 
 PERSON = Unit(
     name="record",

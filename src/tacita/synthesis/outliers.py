@@ -13,7 +13,7 @@ from decimal import Decimal, localcontext
 from typing import Any
 
 from tacita import _check
-from tacita._numbers import delta_text, epsilon_text, percent_text, round_up_text
+from tacita._numbers import delta_text, epsilon_text, round_up_text, success_text
 from tacita.guarantee import outlier_probability, share_above
 
 LARGEST = 10**9  # samples; a larger answer is given as this one
@@ -125,4 +125,4 @@ def _largest_size(share: float, chance: float) -> int:
 
 def _percent(share: float) -> str:
     """Return a share as a percentage, rounded up; a tiny one keeps its digits."""
-    return percent_text(share) if share >= 1e-4 else f"{round_up_text(100.0 * max(share, SMALLEST))}%"
+    return success_text(share) if share >= 1e-4 else f"{round_up_text(100.0 * max(share, SMALLEST))}%"
