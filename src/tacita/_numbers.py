@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 
+_TINY = 1e-290  # below it the powers of ten that rounding needs are no numbers
+
 
 def round_up_text(x: float, *, up: bool = True) -> str:
     """Format to four significant digits, rounded up (or, for lower bounds, down).
@@ -19,6 +21,8 @@ def round_up_text(x: float, *, up: bool = True) -> str:
     """
     if x == 0.0 or math.isinf(x):
         return f"{x:g}"
+    if abs(x) < _TINY:
+        return f"{_TINY:g}" if up else "0"
     return f"{_rounded(x, 3 - math.floor(math.log10(abs(x))), up=up):.4g}"
 
 

@@ -17,7 +17,8 @@ Answers = Literal["software", "owner", "clients", "server"]
 
 # Enforced or tested by the software.
 _HOLDS = {
-    "record-coins": "Each record takes part in each step by chance, with the same probability and independently of all others",
+    "record-coins": "Each record takes part in each step by chance, with the same probability and independently of "
+    "all others",
     "clipped": "Each record's contribution is clipped, in float32 or better; one that is not finite, or cannot be "
     "computed, is dropped",
     "fixed-beforehand": "Noise, sampling rate, divisor and the planned number of steps were fixed before the first "
@@ -31,8 +32,8 @@ _HOLDS = {
     "fresh-noise": "The noise is seeded by the operating system and used only once",
     "no-trend": "The gradient norms of the {panel} records show no trend along their order in the data",
     # Federations.
-    "client-coins": "Each client takes part in each round by chance, with the same probability and independently of all others; a "
-    "round may be empty",
+    "client-coins": "Each client takes part in each round by chance, with the same probability and independently of "
+    "all others; a round may be empty",
     "updates-checked": "Updates that are not finite, or not of the model's shape, are silently dropped",
     "rounds-fixed-beforehand": "Noise, rates, divisors and the planned number of rounds were fixed before the first "
     "round",
@@ -87,7 +88,8 @@ _OPEN = {
     "enforced-record-budget": "every record is held to its declared budget (enforced)",
     "representative": "the followed records are independent draws from the population and were not trained on",
     "static-norms": "each record's norm is fixed for the whole run by the record and by public facts (declared static)",
-    "observed-norms": "what each followed record contributed (its gradient norm) was observed in this run; another run may differ",
+    "observed-norms": "what each followed record contributed (its gradient norm) was observed in this run; another run "
+    "may differ",
     "exchangeable": "the followed records and the record in question are exchangeable; budget and tolerance were "
     "declared beforehand",
     "certificate": "{followed} records were followed, and {tolerated} of them were allowed to exceed the budget",

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tacita.report import Bound, Chart, Finding, Readings, Series, attacks, label_html, label_text
+from tacita.report.text import findings_text as attacks_findings
 
 BARE = Finding(key="membership", heading="Who was in the data?", state="not-refuted", sentence="Nobody can tell.")
 SECRET = "0.123456789"
@@ -88,14 +89,14 @@ def test_b1_the_public_page_holds_nothing_of_an_audit(make_label, make_findings,
         assert (label_html(audited.public()), label_text(audited.public())) == expected
     assert secret in label_html(audited)
     assert secret in label_text(audited)
-    for word in (secret, "ttack found", "ttacks found", "tacita audit", "<img", "broke a claim", 'class="bound'):
+    for word in (secret, "ttack found", "ttacks found", "tacita audit", "<img", "claim was broken", 'class="bound'):
         assert not any(word in public for public in expected)
 
 
 def test_the_owner_page_shows_everything_an_attack_found(make_label, make_findings):
     found = make_findings()
     page = label_html(with_audit(make_label("x"), *found))
-    assert page.index("What attacks found") < page.index("Charts") < page.index("How the result was made")
+    assert page.index("What attacks found") < page.index("How the result was made")
     assert page.index('class="cards"') < page.index("What attacks found")
     for finding in found:
         for text in (finding.heading, finding.sentence, *finding.columns, *sum(finding.rows, ()), *finding.notes):
@@ -103,8 +104,8 @@ def test_the_owner_page_shows_everything_an_attack_found(make_label, make_findin
     assert f'<img src="{found[3].picture}" alt="{found[3].picture_text}">' in page
     assert page.count("<svg") == 4
     told = re.sub(r"<[^>]+>", "", page)
-    assert "attack proved at least 0.887 · label claims at most 1.017" in told
-    assert "attack proved at least 0.310 · label claims at most 0.850" in told
+    assert "attack proved at least 0.8871 · label claims at most 1.017" in told
+    assert "attack proved at least 0.3107 · label claims at most 0.85" in told
 
 
 def test_without_an_audit_the_owner_is_told_how_to_run_one(make_label):
@@ -112,29 +113,30 @@ def test_without_an_audit_the_owner_is_told_how_to_run_one(make_label):
     for shown in (label_html(label), label_text(label)):
         assert "No attack has been run on this result yet." in shown
         assert "tacita audit RUN" in shown
-        assert "broke a claim" not in shown
+        assert "claim was broken" not in shown
 
 
 def test_the_verdict_tells_a_broken_claim_from_a_leak():
     broken = replace(BARE, state="warning", heading="Who was in the data?")
     leak = replace(BARE, tests_claim=False, state="warning", heading="The figure itself")
     undecided = replace(BARE, state="open")
-    assert attacks.verdict((BARE, undecided)) == attacks.Verdict(state="not-refuted", text="No attack broke a claim.")
-    assert attacks.verdict((undecided,)) == attacks.Verdict(state="open", text="No attack broke a claim.")
+    assert attacks.verdict((BARE, undecided)) == attacks.Verdict(state="not-refuted", text="No claim was broken.")
+    assert attacks.verdict((undecided,)) == attacks.Verdict(state="open", text="No claim was broken.")
     said = attacks.verdict((BARE, broken))
-    assert said == attacks.Verdict(state="warning", text="An attack broke a claim: see “Who was in the data?”.")
-    assert attacks.verdict((leak,)).text == "No attack broke a claim, but something leaks: see “The figure itself”."
-    assert attacks.verdict((leak, broken)).text.endswith("Something leaks as well: see “The figure itself”.")
+    assert said == attacks.Verdict(state="warning", text="A claim was broken: see “Who was in the data?”.")
+    found = attacks.verdict((leak,)).text
+    assert found == "No claim was broken. Something was found that no claim excludes: see “The figure itself”."
+    assert attacks.verdict((leak, broken)).text.endswith("that no claim excludes: see “The figure itself”.")
 
 
 def test_a_bound_above_its_claim_is_a_warning_whatever_the_finding_says(make_label):
     above = Bound(who="w", lower=3.00041, upper=3.0, state="not-refuted")
     finding = replace(BARE, tests_claim=False, bounds=(above,))
     assert attacks.state(finding) == "warning"
-    assert attacks.verdict((finding,)).text.startswith("An attack broke a claim")
+    assert attacks.verdict((finding,)).text.startswith("A claim was broken")
     page = label_html(with_audit(make_label("x"), BARE, finding))
     told = re.sub(r"<[^>]+>", "", page)
-    assert "Claim broken: attack proved at least 3.0004 · label claims at most 3.0000" in told
+    assert "Claim broken: attack proved at least 3.0004 · label claims at most 3" in told
     assert [attack.state for attack in attacks.attacks((BARE, finding))] == ["warning", "not-refuted"]
     equal = replace(finding, bounds=(replace(above, lower=3.0),))
     assert attacks.state(equal) == "not-refuted"
@@ -144,7 +146,7 @@ def test_the_text_has_one_entry_for_each_finding(make_label):
     broken = replace(BARE, state="warning", heading="Canaries", sentence="They were found.")
     shown = label_text(with_audit(make_label("x"), BARE, broken))
     assert (
-        "ATTACKS: An attack broke a claim: see “Canaries”.\n"
+        "WHAT ATTACKS FOUND: A claim was broken: see “Canaries”.\n"
         "  - [Warning] Canaries: They were found.\n"
         "  - [Not refuted] Who was in the data? Nobody can tell.\n"
     ) in shown
@@ -156,6 +158,22 @@ def test_what_did_not_succeed_is_not_said_to_hold(make_label):
     for shown in (label_text(with_audit(make_label("x"), BARE)), label_html(with_audit(make_label("x"), BARE))):
         assert "Not refuted" in shown
         assert "The claim stood" not in shown
+
+
+def test_what_an_attack_measured_is_a_share_and_missing_in_older_audits():
+    old = BARE.to_dict()
+    del old["measured"]
+    assert Finding.from_dict(old) == BARE
+    with pytest.raises(ValueError, match=r"shares in \[0, 1\]"):
+        replace(BARE, measured=((0.1, 1.2),))
+
+
+def test_claims_come_first_and_what_tests_none_follows(make_findings):
+    shown = attacks.attacks(make_findings())
+    assert [attack.claims for attack in shown] == [True, True, True, False, False]
+    text = attacks_findings(make_findings())
+    assert text.startswith("No claim was broken.")
+    assert text.index(make_findings()[2].heading) < text.index(attacks.LOOKS[:40]) < text.index("rebuilt from")
 
 
 def test_a_finding_that_does_not_say_whether_it_tests_a_claim_is_refused():

@@ -196,3 +196,29 @@ def test_bars_show_what_was_proved_beside_the_claim_and_a_broken_claim_stands_ou
     assert broken[3] == alarm != stood[3]
     assert page.locator(".bound.warning").count() == 1
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_contents_open_what_they_point_to_and_folded_parts_are_printed(make_label, visit):
+    opened = visit(viewport={"width": 1280, "height": 800})
+    page = opened.show(label_html(make_label("x")))
+    links = page.locator(".contents a")
+    targets = [links.nth(i).get_attribute("href")[1:] for i in range(links.count())]
+    assert len(targets) == len(set(targets)) > 8
+    for name in targets:
+        page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = false; })")
+        page.locator(f'.contents a[href="#{name}"]').click()
+        assert page.evaluate(f"document.getElementById('{name}').closest('details').open")
+        top = page.evaluate(f"document.getElementById('{name}-name').getBoundingClientRect().top")
+        assert 0 <= top < 800
+    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = false; })")
+    page.emulate_media(media="print")
+    hidden = "[...document.querySelectorAll('.inside')].filter(e => e.getBoundingClientRect().height === 0).length"
+    assert page.evaluate(hidden) == 0
+    assert opened.stayed_quiet()
+
+
+def test_the_answers_and_the_scale_fit_one_screen(make_label, visit):
+    page = visit(viewport={"width": 1280, "height": 900}).show(label_html(make_label("x")))
+    assert page.evaluate("document.querySelector('.ruler').getBoundingClientRect().bottom") < 900
+    folded = page.evaluate("document.querySelectorAll('details.fold:not([open])').length")
+    assert folded >= 9

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacita._numbers import tick_text
-from tacita.label import Chart, Readings, Series
-from tacita.report.charts import LEFT, PLOT, RIGHT, TOP, draw, records_figure, steps_chart
+from tacita.label import Chart, Finding, Readings, Series, Shares
+from tacita.profile import Profile
+from tacita.report import charts
+from tacita.report.charts import LEFT, PLOT, RIGHT, TOP, draw, spread_figure, steps_chart
 
 LINE = ((0.001, 0.01), (0.1, 0.1), (1.0, 1.0))
 
@@ -68,7 +70,7 @@ def test_a_histogram_keeps_its_corners_and_a_long_curve_stays_small():
 
 def test_a_drawing_holds_nothing_but_numbers_and_the_pages_colours(make_label):
     label = make_label("<script>")
-    for figure in (records_figure(label), draw("steps", steps_chart(label))):
+    for figure in (spread_figure(label), draw("steps", steps_chart(label))):
         assert not re.search(r"script|http|url\(| id=\"(?!m[0-9a-f])|#[0-9a-f]{6}|<style|<!--", figure.drawing)
         assert set(re.findall(r"var\(--(\w+)\)", figure.drawing)) <= {"ink", "soft", "rule", "paper"} | set(
             ("anyone", "typical", "spread")
@@ -91,13 +93,39 @@ def test_charts_describe_themselves_and_the_public_page_has_no_spread(make_label
     label = replace(label, worst=replace(label.worst, unit="record"))
     long = replace(label, curve=tuple((step, step**0.5) for step in range(1, 100_001)))
     assert "After 100,000 steps" in steps_chart(long).description
-    records = records_figure(label)
-    assert "50% stay under 0.325" in records.chart.description
-    assert "anyone (worst case): 1.017" in records.chart.description
-    assert "half: 0.325" in texts(records)
-    assert records_figure(label.public()) is None
+    spread = spread_figure(label)
+    assert "50% stay under 58.1%" in spread.chart.description  # (e^0.325 + 1e-5) / (1 + e^0.325) = 0.58054
+    assert "half: 58.1" in texts(spread)
+    assert spread_figure(label.public()) is None
     endless = replace(label, curve=((1, math.inf), (2, math.inf)), readings=Readings())
     assert draw("steps", steps_chart(endless)) is None
+
+
+def test_what_tests_find_is_drawn_for_anyone_for_shares_and_for_the_attack(make_label):
+    label = make_label("x")
+    curve = Profile.gaussian(1.0)
+    worst = replace(label.worst, unit="record", epsilon=curve.epsilon(1e-5), profile=curve, estimator=None)
+    label = replace(label, worst=worst)
+    assert [s.name for s in charts.tests_chart(label.public()).series] == ["Anyone", "Guessing"]
+    half, most = ((0.001, 0.002), (0.01, 0.02), (1.0, 1.0)), ((0.001, 0.004), (0.01, 0.9), (1.0, 1.0))
+    shares = Shares(
+        epsilons=((50.0, 0.5), (90.0, 1.0)),
+        successes=((50.0, 0.55), (90.0, 0.6)),
+        gamma=1e-6,
+        followed=1000,
+        tests=((50.0, half), (90.0, most)),
+    )
+    measured = ((0.001, 0.003), (0.1, 0.2), (1.0, 1.0))
+    attack = Finding(key="canaries", heading="h", state="not-refuted", sentence="s", measured=measured)
+    look = replace(attack, key="look", tests_claim=False, measured=((0.001, 0.9), (1.0, 1.0)))
+    own = replace(label.readings, shares=shares, audit=(look, attack))
+    series = {s.name: s for s in charts.tests_chart(replace(label, readings=own)).series}
+    assert list(series) == ["Anyone", "90% of people", "50% of people", "Strongest attack that was tried", "Guessing"]
+    assert series["50% of people"].points == tuple((100 * a, 100 * b) for a, b in half)
+    assert series["90% of people"].points[1][1] == pytest.approx(100 * curve.tpr(0.01))  # never above anyone
+    assert series["Strongest attack that was tried"].points == tuple((100 * a, 100 * b) for a, b in measured)
+    assert len({s.hue for s in series.values()}) == 5
+    assert draw("tests", charts.tests_chart(replace(label, readings=own))) is not None
 
 
 def test_ticks_are_short():

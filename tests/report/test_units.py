@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from tacita.guarantee import Guarantee
-from tacita.report import GroupRow, Label, Readings, label_html, label_text, wording
-from tacita.report.charts import records_figure, steps_chart
+from tacita.report import GroupRow, Label, Readings, cards, label_html, label_text, table, wording
+from tacita.report.charts import spread_figure, steps_chart
 
 
 class Seen(HTMLParser):
@@ -101,9 +101,9 @@ def test_a_client_label_speaks_of_clients_and_rounds(show, public):
     for text in (
         "a typical client",
         "On average over clients like those followed, an attacker who starts from even odds and tries to tell whether",
-        "Against half of the followed clients",
-        "each client's individual epsilon",
-        "promise nothing to any single client.",
+        "For half of the followed clients",
+        "A client may be anywhere here",
+        "where a single client stands",
         "It promises nothing to a client unlike those followed.",
         "9 in 10 of the followed clients",
         "a group's followed clients",
@@ -113,24 +113,19 @@ def test_a_client_label_speaks_of_clients_and_rounds(show, public):
 
 def test_a_client_labels_pictures_speak_of_clients_and_rounds():
     label = client_label()
-    over_rounds, spread = steps_chart(label), records_figure(label).chart
+    over_rounds, spread = steps_chart(label), spread_figure(label).chart
     assert over_rounds.x_title == "rounds"
     assert over_rounds.caption == "Every round adds to what an outsider could learn."
     assert "After 30 rounds, any one client: epsilon 1; a typical client: epsilon 0.8." in over_rounds.description
     assert spread.y_title == "% of the followed clients"
-    assert spread.x_title == "individual epsilon"
-    assert spread.heading == "How exposed the followed clients are"
-    assert [line.name for line in spread.series] == [
-        "Share of the clients under each epsilon",
-        "Any one client (worst case): 1",
-        "A typical client: 0.8",
-    ]
+    assert spread.heading == "How the followed clients spread"
+    assert [line.name for line in spread.series] == ["Share of the clients under each attack success"]
 
 
 def test_a_model_based_figure_names_its_unit():
     label = client_label()
     label = replace(label, readings=replace(label.readings, typical=label.readings.typical[1:]))
-    assert "if a few clients contribute far more" in wording.cards(label)[1].notes[-1]
+    assert "if a few clients contribute far more" in cards.cards(label)[1].notes[-1]
 
 
 def test_nothing_is_promised_to_a_client_either():
@@ -145,9 +140,11 @@ RECORD_SENTENCES = {
     "On average over people like those followed, an attacker who starts from even odds and tries to tell whether their "
     "record was used is right at most": "",
     "It promises nothing to a person unlike those followed.": "",
-    "Against half of the followed records, an attacker is right at most": "",
-    "each record's individual epsilon, at delta 0.00001": "",
-    "These shares describe the followed records; they promise nothing to any single person.": "",
+    "For half of the followed records, an attacker is right at most": "",
+    "You may be anywhere here": "page",
+    "YOU MAY BE ANYWHERE HERE": "text",
+    "each record's individual epsilon, at delta 0.00001": "text",
+    "Nobody can tell from this where a single person stands, and it promises nothing to any of them.": "",
     "by a factor of at most 2.719, plus a probability of at most 1 in 100,000.": "",
     "This limits what can be learnt about a person because their data were used. It does not limit what the result "
     "says about people in general, which may also apply to a person whose data were not used.": "",
@@ -158,14 +155,11 @@ RECORD_SENTENCES = {
     "Declared before the first step": "page",
     "DECLARED BEFORE THE FIRST STEP": "text",
     "Every step adds to what an outsider could learn.": "page",
-    "How to read it: half of the followed records have an individual epsilon of at most 0.3.": "page",
     "the attacker finds it equally likely that the record was used or not.": "",
     "One row of the data. The sentences above speak of a person because they assume one record per person; a person "
     "with several records is less protected.": "",
     "How much one record can change the result; 0 means not at all.": "",
     "A limit that holds for every conceivable record, even the most unusual one.": "",
-    "as a multiple of the most that one record can contribute.": "",
-    "The probability that a record takes part in a step.": "",
     "A person drawn at random from the population that the followed records represent, on average.": "",
     "The panel: records whose contributions were measured at every step.": "",
 }
@@ -193,15 +187,15 @@ def test_a_record_label_of_a_federation_counts_rounds_and_still_speaks_of_people
 
 def test_a_joint_label_answers_for_both_units():
     label = joint_label()
-    assert [(card.heading, card.figures) for card in wording.cards(label)] == [
+    assert [(card.heading, card.figures) for card in cards.cards(label)] == [
         ("Any one client", "epsilon 1, delta 0.00001"),
         ("A typical client", "epsilon 0.8, delta 0.00001"),
-        ("From the least to the most exposed", "each client's individual epsilon, at delta 0.00001"),
+        ("A client may be anywhere here", "each client's individual epsilon, at delta 0.00001"),
         ("Any one record", "epsilon 0.07, delta 0.00001"),
         ("A typical record", "epsilon 0.05, delta 0.00001"),
     ]
-    assert [(card.heading, card.success) for card in wording.cards(label.public())] == [
-        (card.heading, card.success) for card in wording.cards(label) if card.heading.startswith("Any one")
+    assert [(card.heading, card.success) for card in cards.cards(label.public())] == [
+        (card.heading, card.success) for card in cards.cards(label) if card.heading.startswith("Any one")
     ]
     note = (
         "The figures about a client (with all the records it holds) and about a record are separate statements: "
@@ -218,17 +212,16 @@ def test_a_joint_label_answers_for_both_units():
 
 
 def test_the_followed_are_named_with_the_headlines_typical_figure_only():
-    clients, records = (card for card in wording.cards(joint_label()) if card.key == "typical")
+    clients, records = (card for card in cards.cards(joint_label()) if card.key == "typical")
     assert "20 were followed." in clients.notes
     assert "20 were followed." not in records.notes
 
 
 def test_the_table_names_the_unit_of_each_figure_where_there_are_two():
     label = joint_label()
-    assert [(row.who, row.unit, row.epsilon) for row in wording.rows(label) if "followed" not in row.who] == [
+    assert [(row.who, row.unit, row.epsilon) for row in table.rows(label) if "followed" not in row.who] == [
         ("Any one client (worst case)", "client", "1"),
         ("A typical client", "client", "0.8"),
-        ("The most exposed", "client", "1"),
         ("Any one record (worst case)", "record", "0.07"),
         ("A typical record", "record", "0.05"),
         ("Any one client (worst case), for comparison", "client", "1.3"),
@@ -244,12 +237,10 @@ def test_the_table_names_the_unit_of_each_figure_where_there_are_two():
         assert "unit:" not in label_text(alone)
 
 
-def test_the_spread_is_drawn_with_the_typical_figure_of_its_own_unit():
+def test_a_typical_figure_of_another_unit_takes_the_place_of_a_missing_one():
     label = joint_label()
     records_only = replace(label, readings=replace(label.readings, typical=label.readings.typical[2:]))
-    assert [line.hue for line in records_figure(label).chart.series] == ["spread", "anyone", "typical"]
-    assert [line.hue for line in records_figure(records_only).chart.series] == ["spread", "anyone"]
-    assert [card.heading for card in wording.cards(records_only) if card.key == "typical"] == ["A typical record"]
+    assert [card.heading for card in cards.cards(records_only) if card.key == "typical"] == ["A typical record"]
 
 
 def test_another_unit_is_called_by_its_name():

@@ -255,13 +255,13 @@ def _most(shares: Shares, worst: Guarantee, unit: Unit) -> Card:
         tag=READING,
         sentence=_odds(start, shown.success),
         success=shown.success,
-        figures=f"at least each share of the population, at delta {delta_text(worst.delta)}",
+        figures=f"epsilons at delta {delta_text(worst.delta)}",
         notes=(
             *([rest] if len(smaller) < len(found) else []),
             f"Certified by {shares.followed:,} {unit.many} that were not trained on: it fails with a probability of at "
             f"most {chance_text(shares.gamma)}, if they were drawn as the population's are.",
         ),
-        lines=_lines(smaller),
+        lines=tuple((f"At least {name.lower()}", *figures) for name, *figures in _lines(smaller)),
         exposures=found,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 FRAME_HEIGHT = 820
+_TAGS = re.compile(r"<[^>]*>")
 
 
 def label_html(label: Label) -> str:
@@ -131,7 +133,7 @@ def _view(label: Label) -> dict[str, Any]:
         "scale_sentences": scale.sentences(label.worst),
         "sources": scale.SOURCES,
         "issue": issue.rows(label),
-        "glossary": lambda shown: wording.glossary(label, shown),
+        "glossary": lambda shown: wording.glossary(label, html.unescape(_TAGS.sub(" ", shown))),
         "source_note": wording.source_note(label),
         "version": __version__,
         "epsilon_text": _numbers.epsilon_text,

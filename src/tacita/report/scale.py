@@ -67,7 +67,7 @@ def scale(section: Section) -> Scale:
     usual = tuple(_alone(eps, worst.delta, f"epsilon {eps:g} alone (called {name})") for eps, name in PRACTICE)
     pair = None
     if math.isfinite(worst.epsilon):
-        name = f"this result, if only its epsilon of {epsilon_text(worst.epsilon)} were known"
+        name = f"this result's epsilon of {epsilon_text(worst.epsilon)} alone"
         pair = _alone(worst.epsilon, worst.delta, name)
         pair = None if pair.text == success_text(worst.curve.attack_success()) else pair
     return Scale(found=found, usual=usual, pair=pair)
@@ -84,7 +84,7 @@ def sentences(worst: Guarantee) -> tuple[str, ...]:
     if math.isfinite(worst.epsilon):
         said.append(
             "The figures of this label follow from the whole privacy curve where it is known, and are then smaller "
-            "than what their epsilon alone would allow. So a figure to the left of the mark of epsilon 1 does not mean "
+            "than what the epsilon alone would allow. So a figure to the left of the mark of epsilon 1 does not mean "
             "an epsilon below 1: to compare with those marks, take the epsilon of this label, "
             f"{epsilon_text(worst.epsilon)}."
         )

@@ -34,7 +34,7 @@ class Titles(NamedTuple):
     made: str = "How the result was made"
     rests: str = "What this rests on"
     hardened: str = "What was not hardened"
-    scale: str = "The marks on the scale, and their sources"
+    scale: str = "The marks on the scale, with sources"
     issue: str = "Who issued this label"
     words: str = "Words used here"
 
@@ -133,7 +133,7 @@ def state_words(owner: bool) -> dict[str, str]:
 def meaning(label: Label) -> tuple[str, ...]:
     """Return what the worst cases do and do not say, for people who never heard of epsilon."""
     said = (text for worst, _ in leading(label) for text in _meaning(worst, spoken(worst.unit, label.worst.unit)))
-    return (*said, delta_sentence(label.worst.delta))
+    return (*said, delta_sentence(label.worst.delta)) if math.isfinite(label.worst.epsilon) else tuple(said)
 
 
 def _meaning(worst: Guarantee, unit: Unit) -> tuple[str, ...]:
@@ -184,13 +184,16 @@ def glossary(label: Label, shown: str) -> Words:
 
     Args:
         label: Decides what the words mean.
-        shown: The rest of the page or text, with or without HTML tags.
+        shown: The text of the rest of the page.
     """
-    said = " ".join(re.sub(r"<style.*?</style>|<[^>]+>", " ", shown, flags=re.DOTALL).split()).casefold()
-    return tuple(
-        (name, text)
-        for name, text in (*_common_words(label), *_owner_words(label))
-        if re.search(rf"\b{re.escape(name.casefold())}s?\b", said)
+    said = " ".join(shown.split()).casefold()
+    return (
+        *((capital(unit.name), unit.meant) for unit in _units(label)),
+        *(
+            (name, text)
+            for name, text in (*_common_words(label), *_owner_words(label))
+            if re.search(rf"(?<!\w){re.escape(name.casefold())}(s|es)?(?!\w)", said)
+        ),
     )
 
 
@@ -205,7 +208,6 @@ def _common_words(label: Label) -> Iterable[tuple[str, str]]:
     one = " or ".join(unit.name for unit in units)
     was = "was used" if units == [PERSON] else "was in the data"
     yield "Even odds", f"Before seeing the result, the attacker finds it equally likely that the {one} {was} or not."
-    yield from ((capital(unit.name), unit.meant) for unit in units)
     yield (
         "Epsilon",
         f"How much one {one} can change the result; 0 means not at all. It is one point of a curve. How often an "
