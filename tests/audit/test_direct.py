@@ -284,7 +284,7 @@ def test_where_nothing_was_shown_it_says_so_and_no_more():
     assert (found.state, found.verdict) == ("not-refuted", "not refuted")
     told = canary_finding([found], steps=16)
     assert told.state == "not-refuted"
-    assert told.sentence.startswith("Not refuted.")
+    assert told.sentence.startswith("An attacker who sees every step guesses right")
     assert found.to_dict()["state"] == "not-refuted"
     doubtful = CanaryAudit.from_dict({**found.to_dict(), "doubtful": True})
     assert (doubtful.state, doubtful.verdict) == ("open", "no verdict")

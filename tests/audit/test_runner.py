@@ -218,17 +218,17 @@ def test_the_command_on_a_recipes_run(tacita, tmp_path, bugs):
     assert "not refuted" in out
     assert "Can an outsider tell who was trained on?" in out
     lines = err.splitlines()
-    assert lines[0] == "canaries: canaries in a replay"
+    assert lines[0] == "canaries: the training loop on records made to be found"
     assert "membership: reference models for membership inference" in lines
     assert all(line.startswith(("canaries: ", "membership: ")) for line in lines)  # how far it is, and nothing else
     code, out, _ = tacita("label", folder)
-    assert "ATTACKS: No attack broke a claim." in out
+    assert "WHAT ATTACKS FOUND: No claim was broken." in out
     assert (folder / "label.html").read_bytes() == public
     with bugs.planted("noise x 0.5"):
         code, out, _ = tacita("audit", folder, "--only", "canaries", "--seed", 2)
     assert code == 1
     assert "claim broken" in out
-    assert "An attack broke a claim" in (folder / "label-owner.html").read_text()
+    assert "A claim was broken" in (folder / "label-owner.html").read_text()
 
 
 @pytest.mark.parametrize(

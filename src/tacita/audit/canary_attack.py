@@ -158,7 +158,8 @@ def canary_finding(audits: Sequence[CanaryAudit], *, steps: int, left_out: int =
         The finding. Its state is the most serious of all audits.
     """
     serious = max(audits, key=lambda audit: list(VERDICTS).index(audit.state))  # the first of equally serious ones
-    sentence = f"{serious.verdict.capitalize()}. {_measured(serious)}"
+    verdict = "" if serious.state == "not-refuted" else f"{serious.verdict.capitalize()}. "
+    sentence = f"{verdict}{_measured(serious)}"
     uncovered = [audit for audit in audits[1:] if audits[0].lower[CONFIDENCES[-1]] > audit.epsilon]
     if serious.guessed:
         sentence += " The mechanism leaks more than the label says: do not use this label."

@@ -102,15 +102,15 @@ def sections(label: Label) -> tuple[Section, ...]:
             answers.append(_most(own.shares, worst, unit))
         elif typical is not None:
             answers.append(_card(typical, worst, headline, own.panels if own and first else ""))
-        elif own and own.panels and first:
-            said = Sentence("", "No figure.", f" {_sentence(own.panels)}")
-            answers.append(Card(key="typical", heading=unit.typical, tag="not known", sentence=said))
         if own and own.percentiles and first:
             answers.append(_spread(own, worst))
         if own is None and len(label.ladder) > 1 and first:
             answers.append(_ladder(label, unit))
         question = f"What can an outsider learn about {unit.about} from the result?"
-        merged = _merged(_card(worst, worst, headline), answers, worst)
+        anyone = _card(worst, worst, headline)
+        if own and own.panels and first and typical is None:  # why there is no figure of the followed
+            anyone = replace(anyone, notes=(*anyone.notes, _sentence(own.panels)))
+        merged = _merged(anyone, answers, worst)
         found.append(Section(question=question, cards=merged, worst=worst))
     return tuple(found)
 

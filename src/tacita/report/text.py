@@ -28,7 +28,7 @@ def label_text(label: Label) -> str:
         _title(label),
         *(part for section in cards.sections(label) for part in (*map(_card, section.cards), _scale(section))),
         _wrap(wording.units_note(label)),
-        _wrap(wording.warned(label)),
+        *(_wrap(f"WARNING: {text}") for text in wording.warnings(label)),
         _section("Published by choice", [wording.INCLUDED_NOTE, *map(_pair, label.included)] if label.included else []),
         attacks_text(own.audit, label.audit_command) if own else "",
         _section(titles.all, [*_rows(label), table.LIMITS, table.mu_note()]),

@@ -119,10 +119,9 @@ def checks(label: Label) -> tuple[Assumption, ...]:
     return tuple(sorted(dict.fromkeys(found), key=lambda check: ("warning", "open", "holds").index(check.state)))
 
 
-def warned(label: Label) -> str:
-    """Say how many assumptions do not hold; empty if none is known to fail."""
-    count = sum(check.state == "warning" for check in checks(label))
-    return "" if not count else f"{count} warning{'s' if count > 1 else ''}: see “{TITLES.rests}”."
+def warnings(label: Label) -> tuple[str, ...]:
+    """Return the assumptions that are known to fail, as sentences."""
+    return tuple(f"{capital(check.text)}." for check in checks(label) if check.state == "warning")
 
 
 def state_words(owner: bool) -> dict[str, str]:
