@@ -219,7 +219,7 @@ def test_the_command_on_a_recipes_run(tacita, tmp_path, bugs):
     assert "Can an outsider tell who was trained on?" in out
     lines = err.splitlines()
     assert lines[0] == "canaries: the training loop on records made to be found"
-    assert "membership: reference models for membership inference" in lines
+    assert "membership: models to compare with, to tell who was trained on" in lines
     assert all(line.startswith(("canaries: ", "membership: ")) for line in lines)  # how far it is, and nothing else
     code, out, _ = tacita("label", folder)
     assert "WHAT ATTACKS FOUND: No claim was broken." in out

@@ -261,7 +261,7 @@ def _most(shares: Shares, worst: Guarantee, unit: Unit) -> Card:
             f"Certified by {shares.followed:,} {unit.many} that were not trained on: it fails with a probability of at "
             f"most {chance_text(shares.gamma)}, if they were drawn as the population's are.",
         ),
-        lines=tuple((f"At least {name.lower()}", *figures) for name, *figures in _lines(smaller)),
+        lines=tuple((f"At least {who.lower()}", figure, epsilon) for who, figure, epsilon in _lines(smaller)),
         exposures=found,
     )
 

@@ -17,7 +17,7 @@ SOURCES = (
     "TensorFlow Privacy, guide “Measure privacy”: epsilon should be less than 10, or less than 1 for stricter "
     "guarantees.",
     "Google Research, “Advances in private training for production on-device language models”, 2024: keyboard models "
-    "in use have epsilons from 0.994 to 13.69, at a delta of 1e-10.",
+    "in use had epsilons from 0.994 to 13.69, at a delta of 1e-10.",
 )
 
 
