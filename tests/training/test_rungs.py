@@ -65,10 +65,10 @@ def test_the_owner_sees_exact_counts_and_the_public_the_declared_rungs(blobs):
     assert any(check.code == "rungs" for check in label.checks)
     assert Label.from_dict(json.loads(json.dumps(label.to_dict()))) == label
     for shown in (str(label), label.html()):
-        assert "A person who ended on a rung" in shown
+        assert "a person who ended on a rung" in shown
         assert "counted exactly" in shown
     for shown in (str(label.public()), label.public().html()):
-        assert "A person who ended on a rung" in shown
+        assert "a person who ended on a rung" in shown
         assert "counted exactly" not in shown
         assert "Training records" not in shown
     with pytest.raises(ValueError, match="one entry for each rung"):

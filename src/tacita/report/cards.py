@@ -171,10 +171,8 @@ def _merged(anyone: Card, others: list[Card], worst: Guarantee) -> tuple[Card, .
     same = [card for card in others if card.key != "ladder" and _says(card, anyone, limit)]
     if not same:
         return (anyone, *others)
-    who = " and for ".join(card.heading[0].lower() + card.heading[1:] for card in same if card.key != "spread")
-    spread = [card.tag for card in same if card.key == "spread"]
-    named = " and for ".join([*([who] if who else []), *(["each of those followed"] if spread else [])])
-    note = f"To the digits shown, the figure for {named} is the same."
+    names = ["each of those followed" if card.key == "spread" else _lower(card.heading) for card in same]
+    note = f"To the digits shown, the figure for {' and for '.join(names)} is the same."
     return (replace(anyone, notes=(*anyone.notes, note)), *(card for card in others if card not in same))
 
 
@@ -214,6 +212,10 @@ def _secret(worst: Guarantee, unit: Unit) -> list[str]:
     ]
 
 
+def _lower(heading: str) -> str:
+    return heading[:1].lower() + heading[1:]
+
+
 def _sentence(text: str) -> str:
     return capital(inline(text)).rstrip(".") + "."
 
@@ -248,7 +250,7 @@ def _most(shares: Shares, worst: Guarantee, unit: Unit) -> Card:
     limit = epsilon_text(worst.epsilon), success_text(worst.curve.attack_success())
     smaller = tuple(e for e in found if (e.epsilon, success_text(e.success)) != limit)
     start = f"For at least {shown.percent:g} of 100 {unit.people} like those followed, an attacker is right at most "
-    rest = f"For larger shares, the limit is the one for {unit.anyone[0].lower()}{unit.anyone[1:]}."
+    rest = f"For larger shares, the limit is the one for {_lower(unit.anyone)}."
     return Card(
         key="typical",
         heading=f"Most {unit.people}",

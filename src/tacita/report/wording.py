@@ -86,7 +86,8 @@ def sure_sentences(worst: Guarantee) -> tuple[str, ...]:
     if math.isinf(worst.epsilon):
         return ()
     unit, curve = spoken(worst.unit, worst.unit), worst.curve
-    limits = [(worst.epsilon, curve.tail(worst.epsilon * (1.0 + 1e-9)))]
+    above = worst.epsilon * (1.0 + 1e-9)  # a curve that ends at epsilon says nothing below it
+    limits = [(above, curve.tail(above))]
     limits += [(curve.sure(worst.delta), worst.delta)] if worst.delta else []
     known = [(most, chance) for most, chance in limits if math.isfinite(most) and chance < _RARE]
     if not known:
