@@ -98,6 +98,12 @@ def test_s4_no_payload_leaves_the_frame_of_a_notebook(make_label, visit):
     page = opened.show(notebook(both(make_label, "harmless")))
     expected = [frame.evaluate(CENSUS) for frame in page.frames]
     assert len(expected) == 3
+    owners = page.frames[2]
+    owners.locator(".contents a").nth(1).click()
+    assert owners.evaluate("[location.href, document.querySelector('details[open] > .inside').id]") == [
+        "about:srcdoc#all",
+        "all",
+    ]
     for payload in PAYLOADS[::3]:
         page = opened.show(notebook(both(make_label, payload)))
         assert [frame.evaluate(CENSUS) for frame in page.frames] == expected, payload

@@ -42,13 +42,18 @@ def label_html(label: Label) -> str:
         The public page is a function of the label's public part alone: labels with equal `public()` give the
         same bytes, whatever was read from the data.
     """
-    return page_template().render(_view(label))
+    return _document(label)
+
+
+def _document(label: Label, address: str = "") -> str:
+    """Return the page; `address` is that of the document, where its links would otherwise lead out of it."""
+    return page_template().render(_view(label), address=address)
 
 
 def label_frame(label: Label) -> str:
     """Return the page inside a sandboxed frame, for notebooks: neither its style nor its content can leak out."""
     title = html.escape(units.printable(f"Privacy label: {label.title}"))
-    document = html.escape(label_html(label))
+    document = html.escape(_document(label, "about:srcdoc"))  # "#words" alone would load the notebook into the frame
     return (
         f'<iframe title="{title}" sandbox="" referrerpolicy="no-referrer" srcdoc="{document}" '
         f'style="width:100%;height:{FRAME_HEIGHT}px;border:0"></iframe>'
