@@ -8,8 +8,10 @@ import hypothesis.strategies as st
 import mpmath as mp
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
-from scipy.stats import norm
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
 
 from tacita import BayesianAccountant, PrivacyError, moments_budget, token_budget, worst_case
 from tacita.accounting import NORM_LEVELS, ORDERS, epsilon_from_costs, record_curves
@@ -17,7 +19,9 @@ from tacita.accounting.history import fresh_samples
 from tacita.accounting.levels import TOP, cost_table, level_of
 from tacita.accounting.population import population_costs
 from tacita.estimators import ESTIMATORS, Estimator
+from tacita.mechanisms import gaussian_delta
 from tacita.papers import product_figure
+from tacita.profile import Profile
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 MECHANISM = {"sample_rate": 0.01, "noise_multiplier": 1.0}
@@ -191,6 +195,65 @@ def test_band_is_tight_on_the_standard_example(m, expected, rng):
     assert floor <= g.epsilon * 1.002  # two routes to the same worst case
     by_moments = accountant.guarantee(delta=1e-5, gamma=1e-15, method="moments")
     assert g.epsilon <= by_moments.epsilon
+
+
+@pytest.fixture(scope="module")
+def standard():
+    """The standard example: 1,000 people whose norms are log-normal, with a fifth of the clip norm as the median."""
+    return followed(log_normal(1000, np.random.default_rng(0)), 2000, levels="static")
+
+
+def test_shares_of_the_standard_example(standard):
+    """Half of the people below 0.35 and nine in ten below 0.75, where the mean is ruled by whom nobody saw."""
+    shares, worst = standard.shares(delta=1e-5, gamma=1e-6), worst_case(**MECHANISM, steps=2000, delta=1e-5)
+    assert shares[50] <= 0.35
+    assert shares[90] <= 0.75
+    ranks = {p: next(r for r in range(1, 1002) if binom.sf(r - 1, 1000, p / 100) <= 1e-6 / 5) for p in shares}
+    assert ranks == {50: 581, 75: 818, 90: 946, 95: 982, 99: 1001}
+    norms = np.sort(log_normal(1000, np.random.default_rng(0)))
+    for percent in (50, 90):
+        one = pld.from_gaussian_mechanism(1.0, sensitivity=norms[ranks[percent] - 1], sampling_prob=0.01)
+        own = one.self_compose(2000).get_epsilon_for_delta(1e-5)
+        assert own * (1 - 1e-3) <= shares[percent] <= own * 1.02  # norms are rounded up to a level
+    assert shares[99] == worst.epsilon
+    typical = standard.guarantee(delta=1e-5, gamma=1e-6)
+    assert shares[90] < typical.epsilon < worst.epsilon
+    assert worst.attack_success == pytest.approx(0.613, abs=1e-3)
+    assert typical.attack_success == pytest.approx(0.526, abs=2e-3)
+    assert np.median(standard.successes()) == pytest.approx(0.518, abs=1e-3)
+
+
+def test_one_threshold_for_everybody_beats_the_average_of_records_bounds(standard):
+    """At 0.1% false positives: 0.143% on average over records' own bounds, 0.196% found with one threshold."""
+    curves = standard._panel_curves()
+    average = np.mean([curves.profile(record).tpr(0.001) for record in range(0, 1000, 5)])
+    population = Profile.of_curve(lambda eps: curves.delta(eps).mean(axis=1), np.linspace(0.0, 2.6, 400))
+    assert average == pytest.approx(0.00143, rel=0.03)
+    assert 0.00196 <= population.tpr(0.001) <= 1.07 * 0.00196
+    assert standard.guarantee(delta=1e-5, gamma=1e-6).curve.tpr(0.001) >= population.tpr(0.001)
+
+
+@pytest.mark.parametrize("fpr", [0.001, 0.01])
+def test_the_population_curve_bounds_an_attack_with_one_threshold_and_averages_do_not(fpr):
+    """Closed form: 40 records in 1,000 move the release by three standard deviations, the others by a twelfth."""
+    levels = np.full(1000, 16 / 256) ** 2  # the steps of the norm grid, so that nothing is rounded
+    levels[:40] = (96 / 256) ** 2
+    distances, sigma = levels * 21.0, 1 / 21.0
+    accountant = BayesianAccountant(sample_rate=1.0, noise_multiplier=sigma, levels="static")
+    accountant.step(levels)
+
+    def accused(cut, shift):
+        """Of all, those whose log likelihood ratio is above one cut; it is N(± distance²/2, distance²)."""
+        return float(norm.sf((cut - shift * distances**2 / 2) / distances).mean())
+
+    cut = brentq(lambda cut: accused(cut, -1.0) - fpr, 0.0, 20.0, xtol=1e-12)
+    found, average = accused(cut, 1.0), float(norm.cdf(norm.ppf(fpr) + distances).mean())
+    assert found > 1.1 * average  # the bound by averages is broken
+    population = Profile.of_curve(
+        lambda eps: gaussian_delta(eps[:, None], distance=distances[None]).mean(axis=1), np.linspace(0.0, 40.0, 4000)
+    )
+    assert found * (1 - 1e-9) <= population.tpr(fpr) <= found * 1.01
+    assert accountant.guarantee(delta=1e-4).curve.tpr(fpr) >= found
 
 
 @pytest.mark.slow

@@ -55,7 +55,9 @@ LAWS = {
     "lognormal": lambda rng, size: rng.lognormal(-2.0, 1.0, size),
     "two points": lambda rng, size: (rng.random(size) < 0.1).astype(float),  # mass 1 - p exactly at the step
     "just over": lambda rng, size: (rng.random(size) < 0.1001).astype(float),
+    "just under": lambda rng, size: (rng.random(size) < 0.0999).astype(float),
     "ties": lambda rng, size: np.floor(4 * rng.random(size)),
+    "whole numbers": lambda rng, size: rng.integers(100, size=size).astype(float),
     "constant": lambda rng, size: np.ones(size),
 }
 
@@ -74,6 +76,22 @@ def test_b18_bounds_on_shares_fail_as_rarely_as_they_say(rng, law, gamma):
     assert failures <= binom.isf(1e-6, 2000, gamma)
     if law in ("uniform", "lognormal"):
         assert failures > 0.2 * gamma * 2000  # and not by being far too careful
+
+@pytest.mark.stat
+@pytest.mark.parametrize("law", ["uniform", "lognormal", "whole numbers"])
+def test_b18_a_rank_lower_would_fail_too_often(rng, law):
+    """6,000 panels of 20: the bound fails visibly, as often as its rank says, and the next lower value too often."""
+    gamma, repeats, m = 0.2, 6000, 20
+    quantile = np.quantile(LAWS[law](rng, 400_000), 0.5)  # of whole numbers, a step at 49 or 50 holds a share of 0.01
+    failures = lower = 0
+    for _ in range(repeats):
+        sample = np.sort(LAWS[law](rng, m))
+        bound = share_bounds(sample, percents=(50,), gamma=gamma, worst=np.inf)[50]
+        failures += bound < quantile
+        lower += sample[max(0, np.searchsorted(sample, bound) - 1)] < quantile
+    limit = binom.isf(1e-6, repeats, gamma)
+    assert 0.08 * repeats < failures <= limit  # exactly 0.132 for a continuous law
+    assert lower > limit
 
 
 @pytest.mark.parametrize("m", [1, 7, 300, 1000])
