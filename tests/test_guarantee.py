@@ -3,9 +3,12 @@ import math
 from dataclasses import replace
 
 import pytest
+from scipy.stats import norm
 
 import tacita
 from tacita import Guarantee, PrivacyError, attack_success, group, outlier_probability, share_above
+from tacita.accounting import gaussian_release
+from tacita.mechanisms.gaussian import gaussian_epsilon
 from tacita.profile import Profile
 
 
@@ -216,3 +219,18 @@ def test_a_guarantee_comes_back_from_its_dict_and_a_damaged_one_does_not():
             tacita.Guarantee.from_dict({**given.to_dict(), **damage})
     with pytest.raises(ValueError, match="damaged"):
         tacita.Guarantee.from_dict({k: v for k, v in given.to_dict().items() if k != "delta"})
+
+
+def test_worst_cases_with_curves_compose_by_them():
+    """Two Gaussian releases at distance 0.3 are one at 0.3 √2, in closed form."""
+    one = gaussian_release(noise_multiplier=1 / 0.3, delta=1e-6)
+    both = one + one
+    assert both.delta == 2e-6
+    exact = gaussian_epsilon(2e-6, distance=0.3 * math.sqrt(2.0))
+    assert exact <= both.epsilon < 1.01 * exact < 1.6 * one.epsilon
+    assert both.profile.attack_success() == pytest.approx(norm.cdf(0.15 * math.sqrt(2.0)), abs=1e-4)
+    assert "releases-planned" in [a.code for a in both.assumptions]
+    assert Guarantee.from_dict(json.loads(json.dumps(both.to_dict()))) == both
+    pair = replace(one, profile=None)
+    assert (one + pair).epsilon == 2 * one.epsilon
+    assert (one + pair).profile is None

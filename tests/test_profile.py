@@ -149,6 +149,7 @@ def test_the_best_attack_on_a_sampled_step_reaches_the_bound():
     bound = Profile(tuple(group.epsilons.tolist()), tuple(group.deltas[0].tolist())).attack_success()
     assert abs(counted - bound) < 5 * 0.5 / math.sqrt(draws)  # five standard errors: 6e-7
 
+
 @pytest.mark.parametrize("mu", [0.05, 1.0, 3.0])
 def test_every_figure_of_a_gaussian_release_is_the_exact_one_from_above(mu):
     """Against the optimal test, N(mu, 1) or N(0, 1), in 40 digits; nothing here goes through a curve but the tails."""
@@ -163,7 +164,9 @@ def test_every_figure_of_a_gaussian_release_is_the_exact_one_from_above(mu):
     with mp.workdps(40):
         for prior in (0.01, 0.3, 0.5, 0.9):
             cut = mp.log((1 - mp.mpf(prior)) / prior) / mu  # where the posterior odds are even
-            close(curve.attack_success(prior), prior * mp.ncdf(mu / 2 - cut) + (1 - prior) * mp.ncdf(mu / 2 + cut), 1e-5)
+            close(
+                curve.attack_success(prior), prior * mp.ncdf(mu / 2 - cut) + (1 - prior) * mp.ncdf(mu / 2 + cut), 1e-5
+            )
         for fpr in (1e-3, 0.01, 0.2, 0.7):
             found = mp.ncdf(mp.sqrt(2) * mp.erfinv(2 * mp.mpf(fpr) - 1) + mu)
             close(curve.tpr(fpr), found, 3e-5)

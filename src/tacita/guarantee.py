@@ -15,7 +15,8 @@ from typing import Any, Literal
 from tacita import _check, _codec
 from tacita._check import PrivacyError
 from tacita._numbers import delta_text, factor_text, round_up_text, success_text
-from tacita.assumptions import Assumption
+from tacita.assumptions import Assumption, assume
+from tacita.composition import compose
 from tacita.profile import Profile
 
 SCHEMA = 3
@@ -133,10 +134,12 @@ class Guarantee(_codec.Checked):
         return self.epsilon <= other.epsilon
 
     def __add__(self, other: Guarantee) -> Guarantee:
-        """Basic composition: both releases together, epsilons and deltas added.
+        """Both releases together: by their privacy curves if both worst cases have one, else epsilons are added.
 
-        For Bayesian guarantees both must hold for the same population (Triastcyn & Faltings 2020,
-        Prop. 4 of the thesis version): where their names differ, they are refused. Each one's assumptions carry over.
+        Deltas are added. Curves compose if the second release was not chosen by what the first one showed, which is an
+        assumption of the result; a ledger does without it. For Bayesian guarantees both must hold for the same
+        population (Triastcyn & Faltings 2020, Prop. 4 of the thesis version): where their names differ, they are
+        refused. Each one's assumptions carry over.
         """
         self._require_same(other, "add", same_delta=False)
         if self.kind == "empirical_lower":
@@ -146,21 +149,26 @@ class Guarantee(_codec.Checked):
         delta = self.delta + other.delta
         if delta >= 1.0:
             raise PrivacyError(f"delta adds up to {delta:g}, which promises nothing; use smaller deltas.")
+        epsilon, curve, assumptions = self.epsilon + other.epsilon, None, self.assumptions + other.assumptions
+        if self.kind == "worst_case" and self.profile is not None and other.profile is not None:
+            together = compose([(self.profile, 1), (other.profile, 1)]) & Profile.of_pair(epsilon, delta)
+            epsilon, curve = max(SMALLEST_EPSILON, min(epsilon, together.epsilon(delta))), together
+            assumptions = (*assumptions, assume("releases-planned"))
         return replace(
             self,
-            epsilon=self.epsilon + other.epsilon,
+            epsilon=epsilon,
             delta=delta,
-            method="basic composition",
+            method="basic composition" if curve is None else "composition of curves",
             scope="guarantee" if self.scope == other.scope == "guarantee" else "reading",
             model="model-based" if "model-based" in (self.model, other.model) else self.model,
             estimator=self.estimator if self.estimator == other.estimator else "several",
             composition=self.composition if self.composition == other.composition else "several",
             delta_split=(("first", self.delta), ("second", other.delta)),
             mechanism=(),
-            assumptions=tuple(dict.fromkeys(self.assumptions + other.assumptions)),
+            assumptions=tuple(dict.fromkeys(assumptions)),
             publishable=self.publishable and other.publishable,
             is_bound=self.is_bound and other.is_bound,
-            profile=None,
+            profile=curve,
         )
 
     def __str__(self) -> str:

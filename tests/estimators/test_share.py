@@ -77,6 +77,7 @@ def test_b18_bounds_on_shares_fail_as_rarely_as_they_say(rng, law, gamma):
     if law in ("uniform", "lognormal"):
         assert failures > 0.2 * gamma * 2000  # and not by being far too careful
 
+
 @pytest.mark.stat
 @pytest.mark.parametrize("law", ["uniform", "lognormal", "whole numbers"])
 def test_b18_a_rank_lower_would_fail_too_often(rng, law):

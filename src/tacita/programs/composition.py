@@ -119,7 +119,7 @@ _Kind = tuple["Mechanism", "Statistic", Cost]  # what has one curve: a mechanism
 def _composed(releases: Sequence[PlannedRelease]) -> Profile:
     import numpy as np
 
-    from tacita.accounting.composition import compose
+    from tacita.composition import compose
     from tacita.profile import Profile
 
     curves = [compose([(_curve(kind), count) for kind, count in placed.items()]) for placed in _placements(releases)]

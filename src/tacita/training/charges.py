@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tacita._check import PrivacyError
 from tacita.accounting import most_spent
@@ -43,9 +44,11 @@ class Charges:
 
     @property
     def curve(self) -> Profile:
-        """The privacy curve of all planned steps; that of plain ones, where a record budget allows less."""
+        """The privacy curve of all planned steps, or of the record budget where that is lower."""
         plan = self.plan
-        return worst_profile(sample_rate=plan.sample_rate, noise_multiplier=plan.noise_multiplier, steps=plan.steps)
+        mechanism: dict[str, Any] = {"sample_rate": plan.sample_rate, "noise_multiplier": plan.noise_multiplier}
+        whole = worst_profile(**mechanism, steps=plan.steps)
+        return whole if plan.record_budget is None else whole & plan.record_budget.profile(**mechanism)
 
     def open(self, random: Randomness) -> None:
         """Freeze the mechanism, or check that it is the one that was frozen; from here on the run is the owner's."""

@@ -9,7 +9,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from tacita.accounting.composition import compose
+from tacita.composition import compose
 from tacita.profile import Profile
 
 
