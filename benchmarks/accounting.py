@@ -18,6 +18,7 @@ from scipy.special import gammaln, logsumexp
 
 from tacita import BayesianAccountant
 from tacita.accounting import NORM_LEVELS, ORDERS, record_curves, worst_curve
+from tacita.accounting.shares import RATES
 from tacita.accounting.worst import _pld
 
 RATE, NOISE = 0.01, 1.0
@@ -96,7 +97,22 @@ def many_record_curves() -> None:
     weights = np.exp(-((np.log(NORM_LEVELS[levels]) - np.log(base)[:, None]) ** 2) / 0.18)
     counts = np.zeros((records, len(NORM_LEVELS)), dtype=np.int64)
     counts[:, levels] = rng.multinomial(steps, weights / weights.sum(axis=1, keepdims=True))
-    ours = median_time(lambda: record_curves(counts, sample_rate=256 / 60_000, noise_multiplier=1.0).epsilon(1e-5), 1)
+
+    def epsilons() -> object:
+        return record_curves(counts, sample_rate=256 / 60_000, noise_multiplier=1.0).epsilon(1e-5)
+
+    def figures() -> object:
+        curves = record_curves(counts, sample_rate=256 / 60_000, noise_multiplier=1.0)
+        return curves.delta(np.linspace(0.0, 2.0, 100)), curves.tpr(np.array(RATES))
+
+    def one_by_one() -> None:
+        curves = record_curves(counts, sample_rate=256 / 60_000, noise_multiplier=1.0)
+        for record in range(records):
+            curves.profile(record)
+
+    ours, whole, each = (median_time(work, 1) for work in (epsilons, figures, one_by_one))
+    print(f"60,000 records' profiles and tests, as arrays: {whole / ours:.2f} x their epsilons' time (goal: 2)")
+    print(f"one `Profile` after the other, none kept: {each / ours:.2f} x")
     one = median_time(lambda: (_pld.cache_clear(), _pld(256 / 60_000, 1.0, steps).get_epsilon_for_delta(1e-5)), 3)
     print(f"60,000 records' curves: {ours:.1f} s (goal: 10 s); one by one / tacita = {60_000 * one / ours:.0f}")
 

@@ -54,8 +54,9 @@ class Profile(_codec.Checked):
     deltas: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        eps, dlt = np.array(self.epsilons, dtype=np.float64), np.array(self.deltas, dtype=np.float64)
+        if not all(type(part) is tuple and set(map(type, part)) <= {float} for part in (self.epsilons, self.deltas)):
+            super().__post_init__()  # number by number, which is slow
+        eps, dlt = self._epsilons, self._deltas
         if not (len(eps) == len(dlt) > 0 and eps[0] == 0.0 and np.isfinite(eps).all() and np.all(np.diff(eps) > 0.0)):
             raise ValueError("A profile's epsilons must increase from 0, with one delta for each.")
         if not (np.all((dlt >= 0.0) & (dlt <= 1.0)) and np.all(np.diff(dlt) <= 0.0)):
@@ -137,11 +138,11 @@ class Profile(_codec.Checked):
 
     @cached_property
     def _epsilons(self) -> Floats:
-        return np.array(self.epsilons)
+        return np.array(self.epsilons, dtype=np.float64)
 
     @cached_property
     def _deltas(self) -> Floats:
-        return np.array(self.deltas)
+        return np.array(self.deltas, dtype=np.float64)
 
     def delta(self, epsilon: Any) -> Any:
         """Return δ(ε), for one ε or an array of them."""

@@ -102,3 +102,21 @@ def test_shares_fail_as_rarely_as_they_say(rng, monkeypatch):
     failures = sum(not panel() for _ in range(repeats))
     assert failures <= binom.isf(1e-6, repeats, gamma)
     assert failures > 0  # a bound that never fails would not show this
+
+
+def test_an_individual_statement_carries_its_records_profile():
+    """Without sampling a record at a quarter of the clip norm is one Gaussian release of a quarter of the distance."""
+    accountant = BayesianAccountant(sample_rate=1.0, noise_multiplier=8.0)
+    accountant.step([0.0, 0.25, 1.0], steps=16)
+    worst = accountant.worst_case(delta=1e-5)
+    nobody, quarter, full = (accountant.individual(record, delta=1e-5) for record in range(3))
+    exact = ndtr(0.0625)
+    assert exact <= quarter.attack_success <= exact + 1e-3
+    assert quarter.epsilon == pytest.approx(Profile.gaussian(0.125).epsilon(1e-5), rel=0.01)
+    assert (nobody.epsilon, nobody.attack_success) == (1e-6, 0.5)
+    assert full.epsilon == pytest.approx(worst.epsilon, rel=0.01)
+    assert full.epsilon <= worst.epsilon
+    assert (quarter.kind, quarter.scope, quarter.publishable) == ("individual", "reading", False)
+    assert "This record alone" in quarter.claim
+    with pytest.raises(ValueError, match="record"):
+        accountant.individual(3, delta=1e-5)

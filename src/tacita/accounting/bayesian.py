@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
@@ -240,6 +241,36 @@ class BayesianAccountant:
         total = _check.probability("delta", delta)
         self._require_steps()
         return np.maximum(self._panel_curves().epsilon(total), SMALLEST_EPSILON)
+
+    def individual(self, record: int, *, delta: float) -> Guarantee:
+        """Return what the run costs one followed record, with its whole privacy curve.
+
+        Args:
+            record: Its position in the panel.
+            delta: δ in (0, 1).
+
+        Returns:
+            The statement about this record alone, for the data's owner; never above the worst case. A reading of this
+            run, unless levels are static.
+
+        Raises:
+            ValueError: If there is no such record.
+            PrivacyError: If nothing was charged.
+        """
+        place = _check.count("record", record, low=0, high=len(self.counts) - 1)
+        worst = self.worst_case(delta=delta)
+        curve = self._panel_curves().profile(place) & worst.curve
+        epsilon = min(max(curve.epsilon(worst.delta), SMALLEST_EPSILON), worst.epsilon)
+        return replace(
+            worst,
+            kind="individual",
+            epsilon=epsilon,
+            method="record's own curve",
+            scope="guarantee" if self.levels == "static" else "reading",
+            assumptions=(*worst.assumptions, self.assumptions[1]),
+            publishable=False,
+            profile=curve,
+        )
 
     def successes(self) -> Floats:
         """Return how often the best attack on each followed record is right, at even odds. Sensitive, as `epsilons`."""

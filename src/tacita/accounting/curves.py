@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,10 +43,15 @@ _UNIT = 2.0**-53
 class _Group:
     """Curves of records of similar spread, on one grid of ε; records with the same steps share one."""
 
-    rows: Counts
+    rows: Counts  # increasing
     which: Counts  # the curve of each of the rows
     epsilons: Floats
     deltas: Floats  # (curves, epsilons), non-increasing along the second axis
+
+    @cached_property
+    def points(self) -> tuple[float, ...]:
+        """The epsilons as a profile has them."""
+        return tuple(self.epsilons.tolist())
 
 
 @dataclass(frozen=True)
@@ -88,10 +93,9 @@ class RecordCurves:
     def profile(self, record: int) -> Profile:
         """Return the whole curve of one record."""
         for group in self.groups:
-            (place,) = np.nonzero(group.rows == record)
-            if len(place):
-                deltas = group.deltas[group.which[place[0]]]
-                return Profile(tuple(group.epsilons.tolist()), tuple(deltas.tolist()))
+            place = group.rows.searchsorted(record)
+            if place < len(group.rows) and group.rows[place] == record:
+                return Profile(group.points, tuple(group.deltas[group.which[place]].tolist()))
         return Profile((0.0,), (0.0,))  # it spent nothing
 
 
