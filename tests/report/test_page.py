@@ -117,7 +117,7 @@ def test_the_typical_card_names_scope_panels_and_model(make_label):
     card = cards.cards(replace(label, readings=own))[1]
     assert card.tag == "reading of this run"
     assert "Training panel only." in card.notes
-    (nobody,) = cards.cards(replace(label, readings=Readings(panels="nobody was followed.")))
+    nobody, *_ = cards.cards(replace(label, readings=Readings(panels="nobody was followed.")))
     assert nobody.notes[-1] == "Nobody was followed."
     assert "Nobody was followed." in label_text(replace(label, readings=Readings(panels="nobody was followed.")))
     other = replace(own, typical=own.typical[1:])

@@ -96,7 +96,9 @@ def _own(own: Readings) -> Iterable[str]:
 def attacks_text(findings: tuple[Finding, ...], hint: str = "tacita audit RUN") -> str:
     """Return what attacks found as plain text: a verdict, and an entry for each."""
     if not findings:
-        return _wrap(f"WHAT ATTACKS FOUND: {attacks.NOT_RUN}" + (f" To run some: {hint}" if hint else ""))
+        return f"WHAT ATTACKS FOUND: {attacks.NOT_RUN}" + (
+            f"\n{_wrap(f'To run some: {hint}', indent=2)}" if hint else ""
+        )
     lines = [_wrap(f"WHAT ATTACKS FOUND: {attacks.verdict(findings).text}")]
     for attack in attacks.attacks(findings):
         heading, sentence = attack.finding.heading, attack.finding.sentence
