@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
 from tacita.accounting import NORM_LEVELS
-from tacita.audit.tally import Family, Tally, step_evidence
+from tacita.audit.tally import Family, Tally, roc, step_evidence
 
 
 def gaussian(sigma, rate=1.0, seed=0, factor=1.0):
@@ -57,3 +57,13 @@ def test_measured_noise_keeps_the_level():
         distance = distance or Family(tally.counts, [1.0], 0.5).distance(1.0)
         alarms += tally._share(0.95)[0] > (1 + distance) / 2
     assert alarms <= binom.isf(1e-4, 400, 0.05)
+
+
+def test_the_drawn_curve_counts_scores_above_each_threshold(rng):
+    inside, outside = rng.normal(1.0, 1.0, 300).round(1), rng.normal(0.0, 1.0, 200).round(1)
+    points = roc(inside, outside)
+    assert points[-1] == (1.0, 1.0)
+    assert points[0][0] >= 20 / 200  # fewer false alarms tell too little
+    rates = {(np.mean(outside >= t), np.mean(inside >= t)) for t in outside}
+    assert {tuple(np.round(p, 12)) for p in points} <= {tuple(np.round(p, 12)) for p in rates}
+    assert roc(inside, outside[:10]) == ()

@@ -23,18 +23,34 @@ LIMITS = (
 _METHODS = {
     "pld": "the privacy loss of all releases, added up numerically (PLD)",
     "rdp": "Rényi moments, added up over the releases (RDP)",
+    "rdp filter": "Rényi moments, held to a budget (RDP)",
+    "rdp, over who takes part": "Rényi moments, averaged over who takes part (RDP)",
     "moments": "moments of the privacy loss, added up over the releases",
+    "participations": "a bound over how often one takes part",
+    "final-samples": "draws from one posterior",
+    "basic composition": "epsilons and deltas added up",
+    "worst-case cap": "no more than the worst case",
+    "none": "nothing limits it",
     "band": "a confidence band over the followed ones",
     "student": "Student's interval over the followed ones, which assumes a distribution",
     "bernstein": "Bernstein's inequality over the followed ones",
     "conformal": "a conformal bound over the followed ones",
     "panel": "each one followed through the whole run",
     "hoelder": "rounds combined by Hölder's inequality",
+    "independent": "releases taken as independent, which they are not",
+    "replayed pairs": "the fit repeated without single records",
     "weak": "delta averaged over the population",
     "strong": "delta bounds the tail of the privacy loss",
     "distribution-free": "whatever the distribution",
+    "model-based": "by a model of the distribution",
 }
-_PARTS = {"band": "the confidence band", "estimator": "the estimator", "expected": "the average", "tail": "the tail"}
+_PARTS = {
+    "band": "the confidence band",
+    "band, over all clients": "the confidence bands of all clients",
+    "estimator": "the estimator",
+    "expected": "the average",
+    "tail": "the tail",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
