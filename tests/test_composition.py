@@ -143,7 +143,9 @@ def test_a_mix_agrees_with_dp_accounting_from_above():
         (privacy_loss_distribution.from_randomized_response(0.8, 2, **grid), 1),
     ]
     at = np.linspace(0.0, 6.0, 400)
-    curves = [Profile.of_curve(lambda g, p=p: np.array([p.get_delta_for_epsilon(e) for e in g]), at) for p, _ in oracles]
+    curves = [
+        Profile.of_curve(lambda g, p=p: np.array([p.get_delta_for_epsilon(e) for e in g]), at) for p, _ in oracles
+    ]
     made = compose([(curve, count) for curve, (_, count) in zip(curves, oracles, strict=True)])
     whole = functools.reduce(lambda a, b: a.compose(b), (p.self_compose(count) for p, count in oracles))
     for delta in (0.1, 1e-3, 1e-6, 1e-9):

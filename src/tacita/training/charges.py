@@ -58,7 +58,7 @@ class Charges:
             seed_fingerprint=random.fingerprint,
             seeded=random.seeded,
             curve=self.curve,
-            delta=self.plan.steps * self.delta,
+            delta=min(1.0, self.plan.steps * self.delta),
         )
         if self.owner:
             self.ledger.own(self.identity, self.owner)
