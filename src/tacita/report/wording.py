@@ -40,17 +40,17 @@ class Titles(NamedTuple):
 
 
 SHORT = Titles(
-    "Attacks",
-    "Figures",
-    "In other words",
-    "Groups",
-    "Rungs",
-    "Making",
-    "Basis",
-    "Not hardened",
-    "Scale",
-    "Issuer",
-    "Words",
+    attacks="Attacks",
+    all="Figures",
+    meaning="In other words",
+    groups="Groups",
+    rungs="Rungs",
+    made="How it was made",
+    rests="Assumptions",
+    hardened="Not hardened",
+    scale="Scale",
+    issue="Issuer",
+    words="Words",
 )
 TITLES = Titles()
 
