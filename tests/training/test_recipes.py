@@ -101,7 +101,7 @@ def test_train_from_a_table_label_it_and_share_a_ledger(folder, tacita):
     assert [r["charged"] for r in shown["runs"].values()] == [12]
     assert shown["spent"]["epsilon"] < 20
     text = tacita(folder, "ledger", "budget", "budget.sqlite", "--epsilon", "4", "--delta", "1e-5").out
-    assert "epsilon 4 at delta 1e-05" in text
+    assert "epsilon 4 at delta 0.00001" in text
     wrong = tacita(folder, "ledger", "budget", "budget.sqlite", "--epsilon", "40", "--delta", "1e-5", code=2)
     assert wrong.err.count("\n") == 1
     assert "pass --raise" in wrong.err

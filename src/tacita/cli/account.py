@@ -307,13 +307,13 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee], figure
     from rich.console import Console
     from rich.table import Table
 
-    from tacita._numbers import round_up_text, success_text
+    from tacita._numbers import delta_text, round_up_text, success_text
 
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     mechanism = dict(statements[0].mechanism)
     typer.echo(
         f"noise multiplier {mechanism['noise_multiplier']:g}, sample rate {mechanism['sample_rate']:g}, "
-        f"{mechanism['steps']:.0f} steps, delta {statements[0].delta:g}\n"
+        f"{mechanism['steps']:.0f} steps, delta {delta_text(statements[0].delta)}\n"
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column, justify in (("about", "left"), ("epsilon", "right"), ("attack success", "right"), ("how", "left")):

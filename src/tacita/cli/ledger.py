@@ -111,7 +111,7 @@ def _print(ledger: Ledger, as_json: bool) -> None:
 
 
 def _lines(ledger: Ledger, document: dict[str, Any], spent: Guarantee | None) -> list[str]:
-    from tacita._numbers import round_up_text
+    from tacita._numbers import delta_text, round_up_text
 
     relation = {"add_remove": "added or removed", "replace_one": "replaced by another"}[ledger.neighbours]
     about = f" ({ledger.data})" if ledger.data else ""
@@ -119,13 +119,15 @@ def _lines(ledger: Ledger, document: dict[str, Any], spent: Guarantee | None) ->
     if spent is None:
         lines.append("spent:  nothing yet")
     else:
-        lines.append(f"spent:  epsilon {round_up_text(spent.epsilon)} at delta {spent.delta:g}, all runs together")
+        lines.append(
+            f"spent:  epsilon {round_up_text(spent.epsilon)} at delta {delta_text(spent.delta)}, all runs together"
+        )
         planned = round_up_text(ledger.planned_epsilon(spent.delta))
         lines.append(f"        ({planned} if all of it had been planned beforehand: the rest is the price of choosing)")
     if ledger.budget is None:
         lines.append("budget: none; set one with: tacita ledger budget")
     else:
-        lines.append(f"budget: epsilon {ledger.budget[0]:g} at delta {ledger.budget[1]:g}")
+        lines.append(f"budget: epsilon {ledger.budget[0]:g} at delta {delta_text(ledger.budget[1])}")
     for name, run in document["runs"].items():
         mechanism = run["mechanism"]
         lines.append(

@@ -178,11 +178,11 @@ def _spent(ledger: Ledger) -> Guarantee:
 def _kept(folder: Path, results: Any, spent: Guarantee, document: dict[str, Any]) -> str:
     """Write the results to their folder, the data first; return them as text."""
     from tacita import runs
-    from tacita._numbers import round_up_text
+    from tacita._numbers import delta_text, round_up_text
     from tacita.programs.results import write_figure
 
     runs.write_json(folder, "results.json", document)
-    total = f"epsilon {round_up_text(spent.epsilon)} at delta {spent.delta:g}"
+    total = f"epsilon {round_up_text(spent.epsilon)} at delta {delta_text(spent.delta)}"
     text = f"{results}\n\nThis and everything charged before to {document['ledger']}: {total}."
     runs.write_text(folder, "results.txt", text + "\n")
     if find_spec("matplotlib") is not None:

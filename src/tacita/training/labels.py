@@ -11,7 +11,7 @@ import numpy as np
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita._numbers import round_up_text
+from tacita._numbers import delta_text, round_up_text
 from tacita.accounting import MomentsBudget
 from tacita.accounting.filters import Budget
 from tacita.accounting.shares import GAMMA, certified_shares, own_epsilons, own_successes
@@ -280,7 +280,7 @@ def _declared(plan: Plan, delta: float) -> tuple[str, ...]:
     if plan.record_budget is not None:
         epsilon = filter_epsilon(plan.record_budget, plan.sample_rate, plan.noise_multiplier, delta)
         lines.append(
-            f"Every record is held to a budget of epsilon {round_up_text(epsilon)} at delta {delta:g} "
+            f"Every record is held to a budget of epsilon {round_up_text(epsilon)} at delta {delta_text(delta)} "
             f"({_budget_text(plan.record_budget)}); which records were held back is not disclosed."
         )
     if plan.certificate is not None:
