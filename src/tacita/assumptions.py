@@ -87,6 +87,8 @@ _OPEN = {
     "sensitivity": "one record changes the released sum by at most the stated sensitivity",
     "enforced-record-budget": "every record is held to its declared budget (enforced)",
     "representative": "the followed records are independent draws from the population and were not trained on",
+    "another-population": "the record is drawn from a population ({population}) at a total variation distance of at "
+    "most {tv} from the one that was followed; nothing here estimates that distance",
     "static-norms": "each record's norm is fixed for the whole run by the record and by public facts (declared static)",
     "observed-norms": "what each followed record contributed (its gradient norm) was observed in this run; another run "
     "may differ",

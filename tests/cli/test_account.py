@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from tacita import Guarantee
+from tacita import BayesianAccountant, Guarantee
+from tacita.accounting.shares import certified_shares
 from tests.cli.command import tacita
 
 RUN = ["account", "--noise-multiplier", "1", "--sample-rate", "0.01"]
@@ -30,6 +31,22 @@ def test_worst_case_prints_both_methods_and_a_sentence():
 def test_two_declared_sizes_are_a_rate():
     sizes = ("account", "--noise-multiplier", "1", "--batch-size", "600", "--nominal-size", "60000", *STEPS)
     assert tacita(*sizes).stdout == tacita(*RUN, *STEPS).stdout
+
+
+def test_shares_and_successes_are_those_of_a_label(norms_file):
+    document = json.loads(tacita(*RUN, "--norms", norms_file, "--json").stdout)
+    accountant = BayesianAccountant(sample_rate=0.01, noise_multiplier=1.0)
+    for row in np.load(norms_file):
+        accountant.step(row)
+    worst = accountant.worst_case(delta=1e-5)
+    found, shown = certified_shares(accountant, worst), document["shares"]
+    assert shown["gamma"] == found.gamma
+    assert [(float(p), value) for p, value in shown["epsilons"].items()] == list(found.epsilons)
+    assert [(float(p), value) for p, value in shown["successes"].items()] == list(found.successes)
+    assert [tuple((float(a), b) for a, b in points.items()) for points in shown["tests"].values()] == [
+        points for _, points in found.tests
+    ]
+    assert document["attack_success"]["worst_case"] == worst.attack_success
 
 
 def test_json_is_one_stable_document(norms_file):

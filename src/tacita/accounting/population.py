@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from tacita.accounting.conversion import delta_from_costs, epsilon_by_order, eps
 from tacita.accounting.filters import Budget, TokenBudget
 from tacita.accounting.history import Sample
 from tacita.accounting.levels import ORDERS, TOP
-from tacita.assumptions import Assumption
+from tacita.assumptions import Assumption, assume
 from tacita.estimators import ESTIMATORS, Estimator, conformal_miss
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.profile import Profile
@@ -123,6 +123,64 @@ def population_profile(estimator: Estimator, deltas: Deltas, *, gamma: float, la
     ones = np.ones(values.shape[1], dtype=np.int64)
     bound = estimator.bound(values, weights=ones, gamma=gamma / len(grid), worst=worst)
     return Profile.of_curve(lambda _: np.minimum(bound + 2.0 * gamma * worst, worst), grid)
+
+
+def profile_under_another_law(typical: Profile, worst: Profile, *, tv: float) -> Profile:
+    """Return the curve of a record drawn from another population than the one that a typical figure speaks of.
+
+    E_ν δ_x(ε) ≤ E_μ δ_x(ε) + worst(ε) TV(μ, ν), because no record's curve is above the worst case's; never above it.
+
+    Args:
+        typical: The population's curve, in the weak notion.
+        worst: That of the worst case of the same steps.
+        tv: How far the two populations are apart, in [0, 1]. The reader assumes it; nothing estimates it.
+
+    Returns:
+        The curve, at the points of both.
+
+    Guarantee:
+        For fixed curves: where a record's curve depends on the run, for this run's.
+    """
+    far = _check.in_range("tv", tv, 0.0, 1.0)
+    at = np.union1d(typical.epsilons, worst.epsilons)
+
+    def curve(epsilons: Floats) -> Floats:
+        most = worst.delta(epsilons)
+        return np.asarray(np.minimum(typical.delta(epsilons) + far * most, most))
+
+    return Profile.of_curve(curve, at)
+
+
+def under_another_law(typical: Guarantee, worst: Guarantee, *, tv: float, population: str) -> Guarantee:
+    """Return what a typical figure says about records of another population.
+
+    Args:
+        typical: A Bayesian figure in the weak notion.
+        worst: The worst case of the same steps and unit, at the same delta.
+        tv: How far the two populations are apart, in [0, 1]. The reader assumes it; nothing estimates it.
+        population: The name of the other population.
+
+    Returns:
+        The statement, with the distance among its assumptions; never above the worst case.
+
+    Raises:
+        PrivacyError: If the two do not belong together, or the figure is not of the weak notion.
+    """
+    alike = (typical.unit, typical.delta, typical.neighbours) == (worst.unit, worst.delta, worst.neighbours)
+    if not (alike and typical.kind == "bayesian" and worst.kind == "worst_case") or worst.one_end:
+        raise PrivacyError("Pass a typical figure and the worst case of the same steps, unit and delta.")
+    if typical.notion != "weak" or not typical.is_bound:
+        raise PrivacyError("Only an expected hockey-stick divergence (the weak notion) carries over to another law.")
+    curve = profile_under_another_law(typical.curve, worst.curve, tv=tv)
+    epsilon = max(SMALLEST_EPSILON, min(worst.epsilon, curve.epsilon(worst.delta)))
+    assumed = assume("another-population", population=population, tv=f"{tv:g}")
+    return replace(
+        typical,
+        epsilon=epsilon,
+        population=population,
+        assumptions=(*typical.assumptions, assumed),
+        profile=curve & Profile.of_pair(epsilon, worst.delta),
+    )
 
 
 def deltas_by_moments(own: Floats, most: Floats, *, target: float, notion: str) -> tuple[Deltas, float]:

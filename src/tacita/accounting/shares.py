@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from tacita.accounting.bayesian import BayesianAccountant
-from tacita.estimators import share_bounds
+from tacita.estimators import share_bounds, share_under_another_law
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.label import Points, Shares
 
 if TYPE_CHECKING:
     from tacita._check import Floats
+
+T = TypeVar("T")
 
 PERCENTS = (50, 75, 90, 95, 99)  # of the population
 TESTED = (50, 90)  # those of whom true-positive rates are given
@@ -66,6 +69,24 @@ def certified_shares(accountant: BayesianAccountant, worst: Guarantee) -> Shares
         ),
         gamma=GAMMA,
         followed=len(accountant.counts),
+    )
+
+
+def shares_under_another_law(shares: Shares, *, tv: float) -> Shares:
+    """Return what the shares of one population say about another: each share p becomes p - tv, or is left out.
+
+    Args:
+        shares: From `certified_shares`.
+        tv: How far the two populations are apart in total variation, in [0, 1]. The reader assumes it; nothing
+            estimates it.
+    """
+
+    def lower(points: Iterable[tuple[float, T]]) -> tuple[tuple[float, T], ...]:
+        kept = ((100.0 * share_under_another_law(p / 100.0, tv=tv), value) for p, value in points)
+        return tuple((p, value) for p, value in kept if p > 0.0)
+
+    return replace(
+        shares, epsilons=lower(shares.epsilons), successes=lower(shares.successes), tests=lower(shares.tests)
     )
 
 

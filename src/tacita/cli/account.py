@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tacita.guarantee import Guarantee
 
 _NOISE = Annotated[float, typer.Option(help="Noise standard deviation over the clip norm.")]
-_GAMMA = 1e-6  # how often the certified shares of people may fail
 _SHOWN = {"pld": "PLD", "rdp": "RDP", "profile": "our own curve"}  # how a method is written
 _RATE = Annotated[
     float | None,
@@ -208,14 +207,29 @@ def _account(
             mass, floor = accountant.floor(delta=delta)
             percentiles = accountant.percentiles(delta=delta)
             document["percentiles"] = {str(p): eps for p, eps in percentiles.items()}
-            shares = accountant.shares(delta=delta, gamma=_GAMMA)
-            document["shares"] = {"gamma": _GAMMA, "epsilons": {str(p): eps for p, eps in shares.items()}}
+            document["shares"] = _shares(accountant, statements[0])
             document["band"] = {"followed": values.shape[-1], "unseen_mass": mass, "epsilon_floor": floor}
         if figure is not None:
             _draw(figure, accountant, statements)
     document["guarantees"] = [s.to_dict() for s in statements]
     document["attack_success"] = {s.kind: s.to_dict()["attack_success"] for s in reversed(statements)}
     return document, statements
+
+
+def _shares(accountant: BayesianAccountant, worst: Guarantee) -> dict[str, Any]:
+    """Return what shares of the population stay under, as a label certifies it; the worst case where it cannot."""
+    from tacita.accounting.shares import GAMMA, PERCENTS, certified_shares
+
+    found = certified_shares(accountant, worst)
+    if found is None:
+        epsilons, successes = ({f"{p:g}": most for p in PERCENTS} for most in (worst.epsilon, worst.attack_success))
+        return {"gamma": GAMMA, "epsilons": epsilons, "successes": successes, "tests": {}}
+    return {
+        "gamma": found.gamma,
+        "epsilons": {f"{p:g}": epsilon for p, epsilon in found.epsilons},
+        "successes": {f"{p:g}": success for p, success in found.successes},
+        "tests": {f"{p:g}": {f"{fpr:g}": tpr for fpr, tpr in points} for p, points in found.tests},
+    }
 
 
 def _bayesian_statements(
@@ -332,11 +346,12 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee], figure
             "and may exceed the worst case."
         )
     if document["percentiles"]:
-        console.print("\nRecords' own epsilon (for the owner):       followed   population*")
-        certified = document["shares"]["epsilons"]
+        console.print("\nRecords' own epsilon (for the owner):       followed   population*   attack success*")
+        certified, successes = document["shares"]["epsilons"], document["shares"]["successes"]
         for percent, epsilon in document["percentiles"].items():
             both = f"{round_up_text(epsilon):>8}   {round_up_text(certified[percent]):>10}"
-            console.print(f"  {percent:>4}% of them stay under                {both}")
+            right = f"<= {percent_text(successes[percent])}"
+            console.print(f"  {percent:>4}% of them stay under                {both}    {right:>15}")
         console.print(
             f"* except with probability {document['shares']['gamma']:g}, if the followed records were drawn "
             "independently from it\n  and were not trained on"

@@ -14,10 +14,12 @@ from tacita.estimators.moments import student as student
 from tacita.estimators.protocol import Estimator as Estimator
 from tacita.estimators.protocol import UpperMean as UpperMean
 from tacita.estimators.share import conformal_miss as conformal_miss
+from tacita.estimators.share import mean_under_another_law as mean_under_another_law
 from tacita.estimators.share import share_at_least as share_at_least
 from tacita.estimators.share import share_at_most as share_at_most
 from tacita.estimators.share import share_bounds as share_bounds
 from tacita.estimators.share import share_interval as share_interval
+from tacita.estimators.share import share_under_another_law as share_under_another_law
 
 ESTIMATORS: dict[str, Estimator] = {
     "band": Estimator(band_mean, averages="deltas", model="distribution-free"),

@@ -117,6 +117,41 @@ def share_bounds(values: ArrayLike, *, percents: Sequence[float], gamma: float, 
     return found
 
 
+def share_under_another_law(share: float, *, tv: float) -> float:
+    """Return at least which share of another population a statement about a share of this one holds for.
+
+    A set that has mass p under one law has at least p - TV under another at total variation distance TV.
+
+    Args:
+        share: p, in [0, 1].
+        tv: How far the two populations are apart, in [0, 1]. The reader assumes it; nothing estimates it.
+
+    Examples:
+        >>> share_under_another_law(0.9, tv=0.05)
+        0.85
+    """
+    return max(0.0, _check.in_range("share", share, 0.0, 1.0) - _check.in_range("tv", tv, 0.0, 1.0))
+
+
+def mean_under_another_law(mean: float, *, tv: float, low: float, high: float) -> float:
+    """Return what the mean of a figure is at most under another law: the mean here plus (high - low) TV.
+
+    Args:
+        mean: An upper bound on the mean here.
+        tv: How far the two populations are apart, in [0, 1]. The reader assumes it; nothing estimates it.
+        low: What the figure is never below.
+        high: What it is never above, such as the worst case; so is the result.
+
+    Examples:
+        >>> mean_under_another_law(0.52, tv=0.05, low=0.5, high=0.6)
+        0.525
+    """
+    least, most = _check.number("low", low), _check.number("high", high)
+    if not least <= most:
+        raise ValueError(f"low must be at most high, got {least:g} and {most:g}.")
+    return min(most, _check.number("mean", mean) + (most - least) * _check.in_range("tv", tv, 0.0, 1.0))
+
+
 def conformal_miss(m: int, *, tolerated: int) -> float:
     """Return (k0 + 1) / (m + 1): the chance that a new record passes a budget few followed ones passed.
 
