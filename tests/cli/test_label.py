@@ -85,6 +85,53 @@ def test_a_program_too_and_the_owners_label_on_request(tmp_path, folder):
     assert not (folder / "run/weights.sha256").exists()
 
 
+def published(run, place):
+    """Return every document for the public that the command writes, by name."""
+    place.mkdir()
+    asked = ("--registry", place / "entry.yaml", "--model-card", place / "README.md", "--evidence", place / "evidence")
+    assert tacita("label", run, *asked, "--issuer", "X", "--issued", "2026-01-31").returncode == 0
+    files = [run / "label.html", place / "entry.yaml", place / "README.md", *(place / "evidence/public").iterdir()]
+    return {path.name: path.read_bytes() for path in files}
+
+
+def test_b1_documents_for_the_public_are_identical_for_neighbours(tmp_path):
+    """One record more, one less, one far out; declared stops and rungs. The weights differ and are named nowhere."""
+    x, y = torch.randn(61, 4, generator=torch.Generator().manual_seed(0)), torch.arange(61) % 2
+    found, owners, weights = [], set(), set()
+    for size in (60, 59, 61):
+        data = (x[:size].clone(), y[:size])
+        data[0][3] *= 1000.0 if size == 61 else 1.0
+        model, run = nn.Linear(4, 2), tmp_path / f"run {size}"
+        package.PrivateTraining(
+            model, nn.CrossEntropyLoss(), data, holdout=data, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            batch_size=20, nominal_size=60, steps=4, stops=(2,), individual_every=2, noise_multiplier=2.0, panel=8,
+            name="a run", run_dir=run,
+        ).run()  # fmt: skip
+        found.append(published(run, tmp_path / f"papers {size}"))
+        owners.add((run / "label-owner.html").read_bytes())
+        weights.add((run / "weights.sha256").read_text().split()[0])
+    assert found[0].keys() == {"label.html", "entry.yaml", "README.md", "label.json", "guarantees.json"}
+    assert found[0] == found[1] == found[2]
+    assert len(owners) == len(weights) == 3
+    assert not any(digest.encode() in document for digest in weights for document in found[0].values())
+
+
+def test_b1_a_program_shows_the_same_for_a_replaced_record_and_knows_its_size(tmp_path, folder):
+    """Neighbours have one size there, which the program declares: a table of another size is refused."""
+    (folder / "smokers.py").write_text(SMOKERS)
+    head, first, *rest = (folder / "people.csv").read_text().splitlines()
+    found = []
+    for number, rows in enumerate(([first, *rest], [rest[0], *rest])):
+        (folder / "people.csv").write_text("\n".join((head, *rows)) + "\n")
+        run = folder / f"run {number}"
+        assert tacita("run", "smokers.py", "--data", "people.csv", "--run-dir", run).returncode == 0
+        found.append(published(run, tmp_path / str(number)))
+    (folder / "people.csv").write_text("\n".join((head, *rest)) + "\n")
+    assert tacita("run", "smokers.py", "--data", "people.csv", "--run-dir", folder / "fewer").returncode != 0
+    assert found[0].keys() == found[1].keys()
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
