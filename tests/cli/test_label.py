@@ -103,8 +103,8 @@ def test_b1_documents_for_the_public_are_identical_for_neighbours(tmp_path):
         data[0][3] *= 1000.0 if size == 61 else 1.0
         model, run = nn.Linear(4, 2), tmp_path / f"run {size}"
         package.PrivateTraining(
-            model, nn.CrossEntropyLoss(), data, holdout=data, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            batch_size=20, nominal_size=60, steps=4, stops=(2,), individual_every=2, noise_multiplier=2.0, panel=8,
+            model, nn.CrossEntropyLoss(), data, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), batch_size=20,
+            nominal_size=60, steps=4, stops=(2,), individual_every=2, rungs=(0.5, 1.0), noise_multiplier=2.0, panel=8,
             name="a run", run_dir=run,
         ).run()  # fmt: skip
         found.append(published(run, tmp_path / f"papers {size}"))

@@ -122,3 +122,18 @@ def test_records_without_a_promise_are_not_called_safe(tmp_path):
     asked = ("--data", "digits", "--generator", "wgan-gp", "--steps", 3, "--samples", 20, "--no-quality")
     done = tacita("synthesise", *asked, "--run-dir", tmp_path / "run")
     assert "released (not protected" in done.output
+
+
+@pytest.mark.slow
+def test_b1_public_pages_of_a_generator_are_identical_for_neighbours(tmp_path):
+    """One record less, one more and far out of what was declared."""
+    pages = set()
+    for name, text in (("fewer", CSV[: CSV.rindex("\n", 0, -1) + 1]), ("more", CSV + "5000,a,yes\n")):
+        place = tmp_path / name
+        place.mkdir()
+        (place / "people.csv").write_text(text)
+        (place / "people.toml").write_text(TOML)
+        done = tacita("synthesise", "--config", place / "people.toml", "--run-dir", place / "run", "--no-quality")
+        assert done.exit_code == 0, done.output
+        pages.add((place / "run" / "label.html").read_bytes())
+    assert len(pages) == 1

@@ -55,6 +55,25 @@ def test_f21_a_federation_stopped_early_is_labelled_with_its_plan(level, tmp_pat
     assert label.worst.epsilon == whole.epsilon
 
 
+@pytest.mark.parametrize(
+    "level", ["client", *(pytest.param(x, marks=pytest.mark.slow) for x in ("joint", "sequential"))]
+)
+def test_an_end_is_labelled_with_what_attacks_on_the_whole_federation_achieve(level):
+    made = federation(level, stops=(2,))
+    plan, early, late = made.plan, take(made, 1).label().worst, made.run().label().worst
+    whole = plan.client_worst(6, 1e-5) if plan.of_clients else plan.record_worst(6 * plan.steps_a_round, 1e-5)
+    assert early.epsilon < late.epsilon
+    assert early.attack_success == late.attack_success == whole.attack_success
+    assert early.curve == whole.curve
+
+
+def test_who_took_part_so_far_says_nothing_of_the_rounds_to_come():
+    """At level parallel the busiest client counts, for the rounds taken alone."""
+    made = take(federation("parallel", stops=(2,), seed=3), 2)
+    said, plan = made.label().worst, made.plan
+    assert said.attack_success == plan.record_worst(6 * plan.steps_a_round, 1e-5).attack_success
+
+
 def test_f21_the_busiest_client_counts_once_all_rounds_were_taken():
     made = take(federation("parallel", seed=3), 5)
     early = made.label().worst.epsilon

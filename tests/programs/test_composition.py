@@ -7,6 +7,7 @@ import itertools
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.special import ndtr
@@ -446,6 +447,42 @@ def test_curves_follow_the_record_from_part_to_part():
         p.release(p.where(job=job).count(), geometric(epsilon=epsilon))
     assert p.guarantee().epsilon == 0.9
     assert p.guarantee().profile.delta(0.0) == pytest.approx(placed(0.5, 0.4), rel=1e-3)
+
+
+def moves(releases, before, after):
+    """How far each number of each release moves between two datasets, in epsilons, with the epsilon of one unit."""
+    found = []
+    for description, epsilon, unit in releases:
+        numbers = zip(counted(before, *description), counted(after, *description), strict=True)
+        found += [(float(Fraction(epsilon) / unit), abs(a - b)) for a, b in numbers if a != b]
+    return tuple(sorted(found))
+
+
+def exact_deltas(moved, at):
+    """The curve of numbers with two-sided geometric noise, by every value of their losses: the outcomes in between."""
+    losses, masses = np.zeros(1), np.ones(1)
+    for size, steps in moved:
+        decay, inner = math.exp(-size), np.arange(1, steps)
+        own = np.array([size * steps, *(size * (steps - 2 * inner)), -size * steps])
+        mass = np.array([1.0, *((1 - decay) * decay**inner), decay**steps]) / (1 + decay)
+        losses, masses = np.add.outer(losses, own).ravel(), np.outer(masses, mass).ravel()
+    return np.array([(masses * np.maximum(-np.expm1(eps - losses), 0.0)).sum() for eps in at])
+
+
+@pytest.mark.parametrize("programs", [12, pytest.param(200, marks=pytest.mark.slow)])
+def test_no_replaced_record_is_seen_better_than_the_curve_of_a_random_program_says(rng, programs):
+    """The whole curve, over all tables of two records and all replacements; a third of them reach it."""
+    tight = 0
+    for _ in range(programs):
+        p, releases = random_program(rng)
+        said = p.guarantee().profile
+        at = np.linspace(0.0, 0.95 * said.epsilons[-1], 9)
+        pairs = itertools.product(RECORDS, RECORDS)
+        ways = {moves(releases, [old, other], [new, other]) for old, new in pairs for other in RECORDS[::7]}
+        largest = np.max([exact_deltas(way, at) for way in ways], axis=0)
+        assert np.all(largest <= said.delta(at) * (1 + 1e-9) + 1e-12)
+        tight += largest[0] >= 0.99 * said.delta(0.0)
+    assert tight >= programs // 3
 
 
 @pytest.mark.parametrize("parts", [40, 1500])
