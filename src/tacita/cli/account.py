@@ -350,7 +350,7 @@ def _print_account(document: dict[str, Any], statements: list[Guarantee], figure
         certified, successes = document["shares"]["epsilons"], document["shares"]["successes"]
         for percent, epsilon in document["percentiles"].items():
             both = f"{round_up_text(epsilon):>8}   {round_up_text(certified[percent]):>10}"
-            right = f"<= {percent_text(successes[percent])}"
+            right = f"<= {success_text(successes[percent])}"
             console.print(f"  {percent:>4}% of them stay under                {both}    {right:>15}")
         console.print(
             f"* except with probability {document['shares']['gamma']:g}, if the followed records were drawn "
