@@ -90,14 +90,9 @@ def membership(
         kept = torch.from_numpy(next(halves)).to(targets.device)
         compared.append(_confidence(train(inputs[kept], targets[kept]), attacked, "A reference model"))
     scores = _relative_confidence(answers, np.stack(compared))
+    high, low = scores[:count], scores[count:]
     return compare_scores(
-        scores[:count],
-        scores[count:],
-        references=len(compared),
-        epsilon=epsilon,
-        delta=delta,
-        profile=profile,
-        rng=generator,
+        high, low, references=len(compared), epsilon=epsilon, delta=delta, profile=profile, rng=generator
     )
 
 
