@@ -90,10 +90,8 @@ def membership(
         kept = torch.from_numpy(next(halves)).to(targets.device)
         compared.append(_confidence(train(inputs[kept], targets[kept]), attacked, "A reference model"))
     scores = _relative_confidence(answers, np.stack(compared))
-    high, low = scores[:count], scores[count:]
-    return compare_scores(
-        high, low, references=len(compared), epsilon=epsilon, delta=delta, profile=profile, rng=generator
-    )
+    both, made = (scores[:count], scores[count:]), len(compared)
+    return compare_scores(*both, references=made, epsilon=epsilon, delta=delta, profile=profile, rng=generator)
 
 
 def attack_membership(session: Session) -> tuple[dict[str, Any], Finding]:
