@@ -117,20 +117,6 @@ def chance_text(delta: float) -> str:
     return "no chance at all" if delta == 0.0 else f"1 in {math.floor(1.0 / delta + 1e-9):,}"
 
 
-def times(success: float) -> tuple[int, int]:
-    """Return (right, tries): a success rate as whole numbers, rounded up, with as few tries as tell it from certainty.
-
-    Examples:
-        >>> times(0.7342), times(0.9933), times(1.0)
-        ((74, 100), (994, 1000), (100, 100))
-    """
-    for tries in (100, 1000, 10_000, 100_000):
-        right = math.ceil(success * tries - 1e-9)
-        if right < tries:
-            return right, tries
-    return 100, 100
-
-
 def success_text(success: float) -> str:
     """Format an upper bound on a share as a percentage, rounded up.
 
@@ -143,6 +129,16 @@ def success_text(success: float) -> str:
     places = 4 if success < 0.01 else 3
     coarse = _rounded(success, places, up=True)
     return f"{100.0 * (coarse if coarse < 1.0 else _rounded(success, 5, up=True)):.5g}%"
+
+
+def odds_text(success: float) -> str:
+    """Say an upper bound on a success rate as so many times in 100, with the digits of `success_text`.
+
+    Examples:
+        >>> odds_text(0.5501), odds_text(0.99991)
+        ('55.1 times in 100', '99.991 times in 100')
+    """
+    return f"{success_text(success)[:-1]} times in 100"
 
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -31,14 +31,14 @@ def test_three_cards_answer_for_anyone_for_most_people_and_for_you():
     anyone, most, you = cards.cards(label)
     assert [anyone.heading, most.heading, you.heading] == ["Anyone", "Most people", "You may be anywhere here"]
     # One Gaussian release at distance 0.5: Phi(0.25) = 0.59871; a guess of 10 in 100 becomes Phi(-1.2816 + 0.5).
-    assert "".join(anyone.sentence).endswith("is right at most 60 times in 100, where guessing gives 50.")
-    assert "guessed at most 22 times in 100." in anyone.notes[0]
+    assert "".join(anyone.sentence).endswith("is right at most 59.9 times in 100, where guessing gives 50.")
+    assert "guessed at most 21.8 times in 100." in anyone.notes[0]
     assert "".join(most.sentence).startswith("For at least 90 of 100 people like those followed, an attacker is right")
     assert [name for name, *_ in most.lines] == ["At least half", "At least 9 in 10"]
     assert "For larger shares, the limit is the one for anyone." in most.notes
     assert "".join(you.sentence) == (
         "For half of the followed records, an attacker is right at most 53 times in 100, where guessing gives 50; "
-        "for 99 in 100 of them, at most 60 in 100."
+        "for 99 in 100 of them, at most 59.9."
     )
 
 

@@ -38,7 +38,7 @@ def test_the_sentence_gives_attack_success_in_a_hundred(make_label):
     page = label_html(plain(make_label("x"), epsilon=2.6).public())
     sentence = (
         "An attacker who starts from even odds and tries to tell whether a person's record was used is right at most "
-        "<strong>94 times in 100,</strong> where guessing gives 50."
+        "<strong>93.1 times in 100,</strong> where guessing gives 50."
     )
     assert sentence.replace("'", "&#39;") in page
 

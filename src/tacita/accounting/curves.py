@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.signal import lfilter
 
 from tacita import _check
 from tacita.accounting.levels import NORM_LEVELS, TOP
@@ -267,6 +266,8 @@ class _Composed:
 
     def _inverted(self, transforms: Complexes, epsilons: Floats) -> Floats:
         """Return δ by one inverse transform per record: the way for losses that are not smooth."""
+        from scipy.signal import lfilter  # as slow to import as a label is to make, and rarely needed
+
         probabilities = np.roll(irfft(transforms, self.size, axis=1), -(self.first % self.size), axis=1)
         probabilities = np.maximum(probabilities, 0.0)[:, ::-1]  # from the largest loss down
         above = np.cumsum(probabilities, axis=1)

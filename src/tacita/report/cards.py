@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tacita._numbers import chance_text, delta_text, epsilon_text, success_text, times
+from tacita._numbers import chance_text, delta_text, epsilon_text, odds_text, success_text
 from tacita.guarantee import Guarantee, attack_success
 from tacita.label import Label, Points, Readings, Shares
 from tacita.report.rungs import rung_rows
@@ -160,9 +160,8 @@ def success_points(own: Readings, worst: Guarantee) -> Points:
 
 
 def _odds(before: str, success: float, more: str = "") -> Sentence:
-    """Say a success rate as so many times in 100, or in more where that would read as certainty."""
-    right, tries = times(success)
-    return Sentence(before, f"{right:,} times in {tries:,},", f" where guessing gives {tries // 2:,}{more}.")
+    """Say a success rate as so many times in 100."""
+    return Sentence(before, f"{odds_text(success)},", f" where guessing gives 50{more}.")
 
 
 def _merged(anyone: Card, others: list[Card], worst: Guarantee) -> tuple[Card, ...]:
@@ -203,12 +202,12 @@ def _card(g: Guarantee, worst: Guarantee, headline: str, panels: str = "") -> Ca
 
 def _secret(worst: Guarantee, unit: Unit) -> list[str]:
     """Say how often a secret is guessed that could be guessed 10 times in 100 without the person; empty if always."""
-    guessed = math.ceil(100.0 * worst.curve.secret_guess(_BASELINE) - 1e-9)
-    if guessed >= 100 or worst.neighbours == "replace_one":
+    guessed = worst.curve.secret_guess(_BASELINE)
+    if guessed >= 1.0 or worst.neighbours == "replace_one":
         return []
     return [
         f"A secret of one {unit.who} that could be guessed {100 * _BASELINE:.0f} times in 100 from a result made "
-        f"without that {unit.who}'s data is guessed at most {guessed} times in 100."
+        f"without that {unit.who}'s data is guessed at most {odds_text(guessed)}."
     ]
 
 
@@ -273,9 +272,8 @@ def _spread(own: Readings, worst: Guarantee) -> Card:
     unit = spoken(worst.unit, worst.unit)
     rows = exposures(own, worst)
     half, last = next((row for row in rows if row.percent == 50.0), rows[-1]), rows[-1]
-    most, among = times(last.success)
     them = "all of them" if last.percent == 100.0 else f"{last.who} of them"
-    more = "" if last is half else f"; for {them}, at most {most:,} in {among:,}"
+    more = "" if last is half else f"; for {them}, at most {success_text(last.success)[:-1]}"
     start = f"For {half.who.lower()} of the followed {unit.many}, an attacker is right at most "
     return Card(
         key="spread",
