@@ -12,7 +12,9 @@ other, and the path up to time M² is one Gaussian release at distance M (Smith 
 Honkela 2023). The proof is in docs/explanation/theory/ledger.md.
 
 A total is within (ε, δ) if the distances are at δ times the declared share, or the moments at the rest. Which of the
-two holds may depend on the path; each has its own part of δ, so the union costs δ.
+two holds may depend on the path; each has its own part of δ, so the union costs δ. Of the distances' part, a tenth is
+for the failures and the rest for G_M(ε): were the failures limited by what the distances leave, some paths could spend
+the part on distances and others spend it again on failures (tests/ledger/test_totals.py keeps such an adversary).
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from tacita.mechanisms.gaussian import gaussian_delta, gaussian_epsilon
 from tacita.profile import Profile
 
 FLOOR = 1e-9  # what a charge's curve may exceed the Gaussian one by; less where the budget's delta is small
-_FLOORS = 1000  # so many charges' floors fit into the account's part of delta
+FAILING = 0.1  # of the account's part of delta, for failures beside the distances, on every path
+_FLOORS = 1000  # so many charges' floors fit into that
 _FARTHEST = 1e6  # distances beyond this count as infinite
 
 
@@ -77,7 +80,8 @@ class Totals:
             delta: δ in (0, 1).
             gaussian_share: The declared part of delta for distances; the rest is for moments.
         """
-        found = [self._by_distances(gaussian_share * delta)]
+        part = gaussian_share * delta
+        found = [self._by_distances((1.0 - FAILING) * part, fails=FAILING * part)]
         if gaussian_share < 1.0:
             rest = (1.0 - gaussian_share) * delta
             found.append(total_epsilon(self.orders, self.deltas, delta=rest, pure=self.pure))
@@ -88,17 +92,17 @@ class Totals:
 
         The better account has all of delta then, and so has the best order.
         """
-        found, spare = [self._by_distances(delta)], delta - self.deltas / DELTA_UNIT
+        failing = self.fails / DELTA_UNIT * (1.0 + 1e-12)
+        found, spare = [self._by_distances(delta - failing, fails=delta)], delta - self.deltas / DELTA_UNIT
         if spare > 0.0:
             found += [moments_epsilon(self.orders, delta=spare), self.pure / PURE_UNIT]
         return max(SMALLEST_EPSILON, min(found))
 
-    def _by_distances(self, delta: float) -> float:
-        spare = delta - self.fails / DELTA_UNIT * (1.0 + 1e-12)
+    def _by_distances(self, delta: float, *, fails: float) -> float:
         distance = math.sqrt((self.squared + 1) / COST_UNIT)  # the extra unit is more than all round-off
-        if not (spare > 0.0 and distance <= _FARTHEST):
+        if not (delta > 0.0 and self.fails <= fails * DELTA_UNIT and distance <= _FARTHEST):
             return math.inf
-        return gaussian_epsilon(spare, distance=distance)
+        return gaussian_epsilon(delta, distance=distance)
 
 
 @lru_cache(maxsize=256)
@@ -132,28 +136,28 @@ def distance_units(curve: Profile | None, *, delta: float = 0.0, floor: float = 
 
 
 def floor_for(budget: tuple[float, float] | None, gaussian_share: float) -> float:
-    """Return the floor of a charge: so small that a thousand of them fit into the account's part of delta."""
+    """Return the floor of a charge: so small that a thousand of them fit into what is for failures."""
     if budget is None or gaussian_share == 0.0:
         return FLOOR
-    return min(FLOOR, gaussian_share * budget[1] / _FLOORS)
+    return min(FLOOR, FAILING * gaussian_share * budget[1] / _FLOORS)
 
 
 def cap_profile(budget: tuple[float, float], gaussian_share: float) -> Profile:
     """Return the privacy curve of everything that a budget (ε, δ) lets through, however charges are chosen.
 
-    Where all of δ is for distances, everything is one Gaussian release with G_M(ε) ≤ δ, but for δ. Otherwise all that
-    is known is the pair: which of the accounts holds may depend on the path.
+    Where all of δ is for distances, everything is one Gaussian release with G_M(ε) ≤ 0.9 δ, but for 0.1 δ. Otherwise
+    all that is known is the pair: which of the accounts holds may depend on the path.
     """
     epsilon, delta = budget
     pair = Profile.of_pair(epsilon, delta)
     if gaussian_share < 1.0:
         return pair
     most = _search.boundary(
-        lambda mu: bool(gaussian_delta(epsilon, distance=mu)[0] >= delta),
+        lambda mu: bool(gaussian_delta(epsilon, distance=mu)[0] >= (1.0 - FAILING) * delta),
         fails=1e-9,
         at=_FARTHEST,
         rtol=1e-9,
         geometric=True,
     )
     curve = Profile.gaussian(most)
-    return Profile.of_curve(lambda eps: curve.delta(eps) + delta, np.array(curve.epsilons)) & pair
+    return Profile.of_curve(lambda eps: curve.delta(eps) + FAILING * delta, np.array(curve.epsilons)) & pair
