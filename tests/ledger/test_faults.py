@@ -128,7 +128,7 @@ def grants_allowed(cost, order, epsilon, delta):
 
 @pytest.mark.parametrize("repeats", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_l2_eight_writers_share_one_budget_exactly(nursery, tmp_path, repeats):
-    allowed = grants_allowed(0.07, 11, epsilon=2.0, delta=1e-5)
+    allowed = grants_allowed(0.07, 11, epsilon=2.0, delta=1e-5 / 2)  # half of delta is for distances
     assert 50 < allowed < 200
     for repeat in range(repeats):
         folder = tmp_path / str(repeat)
