@@ -258,6 +258,10 @@ def test_mu_covers_the_whole_curve_up_to_its_floor(mu, floor):
     )
 
 
+def test_a_curve_that_no_distance_covers_has_none():
+    assert Profile((0.0, 1e13, 1.1e13), (1.0, 0.9, 0.0)).mu(floor=1e-9) == math.inf  # G at 1e6 is 0 from 1e12 on
+
+
 def test_the_smaller_of_two_bounds_still_bounds_the_curve():
     coarse, fine = Profile.gaussian(1.0, points=20), Profile.gaussian(1.0, points=33)
     both, eps = coarse & fine, np.linspace(0.0, 8.0, 300)

@@ -230,7 +230,7 @@ class Profile(_codec.Checked):
             floor: How much the curve may exceed the Gaussian one; print it with μ.
 
         Returns:
-            The smallest such μ, rounded up; infinite if the curve does not fall to the floor.
+            The smallest such μ, rounded up; infinite if the curve does not fall to the floor, or μ would pass 1e6.
         """
         from tacita.mechanisms.gaussian import gaussian_delta
 
@@ -244,7 +244,8 @@ class Profile(_codec.Checked):
         def covers(mu: float) -> bool:
             return bool(np.all(left <= gaussian_delta(right, distance=mu) * (1.0 - 1e-12) + spare))
 
-        return _search.boundary(covers, fails=1e-9, at=_LARGEST_MU, rtol=1e-6, geometric=True)
+        found = _search.boundary(covers, fails=1e-9, at=_LARGEST_MU, rtol=1e-6, geometric=True)
+        return found if found < _LARGEST_MU else math.inf  # the largest was not tried
 
 
 def most_missed(fpr: float, epsilons: Floats, deltas: Floats) -> Floats:
