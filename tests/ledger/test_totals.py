@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from tacita._check import PrivacyError
 from tacita.accounting.profiles import worst_profile
 from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 from tacita.ledger.totals import FAILING, FLOOR, Totals, cap_profile, distance_units, floor_for
@@ -200,6 +201,16 @@ def _largest_distance(epsilon, delta):
         middle = (low + high) / 2
         low, high = (middle, high) if middle == 0.0 or exact_delta(epsilon, middle) <= delta else (low, middle)
     return low
+
+
+@pytest.mark.parametrize("other", [{"neighbours": "replace_one"}, {"unit": "client"}])
+def test_a_curve_for_another_relation_or_unit_is_refused(other):
+    """Its first charge would add the distance of a smaller change than the ledger protects."""
+    run = {"mechanism": {"steps": 1}, "seed_fingerprint": None, "seeded": False, "curve": Profile.gaussian(0.1)}
+    with Ledger.create(":memory:", **other) as ledger:
+        with pytest.raises(PrivacyError, match="This ledger"):
+            ledger.open_run("a", **run)
+        ledger.open_run("a", **run, **other)
 
 
 def test_a_share_that_is_none_is_refused(tmp_path):

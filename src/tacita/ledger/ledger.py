@@ -164,6 +164,8 @@ class Ledger(LedgerReader):
         seeded: bool,
         curve: Profile | None = None,
         delta: float = 0.0,
+        neighbours: str = "add_remove",
+        unit: str = "record",
     ) -> None:
         """Freeze a run's mechanism before its first step; for a run that is there already, check that it is the same.
 
@@ -176,10 +178,15 @@ class Ledger(LedgerReader):
             curve: The privacy curve of all its steps together, for the ledger's unit and relation. Its first charge
                 then adds the whole run to the account of distances; steps that are not taken are not refunded there.
             delta: What may fail in all its steps beside the curve.
+            neighbours: The relation that the curve is for.
+            unit: The unit that it is for.
 
         Raises:
-            PrivacyError: If the run is there with another mechanism, or another run drew the same noise.
+            PrivacyError: If the run is there with another mechanism, another run drew the same noise, or the curve is
+                for another relation or unit than the ledger's.
         """
+        if curve is not None:
+            _require_same(self, neighbours, unit)
         frozen = mechanism_body(mechanism)
         if seeded and not seed_fingerprint:
             raise PrivacyError(
@@ -403,6 +410,11 @@ def _stored(units: Units) -> int | str:
 
 
 def _price(ledger: LedgerReader, costs: Costs, delta: float, neighbours: str, unit: str) -> dict[str, Any]:
+    _require_same(ledger, neighbours, unit)
+    return {"costs": [_stored(cost) for cost in cost_units(costs)], "delta": delta_units(delta)}
+
+
+def _require_same(ledger: LedgerReader, neighbours: str, unit: str) -> None:
     _check.one_of("neighbours", neighbours, RELATIONS)
     if neighbours != ledger.neighbours:
         fix = "Make a ledger for replace_one (tacita ledger create FILE --neighbours replace_one)."
@@ -417,4 +429,3 @@ def _price(ledger: LedgerReader, costs: Costs, delta: float, neighbours: str, un
             f"This ledger protects one {ledger.unit}, got costs for one {unit}: no conversion is known. Keep a "
             "ledger for each unit."
         )
-    return {"costs": [_stored(cost) for cost in cost_units(costs)], "delta": delta_units(delta)}

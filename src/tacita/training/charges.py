@@ -59,6 +59,7 @@ class Charges:
             seeded=random.seeded,
             curve=self.curve,
             delta=min(1.0, self.plan.steps * self.delta),
+            unit=self.plan.unit,
         )
         if self.owner:
             self.ledger.own(self.identity, self.owner)
