@@ -2,5 +2,9 @@
 
 from tacita.features.dead_leaves import dead_leaves as dead_leaves
 from tacita.features.histograms import GradientHistograms as GradientHistograms
+from tacita.features.patches import Patches as Patches
 from tacita.features.scattering import Scattering as Scattering
+from tacita.features.silhouettes import silhouettes as silhouettes
 from tacita.features.strokes import strokes as strokes
+from tacita.features.whitening import Mirrored as Mirrored
+from tacita.features.whitening import Whitened as Whitened

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tacita.features.dead_leaves import dead_leaves
-from tacita.features.strokes import strokes
+from tacita.features.priors import drawn
+from tacita.features.whitening import leading
 
 ANGLES = 8
 STRIDE = 4  # pixels between places; two scales, 1 and 2 pixels
@@ -75,7 +74,7 @@ class Scattering(nn.Module):
         for step in (1, 2):
             for axis in (0, 1):
                 self.register_buffer(f"window_{step}_{axis}", self._window(axis, step))
-        images = _drawn(self.shape) if prior is None else prior.float()
+        images = drawn("strokes" if shape[0] == 1 else "dead_leaves", self.shape, _PRIOR) if prior is None else prior.float()
         if tuple(images.shape[1:]) != self.shape or len(images) < 2 * DIRECTIONS:
             raise ValueError(
                 f"prior must hold at least {2 * DIRECTIONS} images of shape {self.shape}, got {tuple(images.shape)}."
@@ -83,7 +82,7 @@ class Scattering(nn.Module):
         with torch.no_grad():
             sample = torch.cat([self.standardised(part) for part in torch.split(images, _BATCH)])
         mean = sample.mean(0)
-        spread, directions = _leading(sample - mean)
+        spread, directions = leading(sample - mean, DIRECTIONS)
         self.register_buffer("mean", mean)
         self.register_buffer("directions", directions)
         self.register_buffer("shrink", (spread[-1] / spread[:-1]).sqrt())  # variances are squares of the spread
@@ -156,26 +155,15 @@ def _morlet(grid: tuple[int, ...], scale: int, angle: float) -> Tensor:
 
 def _modulus(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
     """Filter in the Fourier domain, keep every `step`-th pixel, and take the modulus; (…, angles, rows, columns)."""
-    product = spectrum[..., None, :, :] * filters
-    if step > 1:  # dropping pixels folds the spectrum onto itself
-        rows, columns = (side // step for side in product.shape[-2:])
-        product = product.reshape(*product.shape[:-2], step, rows, step, columns).mean((-4, -2))
-    found = torch.fft.ifft2(product)
+    rows, columns = (side // step for side in spectrum.shape[-2:])
+    blocks = [
+        (..., slice(top, top + rows), slice(left, left + columns))
+        for top in range(0, step * rows, rows)
+        for left in range(0, step * columns, columns)
+    ]
+    # Dropping pixels folds the spectrum onto itself. Block by block takes a quarter of the time of a mean over axes.
+    product = spectrum[blocks[0]][..., None, :, :] * filters[blocks[0]]
+    for block in blocks[1:]:
+        product = product + spectrum[block][..., None, :, :] * filters[block]
+    found = torch.fft.ifft2(product / step**2)
     return torch.sqrt(found.real.square() + found.imag.square() + _SMOOTH)
-
-
-def _leading(centred: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest singular values, one more than directions, and the directions, by the Gram matrix."""
-    values, vectors = torch.linalg.eigh((centred @ centred.T).double())
-    spread = values.flip(0)[: DIRECTIONS + 1].clamp_min(1e-12).sqrt()
-    left = vectors.flip(1)[:, :DIRECTIONS]
-    directions = (left.T @ centred.double()) / spread[:-1, None]
-    return spread.float(), directions.float()
-
-
-def _drawn(shape: tuple[int, ...]) -> Tensor:
-    rng = np.random.default_rng(1)  # public, like everything here
-    _, height, width = shape
-    if shape[0] == 1:
-        return torch.from_numpy(strokes(_PRIOR, height=height, width=width, rng=rng)).float()[:, None]
-    return torch.from_numpy(dead_leaves(_PRIOR, height=height, width=width, rng=rng)).float()
