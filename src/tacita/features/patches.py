@@ -47,10 +47,8 @@ class Patches(nn.Module):
         self, shape: tuple[int, ...], *, filters: int = 1200, size: int = 6, stride: int = 2, cells: int = 2
     ) -> None:
         super().__init__()
-        self.size, self.stride, self.cells, kept = (
-            _check.count(name, value, low=low)
-            for name, value, low in (("size", size, 2), ("stride", stride, 1), ("cells", cells, 1), ("filters", filters, 1))
-        )
+        kept, self.size = _check.count("filters", filters), _check.count("size", size, low=2)
+        self.stride, self.cells = _check.count("stride", stride), _check.count("cells", cells)
         images = drawn("dead_leaves", tuple(shape), _IMAGES)
         places = (min(shape[1:]) - self.size) // self.stride + 1
         if places < self.cells:

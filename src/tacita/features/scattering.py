@@ -74,7 +74,8 @@ class Scattering(nn.Module):
         for step in (1, 2):
             for axis in (0, 1):
                 self.register_buffer(f"window_{step}_{axis}", self._window(axis, step))
-        images = drawn("strokes" if shape[0] == 1 else "dead_leaves", self.shape, _PRIOR) if prior is None else prior.float()
+        default = "strokes" if shape[0] == 1 else "dead_leaves"
+        images = drawn(default, self.shape, _PRIOR) if prior is None else prior.float()
         if tuple(images.shape[1:]) != self.shape or len(images) < 2 * DIRECTIONS:
             raise ValueError(
                 f"prior must hold at least {2 * DIRECTIONS} images of shape {self.shape}, got {tuple(images.shape)}."
