@@ -65,18 +65,17 @@ class Wide(nn.Module):
 
 def feature_map(dataset: str) -> features.Whitened:
     """Return the dataset's map: no record contributes to it."""
-    if dataset == "cifar10":
-        shape, prior, directions = (3, 32, 32), "dead_leaves", 800
-        patches = features.Patches(shape, filters=1000)
-    else:
-        shape, prior, directions = (1, 28, 28), "silhouettes", 600
-        patches = features.Patches(shape, filters=300, cells=4)
+    shape = (3, 32, 32) if dataset == "cifar10" else (1, 28, 28)
     made = torch.zeros(200, *shape).uniform_(generator=torch.Generator().manual_seed(0))
     scattering = features.Scattering(shape, prior=made)  # only its maps are used, which need no prior
-    return features.Whitened(
-        features.Mirrored(patches), features.Mirrored(scattering.standardised), prior=prior, shape=shape,
-        directions=directions,
-    )  # fmt: skip
+    if dataset == "cifar10":
+        maps: list[Any] = [
+            features.Mirrored(features.Patches(shape, filters=1000)),
+            features.Mirrored(scattering.standardised),
+        ]
+        return features.Whitened(*maps, prior="dead_leaves", shape=shape, directions=800)
+    maps: list[Any] = [features.Patches(shape, filters=200, cells=3), scattering.standardised]
+    return features.Whitened(*maps, prior="silhouettes", shape=shape, directions=600)
 
 
 def computed(dataset: Dataset, name: str) -> tuple[Tensor, Tensor, float]:
