@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test coverage test-all test-flower lint browser docs bench bench-federated audit-experiment posterior-experiment federated-experiment synthesis-experiment inference-experiment experiments papers papers-quick clean
+.PHONY: demo test coverage test-all test-flower lint browser docs bench bench-federated audit-experiment posterior-experiment federated-experiment synthesis-experiment inference-experiment features-experiment experiments papers papers-quick clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tacita needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
@@ -81,6 +81,10 @@ papers: $(READY)   ## what docs/explanation/papers.md still lacks, row by row, t
 
 papers-quick: $(READY)   ## the same rows with smaller panels and one seed, into experiments/papers/quick.jsonl
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/papers/run.py --quick
+
+features-experiment: $(READY)   ## what docs/explanation/results/features.md still lacks, then the page; needs CIFAR-10 and Fashion-MNIST, about an hour
+	$(BIN)/python experiments/features/run.py
+	$(BIN)/python experiments/features/page.py
 
 experiments: $(READY)   ## the MNIST table of the documentation; needs MNIST, about half an hour
 	for name in cnn linear-0.75 filter linear-2; do $(BIN)/python experiments/mnist_dpsgd/run.py $$name || exit 1; done

@@ -149,8 +149,11 @@ def choose(name: str) -> None:
             clip_norm=SETTINGS[name].clip_norm * clip,
             learning_rate=SETTINGS[name].learning_rate * factor,
         )
+        compared = {"run": name, **asdict(setting)}
+        if any(compared.items() <= row.items() for row in rows("choices.jsonl")):
+            continue
         model, _ = trained(setting, x[:kept], y[:kept], kept, panel=0)
-        append("choices.jsonl", {"run": name, **asdict(setting), "accuracy": accuracy(model, x[kept:], y[kept:])})
+        append("choices.jsonl", {**compared, "accuracy": accuracy(model, x[kept:], y[kept:])})
 
 
 def append(file: str, row: dict[str, Any]) -> None:
@@ -160,10 +163,10 @@ def append(file: str, row: dict[str, Any]) -> None:
         lines.write(json.dumps(row) + "\n")
 
 
-def done() -> set[str]:
-    """Return the runs that have a row."""
-    file = HERE / "results.jsonl"
-    return {json.loads(line)["run"] for line in file.read_text().splitlines()} if file.exists() else set()
+def rows(file: str) -> list[dict[str, Any]]:
+    """Return the rows written so far."""
+    path = HERE / file
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def run(name: str) -> None:
@@ -209,7 +212,8 @@ def run(name: str) -> None:
 def main(words: list[str]) -> None:
     """Run what is asked for, or everything that has no row yet."""
     torch.set_num_threads(1)
-    names = words[1:] if words[:1] == ["choose"] else words or [name for name in SETTINGS if name not in done()]
+    done = {row["run"] for row in rows("results.jsonl")}
+    names = words[1:] if words[:1] == ["choose"] else words or [name for name in SETTINGS if name not in done]
     if not set(names) <= set(SETTINGS):
         sys.exit(f"usage: run.py [choose] {' '.join(SETTINGS)}")
     for name in names:
