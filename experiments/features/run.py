@@ -155,7 +155,7 @@ def choose(name: str) -> None:
             clip_norm=SETTINGS[name].clip_norm * clip,
             learning_rate=SETTINGS[name].learning_rate * factor,
         )
-        compared = {"run": name, **asdict(setting)}
+        compared = {"run": name, **{word: value for word, value in asdict(setting).items() if word != "chosen"}}
         if any(compared.items() <= row.items() for row in rows("choices.jsonl")):
             continue
         model, _ = trained(setting, x[:kept], y[:kept], kept, panel=0)
