@@ -82,7 +82,7 @@ def feature_map(dataset: str) -> features.Whitened:
 
     if dataset == "cifar10":
         maps: list[Any] = [features.Mirrored(features.Patches(shape, filters=800, cells=3)), coarse]
-        return features.Whitened(*maps, prior="dead_leaves", shape=shape, directions=800)
+        return features.Whitened(*maps, prior="dead_leaves", shape=shape, directions=600)
     maps = [features.Patches(shape, filters=200, cells=3), scattering.standardised]
     return features.Whitened(*maps, prior="silhouettes", shape=shape, directions=600)
 

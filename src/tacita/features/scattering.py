@@ -21,7 +21,7 @@ _WIDTH = 0.8  # standard deviation of the finest wavelet's envelope, in pixels
 _FREQUENCY = 0.75 * math.pi  # centre frequency of the finest wavelet, in radians per pixel
 _SLANT = 0.5  # envelope's width along the wave over its width across
 _PRIOR = 2000  # images that are drawn where none are given
-_BATCH = 250
+_BATCH = 32
 _SMOOTH = 1e-20  # added to squared moduli, whose roots have no slope at zero
 
 
@@ -37,7 +37,7 @@ class Scattering(nn.Module):
     linear model the norm of a gradient depends on the prediction alone.
 
     Computing them takes long; where the images stay the same, do it once:
-    `torch.cat([features(part) for part in images.split(256)])`.
+    `torch.cat([features(part) for part in images.split(32)])`.
 
     Args:
         shape: Of one image, (1 or 3, height, width), from eight pixels a side.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Map = Callable[[Tensor], Tensor]
 
-_BATCH = 128
+_BATCH = 32  # small enough for the cache: 128 colour images take three times as long each
 _PER_DIRECTION = 4  # synthetic images for each direction, so that its spread is known
 
 
