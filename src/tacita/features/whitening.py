@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Map = Callable[[Tensor], Tensor]
 
 _BATCH = 32  # small enough for the cache: 128 colour images take three times as long each
+_ROWS = 512  # features whitened at once: many, because the directions are read from memory each time
 _PER_DIRECTION = 4  # synthetic images for each direction, so that its spread is known
 
 
@@ -72,7 +73,7 @@ class Whitened(nn.Module):
         self.maps = maps
         self.parts = nn.ModuleList([part for part in maps if isinstance(part, nn.Module)])
         images = drawn(prior, tuple(shape), _PER_DIRECTION * kept)
-        sample = _in_blocks(self.joined, images, torch.float32)
+        sample = _in_blocks(self.joined, images)
         mean = sample.mean(0)
         spread, axes = leading(sample.sub_(mean), min(kept, sample.shape[1] - 1))
         self.register_buffer("mean", mean)
@@ -86,7 +87,10 @@ class Whitened(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features, (n, features), rows of length one."""
-        centred = self.joined(images) - self.mean
+        return self._scaled(self.joined(images))
+
+    def _scaled(self, joined: Tensor) -> Tensor:
+        centred = joined - self.mean
         shrunk = centred + ((centred @ self.directions.T) * (self.shrink - 1)) @ self.directions
         return functional.normalize(shrunk, dim=1)
 
@@ -97,7 +101,11 @@ class Whitened(nn.Module):
             images: Shape (n, channels, height, width).
             dtype: Of the result; `torch.float16` halves the memory.
         """
-        return _in_blocks(self, images, dtype)
+        found = torch.empty(len(images), self.features, dtype=dtype)
+        for start in range(0, len(images), _ROWS):
+            part = slice(start, start + _ROWS)
+            found[part] = self._scaled(_in_blocks(self.joined, images[part]))
+        return found
 
 
 def leading(centred: Tensor, directions: int) -> tuple[Tensor, Tensor]:
@@ -108,11 +116,6 @@ def leading(centred: Tensor, directions: int) -> tuple[Tensor, Tensor]:
     return spread, (left.T @ centred) / spread[:-1, None]
 
 
-def _in_blocks(feature_map: Map, images: Tensor, dtype: torch.dtype) -> Tensor:
+def _in_blocks(feature_map: Map, images: Tensor) -> Tensor:
     with torch.no_grad():
-        first = feature_map(images[:_BATCH])
-        found = torch.empty(len(images), first.shape[1], dtype=dtype)
-        found[:_BATCH] = first
-        for start in range(_BATCH, len(images), _BATCH):
-            found[start : start + _BATCH] = feature_map(images[start : start + _BATCH])
-    return found
+        return torch.cat([feature_map(part) for part in images.split(_BATCH)])
