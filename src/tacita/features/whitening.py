@@ -118,4 +118,4 @@ def leading(centred: Tensor, directions: int) -> tuple[Tensor, Tensor]:
 
 def _in_blocks(feature_map: Map, images: Tensor) -> Tensor:
     with torch.no_grad():
-        return torch.cat([feature_map(part) for part in images.split(_BATCH)])
+        return torch.cat([feature_map(part) for part in torch.split(images, _BATCH)])
