@@ -55,9 +55,9 @@ class Setting:
 SETTINGS = {
     "fashion-mnist-1": Setting("fashion-mnist", 1.0, 0.2, 60.0, 150),
     "fashion-mnist-3": Setting("fashion-mnist", 3.0, 0.2, 100.0, 150),
-    "cifar10-3": Setting("cifar10", 3.0, 0.2, 100.0, 100, every=10, chosen=TRIAL),
-    "cifar10-1": Setting("cifar10", 1.0, 0.2, 50.0, 100, every=10, chosen=TRIAL),
-    "cifar10-8": Setting("cifar10", 8.0, 0.2, 150.0, 150, every=10, chosen=TRIAL),
+    "cifar10-3": Setting("cifar10", 3.0, 0.2, 100.0, 100, every=20, chosen=TRIAL),
+    "cifar10-1": Setting("cifar10", 1.0, 0.2, 50.0, 100, every=20, chosen=TRIAL),
+    "cifar10-8": Setting("cifar10", 8.0, 0.2, 150.0, 150, every=20, chosen=TRIAL),
 }
 
 
