@@ -214,12 +214,11 @@ def test_wrong_scores_are_refused(members, others, options, message):
 def test_the_whole_curve_may_allow_less_than_the_pair():
     high, low = np.arange(40.0) + 10.0, np.arange(40.0)
     by_pair = compare_scores(high, low, epsilon=2.0, delta=1e-5, rng=np.random.default_rng(0))
-    by_curve = compare_scores(high, low, epsilon=2.0, delta=1e-5, limit=0.593, rng=np.random.default_rng(0))
+    curve = Profile.gaussian(0.47)  # Φ(0.235) = 0.5929
+    by_curve = compare_scores(high, low, epsilon=2.0, delta=1e-5, profile=curve, rng=np.random.default_rng(0))
     assert by_pair.allowed == pytest.approx((math.exp(2.0) + 1e-5) / (1.0 + math.exp(2.0)))
-    assert by_curve.allowed == 0.593
+    assert by_curve.allowed == pytest.approx(0.5929, abs=1e-4)
     assert "the claim allows at most 59.3%" in by_curve.sentence
-    assert compare_scores(high, low, limit=0.593, rng=np.random.default_rng(0)).allowed is None  # nothing is claimed
-    with pytest.raises(ValueError, match="limit"):
-        compare_scores(high, low, epsilon=2.0, limit=0.4)
+    assert compare_scores(high, low, profile=curve, rng=np.random.default_rng(0)).allowed is None  # nothing is claimed
     measured = by_curve.finding().measured
     assert measured == tuple(point for point in by_curve.roc if point[0] >= 0.25)  # ten of forty false alarms

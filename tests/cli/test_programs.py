@@ -177,7 +177,7 @@ def test_a_delta_on_a_ledger_without_a_budget_is_shown(folder):
     (folder / "survey.py").write_text(text)
     result = command("run", "survey.py", "--data", "people.csv")
     assert result.exit_code == 0, result.output
-    said = [float(epsilon) for epsilon in re.findall(r"epsilon ([\d.]+) at delta 1e-05\.", result.stdout)]
+    said = [float(epsilon) for epsilon in re.findall(r"epsilon ([\d.]+) at delta 0.00001\.", result.stdout)]
     assert len(said) == 1
     assert 1.5 < said[0] < 3.0  # the whole curve was charged, so it has an epsilon at a delta below its own
     assert (folder / "runs/survey-1/results.txt").exists()

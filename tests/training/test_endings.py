@@ -95,7 +95,7 @@ def test_f21_declared_stops_are_labelled_each_at_its_share_of_delta(blobs):
 
 def test_f21_stops_may_have_shares_of_their_own(blobs):
     private = take(train(blobs, stops={10: 0.1, 40: 0.9}), 3)
-    assert private.label().worst.epsilon == worst(10, 1e-6)
+    assert private.label().worst.epsilon == pytest.approx(worst(10, 1e-6), rel=1e-12)
     for stops, words in (
         ({10: 0.5}, "must end at steps=40"),
         ({10: 0.6, 40: 0.6}, "add up to at most 1"),

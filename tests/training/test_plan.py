@@ -8,6 +8,8 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import ndtr
 
 from tacita.accounting import Target, moments_budget, token_profile, worst_case
+from tacita.ledger import Promise
+from tacita.profile import Profile
 from tacita.training.plan import Plan
 
 
@@ -89,6 +91,8 @@ def test_a_record_budget_keeps_the_curve_and_lowers_it(budget):
     if budget == "tokens":  # 80 steps at the clip norm are among those allowed
         least = worst_case(sample_rate=0.01, noise_multiplier=1.0, steps=80, delta=1e-5)
         assert least.attack_success < held.attack_success < free.attack_success
-    promised = plan.headline(400, 1e-5, promise=(held.epsilon / 2, 1e-6))
+    promised = plan.headline(
+        400, 1e-5, promise=Promise(held.epsilon / 2, 1e-6, Profile.of_pair(held.epsilon / 2, 1e-6))
+    )
     assert promised.epsilon == held.epsilon / 2
     assert promised.attack_success <= min(held.attack_success, 1 / (1 + math.exp(-held.epsilon / 2)) + 1e-6)
