@@ -106,6 +106,7 @@ def choices(rows: list[Row]) -> str:
 
 def page(rows: list[Row], chosen: list[Row], template: str) -> str:
     """Fill the template."""
+    rows = sorted(rows, key=lambda row: (list(TITLES).index(row["dataset"]), row["epsilon"]))
     parts = {"results": results(rows), "certified": certified(rows), "settings": settings(rows)}
     parts["choices"] = choices(chosen)
     for name, text in parts.items():
