@@ -750,3 +750,13 @@ def test_the_panel_is_drawn_evenly():
         for name in server.measured.members["training"]:
             counts[name] += 1
     assert chisquare(list(counts.values())).pvalue > FALSE_ALARM
+
+
+def test_a_joint_federation_refuses_a_budget_for_which_its_failures_do_not_count():
+    plan = make_plan("joint", clients=60, client_rate=0.1)
+    assert plan.failure > 0.0
+    with Ledger.create(":memory:", unit="client", epsilon=41.0, delta=1e-5) as ledger:
+        with pytest.raises(PrivacyError, match="nothing beyond epsilon 40, and the ledger's budget is 41"):
+            make_server(plan=plan, ledger=ledger)
+        ledger.set_budget(40.0, 1e-5)
+        make_server(plan=plan, ledger=ledger)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tacita._check import PrivacyError
+from tacita.federated import participation
 from tacita.federated.plan import FederationPlan
 from tacita.ledger import Ledger, Promise
 from tacita.training.charges import Charges, ledger_at
@@ -37,6 +38,12 @@ class RoundCharges:
             charges.append(
                 Charges(ledger_at(ledger, unit="client"), identity, plan.of_clients, 1, failure, also, token)
             )
+            budget = charges[0].ledger.budget
+            if failure and budget is not None and budget[0] > participation.LARGEST_EPSILON:
+                raise PrivacyError(
+                    f"Level {plan.level!r} promises nothing beyond epsilon {participation.LARGEST_EPSILON:g}, and the "
+                    f"ledger's budget is {budget[0]:g}: lower it, or choose another ledger."
+                )
         if plan.of_records is not None:
             place = ledger_at(record_ledger if charges else ledger)
             charges.append(Charges(place, identity, plan.of_records, plan.steps_a_round, also=also, owner=token))
