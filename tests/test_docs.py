@@ -79,7 +79,16 @@ def test_every_fence_is_one_that_the_site_understands():
                 assert re.fullmatch(r'```(\w+( title="[^"]+")?)?|``` \{ \.\w+( [\w-]+="[^"]*")* \}', line), (page, line)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=name)
+def _minutes_long(page):
+    """The audit's page repeats what tests/audit/test_runner.py does; the first tutorial what the README does."""
+    return name(page) in ("docs/how-to/audit.md", "docs/tutorials/first-label.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=[pytest.mark.slow] * _minutes_long(p)) for p in PAGES if commands(p)],
+    ids=lambda page: name(page),
+)
 def test_commands_run(page, tmp_path, monkeypatch, capfd):
     """The commands of one page, in order, in one folder, in this process: starting Python takes longer than most."""
     write_files(page, tmp_path)

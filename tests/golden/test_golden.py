@@ -143,7 +143,10 @@ def _one_thread(tmp_path, monkeypatch):
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("name", RUNS)
+# A critic and an annotator: two trainings, of which private-wgan shows one.
+@pytest.mark.parametrize(
+    "name", [pytest.param(run, marks=[pytest.mark.slow] * (run == "synthesise-annotator")) for run in RUNS]
+)
 def test_runs(name, request):
     tacita(*RUNS[name])
     (folder,) = Path("runs").iterdir()
