@@ -75,12 +75,14 @@ inference-experiment: $(READY)   ## the table and the figure of docs/explanation
 	$(BIN)/python experiments/variational_inference/run.py all
 	$(BIN)/python experiments/variational_inference/run.py table
 
-papers: $(READY)   ## what docs/explanation/papers.md still lacks, row by row, then the page and its figures; about four minutes from nothing
-	OMP_NUM_THREADS=1 $(BIN)/python experiments/papers/run.py
-	$(BIN)/python experiments/papers/page.py
+PAPERS := papers
+papers: $(READY)   ## every table and figure of the papers that has no row yet, row by row, then their page; about twelve hours from nothing
+	for name in $(PAPERS); do OMP_NUM_THREADS=1 $(BIN)/python -m experiments.$$name.run || exit 1; done
+	$(BIN)/python -m experiments.papers.page
 
-papers-quick: $(READY)   ## the same rows with smaller panels and one seed, into experiments/papers/quick.jsonl
-	OMP_NUM_THREADS=1 $(BIN)/python experiments/papers/run.py --quick
+papers-quick: $(READY)   ## the same scripts at small sizes, into experiments/*/quick.jsonl; about a quarter of an hour
+	rm -f experiments/*/quick.jsonl
+	for name in $(PAPERS); do OMP_NUM_THREADS=1 $(BIN)/python -m experiments.$$name.run --quick || exit 1; done
 
 features-experiment: $(READY)   ## what docs/explanation/results/features.md still lacks, then the page; needs CIFAR-10 and Fashion-MNIST, about an hour
 	$(BIN)/python experiments/features/run.py

@@ -1,66 +1,31 @@
-"""Write docs/explanation/papers.md and its figures from results.jsonl.
+"""Write docs/explanation/papers.md and its figures from the results of every folder of `experiments/`.
 
-    python experiments/papers/page.py
+    python -m experiments.papers.page
 
-Every number of a measured section comes from the results file; a test compares the committed page with what this script
-makes of the committed results. Sections that are measured elsewhere, or not yet, are in sections.md beside this script.
+The text is in `sections/`, one file a chapter, with {{name}} where a table goes. Tables come from the `page.py` of each
+folder in `FOLDERS`, which has `TABLES` (by name) and `figures()`. Every measured number comes from a results file; a
+test compares the committed page with what this script makes of the committed results.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterable
+import importlib
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-Row = dict[str, Any]
-Rows = dict[str, Row]
+from experiments import rows as measured
+from experiments.rows import Row, Rows
+from experiments.tables import bound, cost, digits, spread, table
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 PAGE = DOCS / "explanation" / "papers.md"
-SECTIONS = HERE / "sections.md"
+SECTIONS = HERE / "sections"
+FOLDERS = ("papers",)  # whose page.py has TABLES and figures()
 SHOWN_SIGMAS = (0.55, 0.95, 1.35)
 QUANTILES = {"5.1": ("0.01", "0.50", "0.99"), "5.2": ("0.05", "0.50", "0.95"), "5.3": ("0.05", "0.25", "0.75", "0.95")}
-
-
-def load() -> Rows:
-    """Return the measured rows by name."""
-    lines = (HERE / "results.jsonl").read_text().splitlines()
-    return {row["row"]: row for row in map(json.loads, lines)}
-
-
-def digits(value: float) -> str:
-    """Return three digits, or four for thousands, without an exponent."""
-    if value >= 1000:
-        return f"{value:,.0f}"
-    places = max(0, 2 - math.floor(math.log10(value)))
-    return f"{value:.{places}f}"
-
-
-def bound(value: float) -> str:
-    """Return three digits of an upper bound, rounded up."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return digits(math.ceil(value / unit * (1.0 - 1e-12)) * unit)
-
-
-def spread(values: Iterable[float]) -> str:
-    """Return the median of several seeds, and their range."""
-    low, *_, high = ordered = sorted(values)
-    return digits(median(ordered)) + (f" ({digits(low)}–{digits(high)})" if digits(low) != digits(high) else "")
-
-
-def table(head: list[str], lines: list[list[str]]) -> str:
-    """Return a Markdown table."""
-    rule = ["---"] * len(head)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *lines))
-
-
-def seconds(rows: Rows, prefix: str) -> str:
-    """Return what the rows cost."""
-    return f"{sum(row['cpu_seconds'] for name, row in rows.items() if name.startswith(prefix)):.0f} s of CPU"
 
 
 def noise_table(rows: Rows, figure: str) -> str:
@@ -139,25 +104,44 @@ def variance_table(rows: Rows) -> str:
     return table(["parameters", "total variation"], lines)
 
 
-TABLES: dict[str, Callable[[Rows], str]] = {
-    "figure 5.1": lambda rows: noise_table(rows, "5.1"),
-    "figure 5.2": lambda rows: noise_table(rows, "5.2"),
-    "figure 5.3": steps_table,
-    "growth": growth_table,
-    "figure 5.4": orders_table,
-    "figure 5.5": product_table,
-    "variance": variance_table,
-}
+def _tables() -> dict[str, Callable[[], str]]:
+    made = {
+        "figure 5.1": lambda rows: noise_table(rows, "5.1"),
+        "figure 5.2": lambda rows: noise_table(rows, "5.2"),
+        "figure 5.3": steps_table,
+        "growth": growth_table,
+        "figure 5.4": orders_table,
+        "figure 5.5": product_table,
+        "variance": variance_table,
+    }
+    parts: dict[str, Callable[[], str]] = {}
+    for name, make in made.items():
+        parts[name] = lambda make=make: make(measured.load("papers"))
+        parts[f"cost {name}"] = lambda name=name: cost(measured.load("papers"), name)
+    return parts
 
 
-def page(rows: Rows, sections: str) -> str:
-    """Return the page: sections.md with {{name}} replaced by that table and {{cost name}} by its CPU time."""
-    for name, make in TABLES.items():
-        sections = sections.replace("{{" + name + "}}", make(rows))
-        sections = sections.replace("{{cost " + name + "}}", seconds(rows, name))
-    if "{{" in sections:
-        raise ValueError("sections.md asks for something that this script does not make.")
-    return sections
+TABLES = _tables()
+
+
+def sections() -> str:
+    """Return the text of the page, chapter by chapter."""
+    return "\n".join(file.read_text() for file in sorted(SECTIONS.glob("*.md")))
+
+
+def page(text: str, folders: tuple[str, ...] = FOLDERS) -> str:
+    """Return the page: the text with {{name}} replaced by that table.
+
+    Raises:
+        ValueError: If the text asks for a table that no folder makes.
+    """
+    for folder in folders:
+        for name, make in importlib.import_module(f"experiments.{folder}.page").TABLES.items():
+            if "{{" + name + "}}" in text:
+                text = text.replace("{{" + name + "}}", make())
+    if "{{" in text:
+        raise ValueError(f"no folder makes {text[text.index('{{') :][:60]!r}, which the sections ask for.")
+    return text
 
 
 THEIR_DP, THEIR_BDP, EXACT, TYPICAL, SHARES = "#8a8a8a", "#b3403a", "#2b2b2b", "#1f6f8b", "#5a8f69"
@@ -204,8 +188,9 @@ def sound_lines(axis: Any, x: list[float], found: list[Row]) -> None:
     axis.set_yscale("log")
 
 
-def figures(rows: Rows) -> None:
-    """Draw every figure."""
+def figures() -> None:
+    """Draw figures 5.1 to 5.5."""
+    rows = measured.load("papers")
     for figure in ("5.1", "5.2"):
 
         def noise(i: int, axis: Any, figure: str = figure) -> None:
@@ -259,6 +244,6 @@ def figures(rows: Rows) -> None:
 
 
 if __name__ == "__main__":
-    measured = load()
-    PAGE.write_text(page(measured, SECTIONS.read_text()))
-    figures(measured)
+    PAGE.write_text(page(sections()))
+    for name in FOLDERS:
+        importlib.import_module(f"experiments.{name}.page").figures()

@@ -1,12 +1,11 @@
 """The papers' figures that need no training, measured again: figures 5.1 to 5.5 of the thesis (1, 3, 4, 5 of ICML).
 
-    python experiments/papers/run.py                  # every row that results.jsonl does not hold; minutes on one core
-    python experiments/papers/run.py --quick          # smaller panels, one seed, into quick.jsonl
-    python experiments/papers/run.py "figure 5.4 *"   # some rows, by pattern
-    python experiments/papers/page.py                 # the page and the figures of the documentation
+    python -m experiments.papers.run                  # every row that results.jsonl does not hold; minutes on one core
+    python -m experiments.papers.run --quick          # smaller panels, one seed, into quick.jsonl
+    python -m experiments.papers.run "figure 5.4 *"   # some rows, by pattern
+    python -m experiments.papers.page                 # the page and the figures of the documentation
 
-Each row is written when it is done and skipped if it is there, so an interrupted run goes on where it stopped; to
-measure a row again, delete its line. Settings are those of the authors' public notebook (synthetic_experiments.ipynb in
+Settings are those of the authors' public notebook (synthetic_experiments.ipynb in
 github.com/AlekseiTriastcyn/bayesian-differential-privacy), which fixes what the thesis leaves open: 50 gradients of
 1,000 Weibull(0.5) entries a step, noise of standard deviation 2Cσ, distances between all pairs, the single order 16
 or 24. Nothing was tuned.
@@ -14,28 +13,21 @@ or 24. Nothing was tuned.
 
 from __future__ import annotations
 
-import json
-import sys
-import time
 from collections.abc import Callable
-from fnmatch import fnmatch
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 from scipy.stats import chi2
 
+from experiments.rows import Jobs, Row, main
 from tacita import BayesianAccountant, worst_case
 from tacita.accounting import ORDERS, epsilon_from_costs
 from tacita.mechanisms import sampled_gaussian_cost
 from tacita.papers import CODED_GAMMA, coded_costs, coded_epsilons
 
 Floats = NDArray[np.float64]
-Row = dict[str, Any]
 
-HERE = Path(__file__).parent
 RATE, DELTA = 1 / 1000, 1e-5
 BATCH, ENTRIES, SHAPE = 50, 1000, 0.5
 STEPS, CHECKPOINTS = 100, (1, 10, 25, 50, 75, 100)
@@ -191,41 +183,28 @@ def seen_by_its_variance(parameters: int, clients: int = 100) -> Row:
     return {"parameters": parameters, "clients": clients, "total_variation": float(seen), "settings": settings}
 
 
-def rows(quick: bool) -> dict[str, tuple[Callable[[], Row], int]]:
-    """Return every row by name: how to measure it, and how many seeds it has."""
+def rows(quick: bool) -> Jobs:
+    """Return what measures each row."""
     seeds, small, large = (1, 500, 1000) if quick else (5, 2000, 10_000)
-    named: dict[str, tuple[Callable[[], Row], int]] = {}
+    named: dict[str, Callable[[], Row]] = {}
+
+    def add(name: str, job: Callable[..., Row], *values: float, seeds: int = 0, **options: float) -> None:
+        about = {"seeds": list(range(seeds)), "settings": SETTINGS}
+        given = {**options, "seeds": seeds} if seeds else options
+        named[name] = lambda: {**about, **job(*values, **given)}
+
     for q in (0.01, 0.50, 0.99):
-        job = lambda q=q: noise_against_epsilon(q, clip=True, seeds=seeds, panel=small)  # noqa: E731
-        named[f"figure 5.1 C={q:.2f}"] = job, seeds
+        add(f"figure 5.1 C={q:.2f}", noise_against_epsilon, q, clip=True, seeds=seeds, panel=small)
     for q in (0.05, 0.50, 0.95):
-        job = lambda q=q: noise_against_epsilon(q, clip=False, seeds=seeds, panel=small)  # noqa: E731
-        named[f"figure 5.2 C={q:.2f}"] = job, seeds
+        add(f"figure 5.2 C={q:.2f}", noise_against_epsilon, q, clip=False, seeds=seeds, panel=small)
     for q in (0.05, 0.25, 0.75, 0.95):
-        named[f"figure 5.3 C={q:.2f}"] = (lambda q=q: steps_against_epsilon(q, seeds=seeds, panel=large)), seeds
+        add(f"figure 5.3 C={q:.2f}", steps_against_epsilon, q, seeds=seeds, panel=large)
     for clip_norm in (0.1, 0.7, 1.0):
-        named[f"figure 5.4 C={clip_norm}"] = (lambda c=clip_norm: orders_against_epsilon(c)), 0
+        add(f"figure 5.4 C={clip_norm}", orders_against_epsilon, clip_norm)
     for parameters in (2_000, 26_000, 1_700_000):
-        named[f"variance {parameters}"] = (lambda p=parameters: seen_by_its_variance(p)), 0
+        add(f"variance {parameters}", seen_by_its_variance, parameters)
     return named
 
 
-def main(arguments: list[str]) -> None:
-    """Measure the rows that are missing."""
-    quick = "--quick" in arguments
-    patterns = [a for a in arguments if a != "--quick"] or ["*"]
-    path = HERE / ("quick.jsonl" if quick else "results.jsonl")
-    done = {json.loads(line)["row"] for line in path.read_text().splitlines()} if path.exists() else set()
-    for name, (job, seeds) in rows(quick).items():
-        if name in done or not any(fnmatch(name, pattern) for pattern in patterns):
-            continue
-        start = time.process_time()
-        found = job()
-        cost = {"cpu_seconds": round(time.process_time() - start, 1), "seeds": list(range(seeds)), "settings": SETTINGS}
-        with path.open("a") as out:
-            out.write(json.dumps({"row": name, **cost, **found}) + "\n")
-        print(name, cost["cpu_seconds"], "CPU s", flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main("papers", rows)
