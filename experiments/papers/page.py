@@ -104,6 +104,31 @@ def variance_table(rows: Rows) -> str:
     return table(["parameters", "total variation"], lines)
 
 
+STATUSES = {
+    "works": "works",
+    "refused": "refused, with the reason",
+    "impossible": "impossible here",
+    "open": "open",
+}
+
+
+def items() -> list[list[str]]:
+    """Return every item of the papers: source, what it is, where it is here, status."""
+    return [line.split("\t") for line in (HERE / "items.tsv").read_text().splitlines()]
+
+
+def items_table() -> str:
+    """Return the closing table."""
+    lines = [[*cells, STATUSES[status]] for *cells, status in items()]
+    return table(["source", "item", "here", "status"], lines)
+
+
+def items_count() -> str:
+    """Return how many items there are of each status."""
+    found = [status for *_, status in items()]
+    return f"{len(found)} items: " + ", ".join(f"{found.count(name)} {text}" for name, text in STATUSES.items())
+
+
 def _tables() -> dict[str, Callable[[], str]]:
     made = {
         "figure 5.1": lambda rows: noise_table(rows, "5.1"),
@@ -114,7 +139,7 @@ def _tables() -> dict[str, Callable[[], str]]:
         "figure 5.5": product_table,
         "variance": variance_table,
     }
-    parts: dict[str, Callable[[], str]] = {}
+    parts: dict[str, Callable[[], str]] = {"items": items_table, "items count": items_count}
     for name, make in made.items():
         parts[name] = lambda make=make: make(measured.load("papers"))
         parts[f"cost {name}"] = lambda name=name: cost(measured.load("papers"), name)
