@@ -143,10 +143,11 @@ def _one_thread(tmp_path, monkeypatch):
     torch.manual_seed(0)
 
 
-# A critic and an annotator: two trainings, of which private-wgan shows one.
-@pytest.mark.parametrize(
-    "name", [pytest.param(run, marks=[pytest.mark.slow] * (run == "synthesise-annotator")) for run in RUNS]
-)
+# Slow: other runs cover the parts of a critic with an annotator (wgan-gp) and of noise in FedGP (client).
+SLOW = ("synthesise-annotator", "synthesise-private-wgan", "synthesise-fedgp-private")
+
+
+@pytest.mark.parametrize("name", [pytest.param(run, marks=[pytest.mark.slow] * (run in SLOW)) for run in RUNS])
 def test_runs(name, request):
     tacita(*RUNS[name])
     (folder,) = Path("runs").iterdir()
