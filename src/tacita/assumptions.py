@@ -31,6 +31,7 @@ _HOLDS = {
     "on what was released before, and on nothing else",
     "fresh-noise": "The noise is seeded by the operating system and used only once",
     "no-trend": "The gradient norms of the {panel} records show no trend along their order in the data",
+    "no-client-trend": "The norms of the {panel} clients' updates show no trend along the order of enrolment",
     # Federations.
     "client-coins": "Each client takes part in each round by chance, with the same probability and independently of "
     "all others; a round may be empty",
@@ -190,6 +191,8 @@ _WARNING = {
     "the noise",
     "ordered-records": "The norms of the {panel} records change along their order in the data: the records are not "
     "exchangeable. Shuffle them once",
+    "ordered-clients": "The norms of the {panel} clients' updates change along the order of enrolment: early and late "
+    "clients are not exchangeable, so a typical figure need not hold for those to come",
     "client-metrics": "Metrics that clients measured themselves were passed on: no figure on this label covers them",
     "generator-unlimited": "Nothing limits the influence of one record on the generator",
     "client-unlimited": "Nothing limits the influence of a client, or of a record, on the model",

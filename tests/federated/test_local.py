@@ -421,6 +421,21 @@ def standing(server):
     return {"followed": panels, "open": server.open_round, **deepcopy(document)}
 
 
+def test_b5_clients_whose_norms_change_along_their_enrolment_are_warned_about():
+    def run(seed, drift):
+        size = torch.linspace(0.2, 1.0, 40) if drift else torch.ones(40)
+        data = [(size[i] * x, y) for i, (x, y) in enumerate(make_data(40, seed=seed))]
+        plan = make_plan("client", clients=40, clip_norm=5.0, rounds=1)
+        return make("client", data, plan=plan, panel=40, seed=seed).run()
+
+    def ordered(made):
+        return made.server.measured.panels["training"].ordered()
+
+    assert all(ordered(run(seed, drift=True)) for seed in range(5))
+    assert sum(ordered(run(seed, drift=False)) for seed in range(5)) <= 1
+    assert [check.state for check in run(0, drift=True).label().readings.checks] == ["warning"]
+
+
 def test_l18_looking_at_a_label_closes_no_round_and_changes_no_status(tmp_path):
     broken = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -30,10 +30,8 @@ from tacita.label import (
 )
 from tacita.papers import product_figure
 from tacita.profile import Profile
+from tacita.training.panel import Panel, order_checks
 from tacita.training.plan import of_one_end, within_promise
-
-if TYPE_CHECKING:
-    from tacita.training.panel import Panel
 
 _POINTS = 10  # of the curve over rounds
 
@@ -235,7 +233,10 @@ def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -
         percentiles=percentiles(own),
         successes=percentiles(own_successes(panels["training"].accountant, worst)) if "training" in panels else (),
         shares=shares,
-        checks=(assume("clients-own-choices"),) if shares else (),
+        checks=(
+            *((assume("clients-own-choices"),) if shares else ()),
+            *order_checks(panels, ordered="ordered-clients", unordered="no-client-trend"),
+        ),
         metrics=facts.metrics,
         facts=_standing(server, facts),
     )

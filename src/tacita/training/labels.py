@@ -39,7 +39,7 @@ from tacita.ledger import Ledger, Promise
 from tacita.owner import Owner
 from tacita.runs import Run, RunError, read_json
 from tacita.training.keeper import State
-from tacita.training.panel import Panel
+from tacita.training.panel import Panel, order_checks
 from tacita.training.plan import Plan, filter_epsilon
 from tacita.training.rungs import ladder_of
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from tacita._check import Floats
 
 _OF_PANELS = ("representative", "static-norms", "observed-norms", "exchangeable")  # the rest is enforced by training
-_DRIFT = 0.01  # false alarms of the test for ordered data
 _SMALL = 1000  # records in a running figure
 
 
@@ -158,10 +157,7 @@ class Standing:
             metrics=metrics,
             rung_counts=ladder.counts_of(panels["training"].counts()) if ladder.rungs else (),
             rung_shares=() if held_out is None else ladder.shares(held_out, gamma=GAMMA),
-            checks=tuple(
-                assume("ordered-records" if panel.drift() < _DRIFT else "no-trend", panel=name)
-                for name, panel in panels.items()
-            ),
+            checks=order_checks(panels, ordered="ordered-records", unordered="no-trend"),
             certificate=_certificate(plan, panels, delta),
             facts=own,
         )

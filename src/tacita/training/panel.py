@@ -12,11 +12,15 @@ from scipy.stats import spearmanr
 from tacita.accounting import NORM_LEVELS, BayesianAccountant, affordable, level_of
 from tacita.accounting.filters import Budget
 from tacita.accounting.state import panel_state
+from tacita.assumptions import Assumption, assume
 from tacita.training.plan import Plan
 from tacita.training.records import Records
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
+
+_FALSE_ALARMS = 0.01  # of the test for ordered data
+_FEWEST = 8  # followed, so that the test can find something
 
 
 class Panel:
@@ -79,11 +83,11 @@ class Panel:
             return np.zeros((len(self.indices), len(NORM_LEVELS)), dtype=np.int64)
         return self.accountant.counts
 
-    def drift(self) -> float:
-        """Return the p-value of a rank test of the norms by position: small if records are ordered."""
-        if len(self.indices) < 8 or np.ptp(self.mean_norms) == 0.0:
-            return 1.0
-        return float(spearmanr(np.arange(len(self.indices)), self.mean_norms).pvalue)
+    def ordered(self) -> bool:
+        """Return whether the norms change along the order of those followed, by a rank test."""
+        if np.ptp(self.mean_norms) == 0.0:
+            return False
+        return float(spearmanr(np.arange(len(self.indices)), self.mean_norms).pvalue) < _FALSE_ALARMS
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return tensors and plain data for a checkpoint."""
@@ -141,3 +145,15 @@ def new_panels(plan: Plan, parts: Mapping[str, Records], size: int, *, rng: np.r
         )
         panels[name] = Panel(everyone, accountant, budget=plan.record_budget)
     return panels
+
+
+def order_checks(panels: Mapping[str, Panel], *, ordered: str, unordered: str) -> tuple[Assumption, ...]:
+    """Return what a rank test says of the order of each panel that is large enough for one.
+
+    Args:
+        panels: By name.
+        ordered: The code where norms change along the order.
+        unordered: The code where they do not.
+    """
+    tested = {name: panel for name, panel in panels.items() if len(panel.indices) >= _FEWEST}
+    return tuple(assume(ordered if panel.ordered() else unordered, panel=name) for name, panel in tested.items())
