@@ -50,6 +50,15 @@ class Mechanism:
     epochs: int
 
 
+DELTA = 1e-5
+SIZES = {"mnist": 60_000, "cifar10": 50_000}
+CODED = {
+    "mnist": Mechanism(batch=1024, stddev=0.1, clip_norm=1.0, updated=0.1, adam=False, learning_rate=0.02, epochs=32),
+    "cifar10": Mechanism(batch=512, stddev=0.8, clip_norm=1.0, updated=1.0, adam=True, learning_rate=0.001, epochs=2),
+}
+LONGEST = {"mnist": 10.0, "cifar10": 25.0}  # clip norms for single records which hardly any gradient reaches
+
+
 @dataclass(frozen=True)
 class Seen:
     """What a training showed.

@@ -29,6 +29,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from experiments.authors.coded import (
+    CODED,
+    DELTA,
+    LONGEST,
     Floats,
     Labelled,
     Mechanism,
@@ -38,23 +41,17 @@ from experiments.authors.coded import (
     pair_distances,
     train,
 )
+from experiments.authors.worst import worst
 from experiments.rows import Jobs, Row, main
-from tacita import Guarantee, PrivateTraining, attack_success, calibrate, features, worst_case
-from tacita.accounting import participation_bound
+from tacita import PrivateTraining, attack_success, features
 from tacita.audit import leak_test
 from tacita.data import load
 from tacita.papers import CODED_ORDERS, coded_costs, coded_epsilons
 from tacita.training.records import record_loss
 
-DELTA, STAR_DELTA = 1e-5, 1e-10  # of BDP and of BDP*
-SIZES = {"mnist": 60_000, "cifar10": 50_000}
-CODED = {
-    "mnist": Mechanism(batch=1024, stddev=0.1, clip_norm=1.0, updated=0.1, adam=False, learning_rate=0.02, epochs=32),
-    "cifar10": Mechanism(batch=512, stddev=0.8, clip_norm=1.0, updated=1.0, adam=True, learning_rate=0.001, epochs=2),
-}
+STAR_DELTA = 1e-10  # of BDP*
 ORDERS = {"mnist": CODED_ORDERS, "cifar10": (32,)}  # of the notebooks
 MORE_ORDERS = (*CODED_ORDERS, 48, 64, 96, 128, 192, 256, 384, 512)
-LONGEST = {"mnist": 10.0, "cifar10": 25.0}  # clip norms for single records which hardly any gradient reaches
 STRETCH = 5.0
 FORMS = {  # of CIFAR-10: whether the batch's gradient is clipped, the features' scale, epochs
     "clipped": (True, 1.0, 2),
@@ -197,51 +194,6 @@ def baseline(name: str, seed: int, *, most: int | None, epochs: int) -> Row:
             cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
     return {"accuracy": accuracy(model, test), "epochs": epochs}
-
-
-def participations(sample_rate: float, noise_multiplier: float, steps: int) -> Guarantee:
-    """Return the bound over how often a record takes part, for noise of any size."""
-    return participation_bound(sample_rate=sample_rate, noise_multiplier=noise_multiplier, steps=steps, delta=DELTA)
-
-
-def anyone(*, sample_rate: float, noise_multiplier: float, steps: int) -> Guarantee:
-    """Return the worst case; the smaller of two bounds where noise is next to none."""
-    found = worst_case(sample_rate=sample_rate, noise_multiplier=noise_multiplier, steps=steps, delta=DELTA)
-    return found if found.epsilon < 500.0 else min(found, participations(sample_rate, noise_multiplier, steps))
-
-
-def worst(name: str, *, epochs: int, theirs: float, scale: float, points: int) -> Row:
-    """Return what the authors' settings guarantee to anyone, by what is clipped and where the noise is.
-
-    Args:
-        name: The data.
-        epochs: Passes over the training set.
-        theirs: The papers' DP figure.
-        scale: Of the features.
-        points: On each curve.
-    """
-    m, size = CODED[name], SIZES[name]
-    rate, steps, longest = m.batch / size, epochs * (size // m.batch), LONGEST[name] * scale
-    noises = {
-        "printed": m.stddev,  # each record clipped to C = 1, noise on the sum
-        "coded": m.stddev / 2.0,  # the mean clipped to C, noise on it: one record can turn it around, from C to -C
-        "records": m.stddev * m.batch / longest,  # each record clipped, noise on the mean as coded
-    }
-    shown = np.linspace(0, steps, points + 1).round().astype(int).tolist()[1:]
-    found: Row = {"steps": steps, "sample_rate": rate, "longest": longest, "curve_steps": shown}
-    for kind, noise in noises.items():
-        curve = [anyone(sample_rate=rate, noise_multiplier=noise, steps=t) for t in shown]
-        found[kind] = {
-            "noise_multiplier": noise,
-            "epsilon": curve[-1].epsilon,
-            "attack": curve[-1].attack_success,
-            "curve": [one.epsilon for one in curve],
-            "participations": participations(rate, noise, steps).epsilon,
-        }
-    plan = {"sample_rate": rate, "steps": steps, "delta": DELTA}
-    found["moments"] = worst_case(noise_multiplier=m.stddev, method="rdp", **plan).epsilon
-    found["noise_for_theirs"] = calibrate(epsilon=theirs, method="rdp", **plan).noise_multiplier
-    return {**found, "theirs": theirs}
 
 
 def private(name: str, seed: int, *, epsilon: float, most: int | None, steps: int) -> Row:
