@@ -3,8 +3,8 @@
 From mnist_experiments.ipynb and cifar10_experiments.ipynb in github.com/AlekseiTriastcyn/bayesian-differential-privacy.
 At every step the accountant is given the distances between the mean gradients of the batch without one record, for
 each of its first eight records. Without batch normalisation that gradient is (B g - g_j) / (B - 1), so eight gradients
-of single records give what the code takes eight passes over the batch for. Batch normalisation, which the code has, is
-left out: it mixes records, and makes a step five times as long.
+of single records give what the code takes eight passes over the batch for. With batch normalisation, which the code's
+network has on MNIST, there is no gradient of a single record, and the eight passes are made at some steps only.
 """
 
 from __future__ import annotations
@@ -64,37 +64,55 @@ class Seen:
     """What a training showed.
 
     Attributes:
-        distances: Shape (steps, pairs): between mean gradients without one record.
-        records: Shape (steps, followed): norms of the followed records' own gradients.
+        distances: Shape (measured steps, pairs): between mean gradients without one record.
+        every: Steps from one measurement of them to the next.
+        records: Shape (measured steps, followed): norms of the followed records' own gradients; None where batch
+            normalisation mixes records.
         batches: Shape (steps,): norms of the mean gradients before clipping.
         accuracies: (epoch, percent on the test set).
     """
 
     distances: Floats
-    records: Floats
+    every: int
+    records: Floats | None
     batches: Floats
     accuracies: list[tuple[int, float]]
 
 
-def convolutional() -> nn.Module:
-    """Return the network of the code's MNIST experiment, without its two layers of batch normalisation."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(1024, 384), nn.SELU(), nn.Linear(384, 192), nn.SELU(), nn.Linear(192, 10)),
-    ).to(memory_format=torch.channels_last)
+def convolutional(*, normalised: bool) -> nn.Module:
+    """Return the network of the code's MNIST experiment, with its two layers of batch normalisation or without."""
+    layers: list[nn.Module] = [nn.Conv2d(1, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(64)]
+    layers += [nn.Conv2d(64, 64, 5), nn.ReLU(), nn.BatchNorm2d(64), nn.MaxPool2d(2), nn.Flatten()]
+    layers += [nn.Linear(1024, 384), nn.SELU(), nn.Linear(384, 192), nn.SELU(), nn.Linear(192, 10)]
+    kept = [layer for layer in layers if normalised or not isinstance(layer, nn.BatchNorm2d)]
+    return nn.Sequential(*kept).to(memory_format=torch.channels_last)
 
 
-def train(model: nn.Module, mechanism: Mechanism, data: Labelled, test: Labelled, *, seed: int, tests: int = 1) -> Seen:
+def mixes(model: nn.Module) -> bool:
+    """Return whether batch normalisation makes a record's output depend on the others in its batch."""
+    return any(isinstance(part, nn.BatchNorm2d) for part in model.modules())
+
+
+def train(
+    model: nn.Module,
+    mechanism: Mechanism,
+    data: Labelled,
+    test: Labelled,
+    *,
+    seed: int,
+    tests: int = 1,
+    every: int = 1,
+) -> Seen:
     """Train in place.
 
     Args:
-        model: Of layers that do not mix records.
+        model: What is trained.
         mechanism: What a step does.
         data: Training images, or their features, and classes.
         test: The same for tests, which decide nothing.
         seed: Of batches, noise and the choice of weights.
         tests: Epochs between tests.
+        every: Steps between measurements of distances.
     """
     torch.manual_seed(seed)
     (x, y), (m, parameters) = data, (mechanism, list(model.parameters()))
@@ -105,11 +123,15 @@ def train(model: nn.Module, mechanism: Mechanism, data: Labelled, test: Labelled
         for rows in torch.randperm(len(y)).split(m.batch):
             if len(rows) < m.batch:
                 continue
-            mean = mean_gradient(model, (x[rows], y[rows]))
-            own = torch.cat(list(record_gradients(model, (x[rows[:FOLLOWED]], y[rows[:FOLLOWED]]))))
+            batch = x[rows], y[rows]
+            mean = mean_gradient(model, batch)
             # The code draws one choice of weights for the accountant and another for the update.
-            distances.append(pdist(without_one(mean, own, m)))
-            records.append(own.norm(dim=1).numpy())
+            if len(batches) % every == 0 and mixes(model):
+                distances.append(pdist(by_passes(model, batch, m)))
+            elif len(batches) % every == 0:
+                own = torch.cat(list(record_gradients(model, (batch[0][:FOLLOWED], batch[1][:FOLLOWED]))))
+                distances.append(pdist(without_one(mean, own, m)))
+                records.append(own.norm(dim=1).numpy())
             batches.append(float(mean.norm()))
             noisy = _clipped(mean, m.clip_norm) + m.stddev * torch.randn_like(mean)
             _give(parameters, noisy * (torch.rand_like(mean) < m.updated))
@@ -117,7 +139,7 @@ def train(model: nn.Module, mechanism: Mechanism, data: Labelled, test: Labelled
         if epoch % tests == 0 or epoch == m.epochs:
             accuracies.append((epoch, accuracy(model, test)))
             print(f"epoch {epoch} of {m.epochs}: {accuracies[-1][1]}% on the test set", flush=True)
-    return Seen(np.stack(distances), np.stack(records), np.array(batches), accuracies)
+    return Seen(np.stack(distances), every, np.stack(records) if records else None, np.array(batches), accuracies)
 
 
 def pair_distances(model: nn.Module, mechanism: Mechanism, data: Labelled, *, batches: int, records: int) -> Floats:
@@ -157,10 +179,24 @@ def without_one(
     return np.stack([_clipped(row, mechanism.clip_norm)[kept].numpy() for row in rest])
 
 
+def by_passes(model: nn.Module, batch: Labelled, mechanism: Mechanism) -> Floats:
+    """Return the same for any model, by a pass over the batch for each of the first records."""
+    parameters = list(model.parameters())
+    losses = cross_entropy(model(batch[0]), batch[1], reduction="none")
+    kept = torch.rand(sum(p.numel() for p in parameters)) < mechanism.updated
+    found = []
+    for j in range(FOLLOWED):
+        mean = (losses.sum() - losses[j]) / (len(losses) - 1)
+        flat = torch.cat([g.flatten() for g in torch.autograd.grad(mean, parameters, retain_graph=True)])
+        found.append(_clipped(flat.double(), mechanism.clip_norm)[kept].numpy())
+    return np.stack(found)
+
+
 def mean_gradient(model: nn.Module, batch: Labelled) -> Tensor:
     """Return the gradient of the mean loss, flat."""
     model.zero_grad()
-    for x, y in zip(batch[0].split(CHUNK), batch[1].split(CHUNK), strict=True):
+    chunk = len(batch[1]) if mixes(model) else CHUNK
+    for x, y in zip(batch[0].split(chunk), batch[1].split(chunk), strict=True):
         (cross_entropy(model(x), y, reduction="sum") / len(batch[1])).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -179,9 +215,11 @@ def record_gradients(model: nn.Module, records: Labelled) -> Iterator[Tensor]:
 
 def accuracy(model: nn.Module, data: Labelled) -> float:
     """Return the share of right answers, in percent."""
+    model.eval()
     with torch.no_grad():
         parts = zip(data[0].split(CHUNK), data[1].split(CHUNK), strict=True)
         right = sum(int((model(x).argmax(1) == y).sum()) for x, y in parts)
+    model.train()
     return round(100.0 * right / len(data[1]), 2)
 
 

@@ -41,6 +41,13 @@ def test_gradients_without_one_record_are_those_of_the_notebook():
         np.testing.assert_allclose(pdist(found), pdist(expected), rtol=1e-4, atol=1e-7)
 
 
+def test_passes_over_the_batch_do_the_same_where_records_are_mixed():
+    batch, mechanism = records(12), replace(MECHANISM, clip_norm=0.1)
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    expected = by_passing_over_the_batch(model, batch, 0.1)
+    np.testing.assert_allclose(coded.by_passes(model, batch, mechanism), expected, rtol=1e-4, atol=1e-7)
+
+
 def test_a_training_shows_every_step_and_changes_only_the_weights_that_were_drawn():
     data, model = records(30), nn.Linear(5, 3)
     seen = coded.train(model, MECHANISM, data, data, seed=0)
