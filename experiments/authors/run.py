@@ -116,7 +116,7 @@ def coded(
     """
     torch.manual_seed(seed)
     model, data, test = given(name, most, scale, normalised=normalised)
-    m, longest = CODED[name], LONGEST[name] * scale
+    m, longest = CODED[name], [scale * c for c in LONGEST[name]]
     m = replace(m, clip_norm=m.clip_norm if clip else math.inf, epochs=epochs, batch=min(m.batch, len(data[1]) // 4))
     every = len(data[1]) // m.batch if normalised else 1
     seen = train(model, m, data, test, seed=seed, tests=4 if name == "mnist" else 2, every=every)
@@ -136,9 +136,9 @@ def coded(
     return {
         **found,
         "record_norms": quantiles(seen.records),
-        "records_above": {str(c): float((seen.records > c).mean()) for c in (1.0, longest)},
+        "records_above": {str(c): float((seen.records > c).mean()) for c in longest},
         "pairs": compared(sides[0], sides[1]),
-        "leak": leaked(model, data, test, clip_norm=longest, seed=seed),
+        "leak": leaked(model, data, test, clip_norm=longest[0], seed=seed),
     }
 
 

@@ -32,24 +32,28 @@ def worst(name: str, *, epochs: int, theirs: float, scale: float, points: int) -
         points: On each curve.
     """
     m, size = CODED[name], SIZES[name]
-    rate, steps, longest = m.batch / size, epochs * (size // m.batch), LONGEST[name] * scale
-    noises = {
-        "printed": m.stddev,  # each record clipped to C = 1, noise on the sum
-        "coded": m.stddev / 2.0,  # the mean clipped to C, noise on it: one record can turn it around, from C to -C
-        "records": m.stddev * m.batch / longest,  # each record clipped, noise on the mean as coded
-    }
+    rate, steps = m.batch / size, epochs * (size // m.batch)
     shown = np.linspace(0, steps, points + 1).round().astype(int).tolist()[1:]
-    found: Row = {"steps": steps, "sample_rate": rate, "longest": longest, "curve_steps": shown}
-    for kind, noise in noises.items():
+    plan = {"sample_rate": rate, "steps": steps, "delta": DELTA}
+
+    def over(noise: float) -> Row:
         curve = [anyone(sample_rate=rate, noise_multiplier=noise, steps=t) for t in shown]
-        found[kind] = {
+        return {
             "noise_multiplier": noise,
             "epsilon": curve[-1].epsilon,
             "attack": curve[-1].attack_success,
             "curve": [one.epsilon for one in curve],
             "participations": participations(rate, noise, steps).epsilon,
         }
-    plan = {"sample_rate": rate, "steps": steps, "delta": DELTA}
-    found["moments"] = worst_case(noise_multiplier=m.stddev, method="rdp", **plan).epsilon
-    found["noise_for_theirs"] = calibrate(epsilon=theirs, method="rdp", **plan).noise_multiplier
-    return {**found, "theirs": theirs}
+
+    return {
+        "steps": steps,
+        "sample_rate": rate,
+        "curve_steps": shown,
+        "printed": over(m.stddev),  # each record clipped to C = 1, noise on the sum
+        "coded": over(m.stddev / 2.0),  # the mean clipped to C: one record can turn it around, from C to -C
+        "records": {f"{scale * c:g}": over(m.stddev * m.batch / (scale * c)) for c in LONGEST[name]},
+        "moments": worst_case(noise_multiplier=m.stddev, method="rdp", **plan).epsilon,
+        "theirs": theirs,
+        "noise_for_theirs": calibrate(epsilon=theirs, method="rdp", **plan).noise_multiplier,
+    }
