@@ -82,7 +82,7 @@ def published_table(rows: Rows) -> str:
 def coded_table(rows: Rows) -> str:
     """Return what the authors' form gives, and what it guarantees."""
     head = ["run", "without privacy", "private", "DP, moments at distance C", "BDP", "BDP*", "P(A): BDP / BDP*"]
-    head += ["BDP / BDP*, orders to 512", "true worst case, as coded", "P(A)"]
+    head += ["BDP / BDP*, orders to 512", "worst case, as coded, at most", "P(A)"]
     lines = []
     for form, text in FORMS.items():
         found, worst = seeds(rows, form), rows.get(WORST[form])
