@@ -272,8 +272,8 @@ def figures() -> None:
             for (key, title), color in zip(GROWTH.items(), colors, strict=True):
                 style = {"color": color, "ls": "-" if clients == 100 else "--", "lw": 1.6}
                 values = [point[key] for point in points]
-                axis.plot([p["round"] for p in points], values, label=f"{title}, {clients:,} clients", **style)
-        axis.set(xscale="log", yscale="log", title=f"MNIST, {NAMES[splits[i]]}", xlabel="round")
+                axis.plot([p["round"] for p in points], values, label=title if clients == 100 else None, **style)
+        axis.set(xscale="log", yscale="log", title=f"MNIST, {NAMES[splits[i]]}", xlabel="round (dashed: 1,000 clients)")
 
     def accuracies(i: int, axis: Any) -> None:
         for (scheme, title), color in zip(SCHEMES.items(), ("#8a8a8a", "#1f6f8b", "#5a8f69", "#b3403a"), strict=True):
