@@ -60,7 +60,7 @@ def accuracy(rows: Rows, name: str) -> str:
     found = seeds_of(rows, name)
     if not found:
         return "not measured"
-    few = "" if len(found) == len(SEEDS) else f", {len(found)} seed" + ("s" if len(found) > 1 else "")
+    few = "" if len(found) == len(SEEDS) else f" ({len(found)} of {len(SEEDS)} seeds)"
     return percents(row["accuracy"] for row in found) + few + (" †" if found[0]["settings"] == ON_TESTS else "")
 
 
@@ -68,11 +68,7 @@ def claims(number: str, clients: int) -> dict[float | None, str]:
     """Return what the thesis has for a size, by epsilon."""
     plain, dp, bdp = PAPER[number, clients]
     epsilons = EPSILONS.get((number, clients), (8.0, 2.1))
-    return {
-        None: f"{plain}%",
-        epsilons[0]: f"{dp}%, DP",
-        epsilons[1]: f"{bdp}%, BDP, with DP {epsilons[0]:g}",
-    }
+    return {None: f"{plain}%", epsilons[0]: f"{dp}%, DP", epsilons[1]: f"{bdp}%, BDP"}
 
 
 def lines_of(rows: Rows, number: str) -> Iterator[tuple[str, Row, list[Row], str]]:
@@ -160,7 +156,7 @@ def rounds_table(rows: Rows) -> str:
             curves = [dict(map(tuple, row["curve"])) for row in found]
             marks = [percents(curve[number] for curve in curves) if number in curves[0] else "–" for number in shown]
             lines.append([NAMES[split], title, *worst, *marks])
-    return table(head, lines)
+    return table(head, lines) if lines else "Not measured yet; `make papers` does."
 
 
 GROWTH = {
@@ -232,6 +228,12 @@ def earlier_note(rows: Rows) -> str:
     return f"† {old} earlier rows, not run again yet: one seed, another model, and settings chosen on test images."
 
 
+def rounds_picture(rows: Rows) -> str:
+    """Return figure 6.2 as a picture, once it is measured."""
+    there = any(name.startswith("figure 6.2") for name in rows)
+    return "![Accuracy over rounds](../assets/papers-figure-6.2.svg)" if there else ""
+
+
 def _tables() -> dict[str, Callable[[], str]]:
     made: dict[str, Callable[[Rows], str]] = {
         "table 6.1": lambda rows: clients_table(rows, "6.1"),
@@ -247,6 +249,7 @@ def _tables() -> dict[str, Callable[[], str]]:
         parts[f"cost {name}"] = lambda name=name: cost(measured.load(FOLDER), name)
     parts["same noise"] = lambda: same_noise_table(load())
     parts["federated settings"] = lambda: settings_table(load())
+    parts["picture 6.2"] = lambda: rounds_picture(load())
     parts["earlier note"] = lambda: earlier_note(load())
     parts["cost federated"] = lambda: cost(measured.load(FOLDER))
     parts["cost choices"] = lambda: cost(measured.load(FOLDER, CHOICES))
