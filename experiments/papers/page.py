@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 PAGE = DOCS / "explanation" / "papers.md"
 SECTIONS = HERE / "sections"
-FOLDERS = ("papers", "authors")  # whose page.py has TABLES and figures()
+FOLDERS = ("papers", "authors", "federated_mnist")  # whose page.py has TABLES and figures()
 SHOWN_SIGMAS = (0.55, 0.95, 1.35)
 QUANTILES = {"5.1": ("0.01", "0.50", "0.99"), "5.2": ("0.05", "0.50", "0.95"), "5.3": ("0.05", "0.25", "0.75", "0.95")}
 
@@ -172,7 +172,9 @@ def page(text: str, folders: tuple[str, ...] = FOLDERS) -> str:
 THEIR_DP, THEIR_BDP, EXACT, TYPICAL, SHARES = "#8a8a8a", "#b3403a", "#2b2b2b", "#1f6f8b", "#5a8f69"
 
 
-def draw(name: str, shape: tuple[int, int], plot: Callable[[int, Any], None]) -> None:
+def draw(
+    name: str, shape: tuple[int, int], plot: Callable[[int, Any], None], *, ylabel: str = "epsilon at delta 1e-5"
+) -> None:
     """Draw panels in rows and columns, with one legend under all of them."""
     from matplotlib.figure import Figure
 
@@ -189,7 +191,7 @@ def draw(name: str, shape: tuple[int, int], plot: Callable[[int, Any], None]) ->
             axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         for axis in axes[:, 0]:
-            axis.set_ylabel("epsilon at delta 1e-5")
+            axis.set_ylabel(ylabel)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, frameon=False, fontsize=9, ncols=min(3, 1 + columns), loc="outside lower center")
         path = DOCS / "assets" / f"papers-{name}.svg"
