@@ -82,7 +82,13 @@ def measures(rows: Rows) -> str:
 
 def choices(rows: Rows) -> str:
     """Return the schedules that were compared."""
-    head = ["split", "clients in a round, steps of the generator at each", "rounds", "student", "last weights"]
+    head = [
+        "split",
+        "clients in a round, steps of the generator at each (batches of 32, server rate 1)",
+        "rounds",
+        "student",
+        "last weights",
+    ]
     head += ["CPU minutes"]
     lines = []
     for split, label, schedule in CHOICES:
