@@ -81,6 +81,13 @@ def test_a_critic_goes_on_where_it_was_left():
     assert not any(torch.allclose(anew[n], first[n], atol=1e-3) for n in critic)
 
 
+def test_a_client_takes_as_many_steps_as_it_is_told():
+    memory = a_round(recipe=replace(SMALL, local_steps=3, critic_steps=2))[1]
+    assert {float(v) for k, v in memory.items() if k.startswith("step.")} == {6.0}
+    with pytest.raises(ValueError, match="local_steps"):
+        replace(SMALL, local_steps=0)
+
+
 def test_moments_of_the_critics_optimiser_are_taken_up():
     first = a_round()[1]
     wrong = {n: torch.full_like(v, 1e6) if n.startswith("exp_avg_sq") else v for n, v in first.items()}

@@ -56,6 +56,7 @@ class FedGP:
             left out. None gives everybody `size`.
         rounds: How many.
         local_epochs: Passes over its records that a client makes in a round.
+        local_steps: Steps of the generator that a client takes in a round instead, however many records it has.
         batch_size: Records that a step of the critic looks at, on average.
         critic_steps: Steps of the critic for each of the generator.
         learning_rate: Of Adam, of both networks.
@@ -80,6 +81,7 @@ class FedGP:
     least: int | None = None
     rounds: int = 20
     local_epochs: int = 1
+    local_steps: int | None = None
     batch_size: int = 16
     critic_steps: int = 2
     learning_rate: float = 2e-3
@@ -97,7 +99,7 @@ class FedGP:
         _check.one_of("split", self.split, tuple(SPLITS))
         _check.count("clients", self.clients, low=2, high=100_000)
         _check.count("rounds", self.rounds, high=1_000_000)
-        for name in ("local_epochs", "batch_size", "critic_steps", "size", "least", "width"):
+        for name in ("local_epochs", "local_steps", "batch_size", "critic_steps", "size", "least", "width"):
             if getattr(self, name) is not None:
                 _check.count(name, getattr(self, name))
         _check.in_range("learning_rate", self.learning_rate, 1e-9, 1e3)

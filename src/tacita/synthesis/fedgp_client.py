@@ -68,7 +68,7 @@ class GanTraining:
         self, generator: Generator, critic: Critic, inputs: Tensor, labels: Tensor, random: np.random.Generator
     ) -> WganTraining:
         recipe, size = self.recipe, len(labels)
-        turns = recipe.local_epochs * math.ceil(size / recipe.batch_size / recipe.critic_steps)
+        turns = recipe.local_steps or recipe.local_epochs * math.ceil(size / recipe.batch_size / recipe.critic_steps)
         pool = max(4, 2 * recipe.batch_size // generator.classes)
         optimizer = adam(generator.parameters(), recipe.learning_rate)
         game = Game(critic, generator, optimizer, pool=pool, batch=recipe.batch_size, average=0.0)
