@@ -39,7 +39,7 @@ from experiments.inversion.subjects import (
     train_privately,
 )
 from experiments.rows import Jobs, Row, main
-from tacita.audit import inversion
+from tacita.audit import inversion, recogniser
 from tacita.synthesis.networks import Generator
 
 PICTURE = Path(__file__).parents[2] / "docs" / "assets" / "inversion-digits.png"
@@ -119,12 +119,11 @@ def audit_row(data: str, epsilon: float, *, quick: bool = False) -> Row:
         functional.cross_entropy(plain(subject.attacked[0]), subject.attacked[1]).backward()
         optimizer.step()
     train_privately(private, subject.attacked, epsilon=epsilon, delta=subject.delta, rate=1.0, steps=steps, seed=0)
-    inputs, labels = subject.attacked
     found = inversion(
         private,
         plain,
-        torch.stack([inputs[labels == c].mean(0) for c in range(len(subject.classes))]),
-        subject.judge(0),
+        subject.averages,
+        recogniser(*subject.other, rng=np.random.default_rng(1)),
         subject.classes,
         private_accuracy=accuracy(private, subject.other),
         plain_accuracy=accuracy(plain, subject.other),

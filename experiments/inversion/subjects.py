@@ -68,6 +68,12 @@ class Subject:
         """Channels, height and width."""
         return tuple(self.attacked[0].shape[1:])
 
+    @cached_property
+    def averages(self) -> Tensor:
+        """The average attacked picture of each class."""
+        inputs, labels = self.attacked
+        return torch.stack([inputs[labels == c].mean(0) for c in range(len(self.classes))])
+
     def model(self, kind: str, seed: int) -> nn.Module:
         """Return an untrained student; a softmax regression starts at zero."""
         with torch.random.fork_rng(devices=[]):
@@ -94,9 +100,9 @@ class Subject:
         one picture in a hundred is taken for a face.
         """
         things = torch.from_numpy(load("cifar10").inputs[:4000]).mean(1, keepdim=True)
-        kinds = [torch.cat([things, clouds(4000, things.shape[2])]), self._artefacts()]
+        kinds = [torch.cat([things, clouds(4000, 32)]), self._artefacts()]
         kinds = [part[torch.randperm(len(part), generator=_seeded(0))] for part in kinds]
-        faces = functional.adaptive_avg_pool2d(self.other[0], things.shape[2:])
+        faces = functional.adaptive_avg_pool2d(self.other[0], (32, 32))
         without = torch.cat([part[::2] for part in kinds])
         labels = torch.cat([torch.ones(len(faces)), torch.zeros(len(without))]).long()
         network = recogniser(torch.cat([faces, without]), labels, steps=400, rng=np.random.default_rng(0))
@@ -107,7 +113,7 @@ class Subject:
             return found[:, 1] - found[:, 0]
 
         threshold = max(float(score(part[1::2]).quantile(1.0 - ALARMS)) for part in kinds)
-        return lambda pictures: score(functional.adaptive_avg_pool2d(pictures, things.shape[2:])) > threshold
+        return lambda pictures: score(functional.adaptive_avg_pool2d(pictures, (32, 32))) > threshold
 
     def _artefacts(self) -> Tensor:
         """Return what the attack makes of untrained models."""
@@ -210,7 +216,8 @@ def attack(subject: Subject, model: nn.Module, seed: int, *, steps: int = 100) -
 
     Returns:
         The model's accuracy, the classes of which most pictures are recognised, the shares of pictures that are
-        recognised and, for faces, in which a face is detected; and the first pictures.
+        recognised and, for faces, in which a face is detected, their correlation with the average attacked picture of
+        their class; and the first pictures.
     """
     rng, count = np.random.default_rng([seed, 3]), len(subject.classes)
     starts = [invert(model, subject.shape, count, steps=steps, rng=rng) for _ in range(STARTS)]
@@ -219,6 +226,7 @@ def attack(subject: Subject, model: nn.Module, seed: int, *, steps: int = 100) -
         "accuracy": accuracy(model, subject.other),
         "recognised": int((right.mean(0) > 0.5).sum()),
         "pictures": float(right.mean()),
+        "likeness": float(torch.stack([_likeness(pictures, subject.averages) for pictures in starts]).mean()),
     }
     if subject.name == "faces":
         found["detected"] = float(subject.detector(torch.cat(starts)).double().mean())
@@ -230,6 +238,12 @@ def recognised(subject: Subject, pictures: Tensor, labels: Tensor, seed: int) ->
     judge = subject.judge(seed)
     with torch.no_grad():
         return judge(pictures).argmax(1) == labels
+
+
+def _likeness(pictures: Tensor, averages: Tensor) -> Tensor:
+    """Return the correlation of pictures with others, pixel by pixel."""
+    one, other = (part.flatten(1) - part.flatten(1).mean(1, keepdim=True) for part in (pictures, averages))
+    return functional.cosine_similarity(one, other).mean()
 
 
 def packed(pictures: Tensor) -> str:
