@@ -261,7 +261,8 @@ def strips(name: str, pictures: dict[str, str], shape: tuple[int, int]) -> None:
     if not pictures:
         return
     with styled(**STYLE):
-        figure = Figure(figsize=(7.6, 0.62 * len(pictures)), layout="constrained")
+        figure = Figure(figsize=(7.6, 0.62 * len(pictures)))
+        figure.subplots_adjust(left=0.27, right=0.995, bottom=0.01, top=0.99, hspace=0.08)
         axes = figure.subplots(len(pictures), 1, squeeze=False)[:, 0]
         for axis, (label, packed) in zip(axes, pictures.items(), strict=True):
             strip(axis, unpacked(packed, shape))
@@ -272,7 +273,7 @@ def strips(name: str, pictures: dict[str, str], shape: tuple[int, int]) -> None:
 def strip(axis: Any, pictures: Any) -> None:
     """Draw pictures side by side."""
     padded = np.pad(pictures, ((0, 0), (0, 0), (0, max(1, pictures.shape[2] // 8))), constant_values=255)
-    axis.imshow(np.concatenate(list(padded), axis=1), "gray", vmin=0, vmax=255, interpolation="nearest")
+    axis.imshow(np.concatenate(list(padded), axis=1), "gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto")
     axis.set(xticks=[], yticks=[])
     axis.grid(visible=False)
     for side in axis.spines.values():
