@@ -22,8 +22,7 @@ PUBLISHED = {
 }
 TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 KINDS = {
-    "table 3.1 {} ": "chapter 3, WGAN-GP",
-    "table 3.1 {} dp-critic ": "chapter 3, WGAN-GP with the DP critic",
+    "table 3.1 {} direction ": "chapter 3, no noise",
     "section 7.5.3 {} wgan-gp ": "`wgan-gp`, no noise",
     "table 7.1 {} wgan ": "chapter 7, WGAN with noise",
     "table 7.1 {} wgan-gp ": "chapter 7, WGAN-GP with noise",
@@ -68,11 +67,12 @@ def kinds() -> list[tuple[str, str, Group]]:
 
 def chapter_3() -> list[tuple[str, Group]]:
     """Return the generators of table 3.1, ours and the library's."""
-    third, noisy = group("table 3.1 mnist"), group("table 3.1 mnist dp-critic")
+    direction = group("table 3.1 mnist direction")
     found = [
-        ("the thesis's networks", third),
-        ("… weights averaged over steps", [row["averaged"] for row in third]),
-        ("the thesis's networks, DP critic", noisy),
+        ("the thesis's networks", group("table 3.1 mnist")),
+        ("… DP critic", group("table 3.1 mnist dp-critic")),
+        ("… labels as a direction", direction),
+        ("… and weights averaged", [row["averaged"] | {"epochs": row["epochs"]} for row in direction]),
         ("`wgan-gp`, the library's defaults", older("synthesis", "row", "mnist wgan-gp")),
         ("`wgan-gp`, DP critic", older("synthesis", "row", "mnist wgan-gp dp-critic")),
     ]
@@ -104,16 +104,13 @@ def table_3_2() -> str:
     return table(["generator", "μ, Chebyshev", "μ, Student", "nearer to training than to test images"], lines)
 
 
-def figure_3_3() -> str:
-    """Return Fréchet distances over training, without and with the DP critic."""
-    pairs = [
-        (rows[0]["curve"] if rows else None) for rows in map(group, ("table 3.1 mnist", "table 3.1 mnist dp-critic"))
-    ]
-    if None in pairs:
-        return NOTHING
-    plain, noisy = (dict(zip(curve["steps"], curve["frechet"], strict=True)) for curve in pairs if curve)
-    lines = [[f"{step:,}", thousandths(plain[step]), thousandths(noisy[step])] for step in plain if step in noisy]
-    return table(["critic steps", "without", "with the DP critic"], lines)
+def on_the_way(key: str, text: Callable[[float], str]) -> str:
+    """Return what was measured during the trainings of table 3.1: Fréchet distances, or short students."""
+    curves = curves_3_1()
+    found = [dict(zip(curve["steps"], curve[key], strict=True)) for _, curve in curves]
+    steps = sorted({step for one in found for step in one})
+    lines = [[f"{step:,}", *(text(one[step]) if step in one else "–" for one in found)] for step in steps]
+    return filled(["critic steps", *(name for name, _ in curves)], lines)
 
 
 def thousandths(value: float) -> str:
@@ -266,8 +263,9 @@ PICTURES: dict[str, tuple[str, list[tuple[str, str, str]]]] = {  # figure: what 
     "table-3.1": (
         "Digits of chapter 3's networks",
         [
-            ("WGAN-GP", "table 3.1 mnist", ""),
-            ("with the DP critic", "table 3.1 mnist dp-critic", ""),
+            ("labels appended", "table 3.1 mnist", ""),
+            ("… DP critic", "table 3.1 mnist dp-critic", ""),
+            ("labels as a direction", "table 3.1 mnist direction", ""),
         ],
     ),
 }
@@ -288,8 +286,9 @@ def _tables() -> dict[str, Callable[[], str]]:
     made: dict[str, Callable[[], str]] = {
         "table 3.1": table_3_1,
         "table 3.2": table_3_2,
-        "figure 3.2": lambda: validation("mnist", "chapter 3"),
-        "figure 3.3": figure_3_3,
+        "figure 3.2": lambda: validation("mnist", "chapter 3,"),
+        "table 3.1 curve": lambda: on_the_way("student", lambda value: f"{100 * value:.1f}%"),
+        "figure 3.3": lambda: on_the_way("frechet", thousandths),
         "figure 3.3 end points": end_points,
         "table 7.1": table_7_1,
         "table 7.1 accounts": accounts,
@@ -300,7 +299,7 @@ def _tables() -> dict[str, Callable[[], str]]:
         "figure 7.4": learning,
         "figure 7.5 mnist": lambda: validation("mnist"),
         "figure 7.5 fashion-mnist": lambda: validation("fashion-mnist"),
-        "picture figure 3.3": lambda: shown("figure-3.3.svg", "Fréchet distance over training", bool(frechet_lines())),
+        "picture figure 3.3": lambda: shown("figure-3.3.svg", "Fréchet distance over training", bool(curves_3_1())),
         "picture figure 7.5": lambda: shown("figure-7.5.svg", "Losses on real and synthetic sets", bool(loss_panels())),
     }
     for figure, (about, _) in PICTURES.items():
@@ -315,8 +314,8 @@ def _tables() -> dict[str, Callable[[], str]]:
 TABLES = _tables()
 
 
-def frechet_lines() -> list[tuple[str, Row]]:
-    """Return the curves of figure 3.3."""
+def curves_3_1() -> list[tuple[str, Row]]:
+    """Return the generators of table 3.1 that were followed, and what was seen."""
     return [(name, rows[0]["curve"]) for name, rows in chapter_3() if "curve" in rows[0]]
 
 
@@ -325,7 +324,7 @@ def loss_panels() -> list[tuple[str, Row]]:
     return [
         (f"{TITLES[name]}: {kind}", rows[0]["validation"])
         for name, kind, rows in kinds()
-        if "validation" in rows[0] and "DP critic" not in kind
+        if "validation" in rows[0] and "WGAN-GP" not in kind
     ]
 
 
@@ -349,7 +348,7 @@ def figures() -> None:
     """Draw figures 3.3, 7.2, 7.3 and 7.5 of what was measured."""
     from matplotlib.image import imread
 
-    curves = frechet_lines()
+    curves = curves_3_1()
 
     def distances(_: int, axis: Any) -> None:
         for (name, curve), color in zip(curves, COLORS, strict=False):

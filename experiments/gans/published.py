@@ -27,7 +27,7 @@ AVERAGE = 0.999
 Labelled = tuple[Tensor, Tensor]
 
 
-class LabelledCritic(Critic):
+class AppendingCritic(Critic):
     """A critic whose labels are appended to the input of the linear layer, as chapter 3 has it."""
 
     def __init__(self, body: nn.Module, size: int, classes: int, layer_noise: float) -> None:
@@ -36,10 +36,10 @@ class LabelledCritic(Critic):
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return one number for every record."""
-        vector = self.body(inputs)
-        if self.labels and labels is not None:
-            vector = torch.cat([vector, functional.one_hot(labels, self.labels).to(vector.dtype)], 1)
-        vector = functional.selu(self.describe(vector))
+        if labels is None:
+            raise ValueError("This critic judges records by their labels: pass them.")
+        ones = functional.one_hot(labels, self.labels).to(inputs.dtype)
+        vector = functional.selu(self.describe(torch.cat([self.body(inputs), ones], 1)))
         if self.layer_noise:
             length = vector.square().sum(1, keepdim=True).add(1e-12).sqrt()
             vector = vector / length.clamp_min(1.0)
@@ -48,8 +48,20 @@ class LabelledCritic(Critic):
         return score
 
 
-def critic(classes: int, *, layers: int, layer_noise: float = 0.0, side: int = 28) -> LabelledCritic:
-    """Return a critic of so many convolutions with SELU, a linear layer to 64 features and a linear one to a number."""
+def critic(classes: int, *, layers: int, appended: bool = False, layer_noise: float = 0.0, side: int = 28) -> Critic:
+    """Return a critic of so many convolutions with SELU, a linear layer to 64 features and a linear one to a number.
+
+    Args:
+        classes: How many classes it knows; 0 for none.
+        layers: Convolutions.
+        appended: Whether labels are appended to the linear layer's input. Otherwise a label adds a direction of the
+            features, as in the library.
+        layer_noise: Of the DP critic; 0 for none.
+        side: Of an image, in pixels.
+
+    Returns:
+        The critic, with random weights.
+    """
     net, before = nn.Sequential(), 1
     for channels in CHANNELS[:layers]:
         net.extend([nn.Conv2d(before, channels, 4, 2, 1), nn.SELU()])
@@ -57,7 +69,9 @@ def critic(classes: int, *, layers: int, layer_noise: float = 0.0, side: int = 2
     net.append(nn.Flatten())
     with torch.no_grad():
         size = net(torch.zeros(1, 1, side, side)).shape[1]
-    return LabelledCritic(net, size, classes, layer_noise)
+    if appended:
+        return AppendingCritic(net, size, classes, layer_noise)
+    return Critic(net, size, classes, FEATURES, layer_noise)
 
 
 def generator(classes: int, *, side: int = 28) -> Generator:
@@ -84,6 +98,7 @@ def training(
     steps: int,
     classes: int,
     layers: int,
+    appended: bool = False,
     layer_noise: float = 0.0,
     clipped: bool = False,
     **noise: Any,
@@ -96,6 +111,7 @@ def training(
         steps: Of the critic.
         classes: How many classes the generator knows; 0 for none.
         layers: Convolutions of the critic.
+        appended: How the critic takes labels, as in `critic`.
         layer_noise: Of the DP critic; 0 for none.
         clipped: Whether the critic's weights are clipped (WGAN), instead of a gradient penalty (WGAN-GP).
         noise: `clip_norm` and `noise_multiplier` of the whole update, if it is noised.
@@ -104,7 +120,8 @@ def training(
         The training; iterating over it takes the steps.
     """
     torch.manual_seed(seed)
-    judge, maker = critic(classes, layers=layers, layer_noise=layer_noise), generator(classes)
+    judge = critic(classes, layers=layers, appended=appended, layer_noise=layer_noise)
+    maker = generator(classes)
     pool = max(1, round(BATCH / max(1, classes)))
     options: dict[str, Any] = {"penalty": 0.0} if clipped else {}
     optimizer = adam(maker.parameters(), LEARNING_RATE)

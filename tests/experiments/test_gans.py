@@ -11,7 +11,7 @@ TINY = torch.rand(70, 1, 28, 28), torch.arange(70) % 10
 
 @pytest.mark.parametrize(("classes", "layers"), [(10, 4), (0, 3)])
 def test_the_networks_have_the_layers_that_the_thesis_gives(classes, layers):
-    critic, generator = published.critic(classes, layers=layers), published.generator(classes)
+    critic, generator = published.critic(classes, layers=layers, appended=classes > 0), published.generator(classes)
     kinds = [type(part) for part in critic.modules()]
     assert kinds.count(torch.nn.Conv2d) == kinds.count(torch.nn.SELU) == layers
     assert critic.describe.out_features == 64
