@@ -86,7 +86,8 @@ class Game(nn.Module):
         between = place * inputs + (1.0 - place) * made
         slope = grad(lambda x: self.critic(x, labels).sum())(between)
         steepness = slope.flatten(1).square().sum(1).add(1e-12).sqrt()
-        return self._gap(made, inputs, labels) + self._penalty * (steepness - 1.0).square()
+        loss: Tensor = self._gap(made, inputs, labels) + self._penalty * (steepness - 1.0).square()
+        return loss
 
     def _gap(self, made: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         gap: Tensor = self.critic(made, labels) - self.critic(inputs, labels)
