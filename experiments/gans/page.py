@@ -69,10 +69,10 @@ def chapter_3() -> list[tuple[str, Group]]:
     """Return the generators of table 3.1, ours and the library's."""
     direction = group("table 3.1 mnist direction")
     found = [
-        ("the thesis's networks", group("table 3.1 mnist")),
-        ("… DP critic", group("table 3.1 mnist dp-critic")),
-        ("… labels as a direction", direction),
-        ("… and weights averaged", [row["averaged"] | {"epochs": row["epochs"]} for row in direction]),
+        ("thesis's networks, labels appended", group("table 3.1 mnist")),
+        ("thesis's networks, labels appended, DP critic", group("table 3.1 mnist dp-critic")),
+        ("thesis's networks, labels as a direction", direction),
+        ("… and its weights averaged", [row["averaged"] | {"epochs": row["epochs"]} for row in direction]),
         ("`wgan-gp`, the library's defaults", older("synthesis", "row", "mnist wgan-gp")),
         ("`wgan-gp`, DP critic", older("synthesis", "row", "mnist wgan-gp dp-critic")),
     ]
