@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Callable, Iterable
 from statistics import mean
-from typing import Any
 
 from experiments import rows as measured
-from experiments.papers.page import DOCS
+from experiments.gans import pictures
+from experiments.gans.pictures import PICTURES, Group, group, panels
 from experiments.rows import HERE, Row
 from experiments.tables import cost, digits, percents, table, up
 
-Group = list[Row]
-
-PUBLISHED = {
-    "mnist": ("99.20%", "95.59%", "56.31%", "93.64%"),
-    "fashion-mnist": ("91.51%", "82.20%", "51.74%", "76.83%"),
-}
 TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 KINDS = {
     "table 3.1 {} direction ": "chapter 3, no noise",
@@ -29,12 +21,6 @@ KINDS = {
     "table 7.1 {} mean-embedding ": "`mean-embedding`, worst case of 1",
 }
 NOTHING = "*Not measured yet.*"
-COLORS = ("#1f6f8b", "#b3403a", "#5a8f69", "#8a8a8a")
-
-
-def group(name: str) -> Group:
-    """Return the seeds of a row of ours."""
-    return [row for key, row in measured.load("gans").items() if key.startswith(f"{name.strip()} seed ")]
 
 
 def older(folder: str, key: str, name: str) -> Group:
@@ -242,44 +228,23 @@ def rotation() -> str:
     return filled(["generator", "samples that look rotated", "alarms, beside a trusted release"], lines)
 
 
-PICTURES: dict[str, tuple[str, list[tuple[str, str, str]]]] = {  # figure: what it is, and its panels
-    "figure-7.2": (
-        "Synthetic clothes",
-        [
-            ("no noise", "section 7.5.3 fashion-mnist wgan-gp", ""),
-            ("as published", "table 7.1 fashion-mnist wgan", ""),
-            ("worst case of 1", "table 7.1 fashion-mnist mean-embedding", ""),
-        ],
-    ),
-    "figure-7.3": (
-        "Synthetic digits of correct and of altered data",
-        [
-            ("as published, correct", "table 7.1 mnist wgan", ""),
-            ("as published, altered", "figure 7.3 mnist wgan", ""),
-            ("worst case of 1, correct", "figure 7.3 mnist mean-embedding", "correct"),
-            ("worst case of 1, altered", "figure 7.3 mnist mean-embedding", "altered"),
-        ],
-    ),
-    "table-3.1": (
-        "Digits of chapter 3's networks",
-        [
-            ("labels appended", "table 3.1 mnist", ""),
-            ("… DP critic", "table 3.1 mnist dp-critic", ""),
-            ("labels as a direction", "table 3.1 mnist direction", ""),
-        ],
-    ),
-}
-
-
-def panels(figure: str) -> list[tuple[str, str]]:
-    """Return the titles and the PNGs, in base64, of a figure's panels that were measured."""
-    found = [(title, part, group(name)) for title, name, part in PICTURES[figure][1]]
-    return [(title, (rows[0][part] if part else rows[0])["picture"]) for title, part, rows in found if rows]
-
-
 def shown(name: str, about: str, there: bool) -> str:
     """Return the picture, if there is one."""
     return f"![{about}](../assets/papers-{name})" if there else ""
+
+
+def curves_3_1() -> list[tuple[str, Row]]:
+    """Return the generators of table 3.1 that were followed, and what was seen."""
+    return [(name, rows[0]["curve"]) for name, rows in chapter_3() if "curve" in rows[0]]
+
+
+def loss_panels() -> list[tuple[str, Row]]:
+    """Return the losses of figures 3.2 and 7.5."""
+    return [
+        (f"{TITLES[name]}: {kind}", rows[0]["validation"])
+        for name, kind, rows in kinds()
+        if "validation" in rows[0] and "WGAN-GP" not in kind
+    ]
 
 
 def _tables() -> dict[str, Callable[[], str]]:
@@ -314,74 +279,6 @@ def _tables() -> dict[str, Callable[[], str]]:
 TABLES = _tables()
 
 
-def curves_3_1() -> list[tuple[str, Row]]:
-    """Return the generators of table 3.1 that were followed, and what was seen."""
-    return [(name, rows[0]["curve"]) for name, rows in chapter_3() if "curve" in rows[0]]
-
-
-def loss_panels() -> list[tuple[str, Row]]:
-    """Return the losses of figures 3.2 and 7.5."""
-    return [
-        (f"{TITLES[name]}: {kind}", rows[0]["validation"])
-        for name, kind, rows in kinds()
-        if "validation" in rows[0] and "WGAN-GP" not in kind
-    ]
-
-
-def draw(name: str, count: int, columns: int, size: tuple[float, float], plot: Callable[[int, Any], None]) -> None:
-    """Draw panels of a size in inches, so many in a row, and write the figure."""
-    from matplotlib.figure import Figure
-
-    from tacita.report.charts import styled
-    from tacita.report.plots import STYLE
-
-    lines = -(-count // columns)
-    with styled(**STYLE):
-        figure = Figure(figsize=(size[0] * columns, size[1] * lines), layout="constrained")
-        for i, axis in enumerate(figure.subplots(lines, columns, squeeze=False).flat):
-            plot(i, axis) if i < count else axis.set_axis_off()
-        plain = {"Date": None, "Creator": "tacita"} if name.endswith("svg") else {"Software": None}
-        figure.savefig(DOCS / "assets" / f"papers-{name}", metadata=plain, dpi=110)
-
-
 def figures() -> None:
-    """Draw figures 3.3, 7.2, 7.3 and 7.5 of what was measured."""
-    from matplotlib.image import imread
-
-    curves = curves_3_1()
-
-    def distances(_: int, axis: Any) -> None:
-        for (name, curve), color in zip(curves, COLORS, strict=False):
-            axis.plot(
-                curve["steps"], [1000.0 * value for value in curve["frechet"]], "o-", color=color, ms=3.5, label=name
-            )
-        axis.set(yscale="log", xlabel="steps of the critic", ylabel="Fréchet distance, thousandths")
-        axis.legend(frameon=False, fontsize=9)
-
-    if curves:
-        draw("figure-3.3.svg", 1, 1, (7.0, 3.4), distances)
-    losses = loss_panels()
-
-    def both(i: int, axis: Any) -> None:
-        title, found = losses[i]
-        for key, style in (("real", "-"), ("synthetic", "--")):
-            for j, color in ((0, COLORS[0]), (2, COLORS[1])):
-                label = f"{key}, learning rate {found['learning_rates'][j]:g}"
-                axis.plot(found["steps"], found[key][j], style, color=color, lw=1.6, label=label)
-        axis.set_title(title, fontsize=9)
-        axis.set(xlabel="steps of the student", ylabel="cross-entropy")
-        if i == 0:
-            axis.legend(frameon=False, fontsize=8)
-
-    if losses:
-        draw("figure-7.5.svg", len(losses), min(3, len(losses)), (3.6, 2.9), both)
-    for figure in PICTURES:
-        found = panels(figure)
-
-        def look(i: int, axis: Any, found: list[tuple[str, str]] = found) -> None:
-            axis.imshow(imread(io.BytesIO(base64.b64decode(found[i][1]))), interpolation="nearest")
-            axis.set_title(found[i][0], fontsize=9)
-            axis.set_axis_off()
-
-        if found:
-            draw(f"{figure}.png", len(found), len(found), (2.0, 3.4), look)
+    """Draw figures 3.3 and 7.5, and the samples of table 3.1 and of figures 7.2 and 7.3."""
+    pictures.figures(curves_3_1(), loss_panels())
