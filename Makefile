@@ -76,7 +76,7 @@ inference-experiment: $(READY)   ## the table and the figure of docs/explanation
 	$(BIN)/python experiments/variational_inference/run.py all
 	$(BIN)/python experiments/variational_inference/run.py table
 
-PAPERS := papers authors federated_mnist federated_generators inversion
+PAPERS := papers authors federated_mnist federated_generators inversion gans
 papers: $(READY)   ## every table and figure of the papers that has no row yet, row by row, then their page; about twelve hours from nothing
 	for name in $(PAPERS); do OMP_NUM_THREADS=1 $(BIN)/python -m experiments.$$name.run || exit 1; done
 	$(BIN)/python -m experiments.papers.page

@@ -120,16 +120,18 @@ def federated_row(name: str, seed: int) -> dict[str, Any]:
     }
 
 
-def judged(synthetic: Any, train: Any, test: Any, classes: int, seed: int, *, gamma: float = 1e-5) -> dict[str, Any]:
-    """Return what a set is worth and the measures of what it leaks."""
+def judged(
+    synthetic: Any, train: Any, test: Any, classes: int, seed: int, *, gamma: float = 1e-5, steps: int | None = None
+) -> dict[str, Any]:
+    """Return what a set is worth, by students of so many steps, and the measures of what it leaks."""
     rng = np.random.default_rng(seed)
     features = measuring_features(synthetic[0].shape[1:])
     made, real, held = (drawn(part, min(MEASURED, len(part[1])), rng)[0] for part in (synthetic, train, test))
     measure = average_case(real, made, features=features, gamma=gamma)
     near = holdout_test(train[0], test[0], made, features=features, rng=rng)
     return {
-        "student": student(synthetic, test, classes, rng=rng),
-        "logistic": student(synthetic, test, classes, rng=rng, kind="logistic"),
+        "student": student(synthetic, test, classes, rng=rng, steps=steps),
+        "logistic": student(synthetic, test, classes, rng=rng, steps=steps, kind="logistic"),
         "frechet": frechet(made, held, features=features),
         "mu_chebyshev": measure.chebyshev,
         "mu_student": measure.student,

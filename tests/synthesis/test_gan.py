@@ -23,11 +23,11 @@ from tacita.training.records import record_loss
 KINDS = [((1, 16, 16), 3, ()), ((1, 8, 8), 0, ()), ((7,), 2, (1, 4, 2))]
 
 
-def make_game(shape, classes, blocks=(), width=4, seed=0):
+def make_game(shape, classes, blocks=(), width=4, seed=0, **options):
     torch.manual_seed(seed)
     generator = make_generator(shape, classes, blocks=blocks, latent=8, width=4)
     critic = make_critic(shape, classes, width=width, features=8)
-    return Game(critic, generator, adam(generator.parameters(), 1e-3), pool=16, batch=16)
+    return Game(critic, generator, adam(generator.parameters(), 1e-3), pool=16, batch=16, **options)
 
 
 def some_records(shape, classes, count=24, seed=1):
@@ -70,6 +70,13 @@ def test_a_records_loss_is_the_papers_by_an_ordinary_double_backward_pass(shape,
     penalty = (slope.flatten(1).norm(dim=1) - 1.0) ** 2
     theirs = game.critic(made, labels) - game.critic(inputs, labels) + PENALTY * penalty
     assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_without_a_penalty_a_records_loss_is_the_critics_gap_alone():
+    game = make_game((1, 16, 16), 0, penalty=0.0)
+    inputs, labels, tags = game_records(*some_records((1, 16, 16), 0))
+    made = game._made[0, (tags + game._shift) % 16]
+    assert torch.allclose(game(inputs, labels, tags), game.critic(made, labels) - game.critic(inputs, labels))
 
 
 @pytest.mark.parametrize(("shape", "classes", "blocks"), KINDS)

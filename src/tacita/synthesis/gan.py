@@ -45,6 +45,7 @@ class Game(nn.Module):
         pool: How many made records of each class there are at a time. `refresh` makes new ones.
         batch: How many made records an improvement of the generator looks at.
         average: How slowly `averaged`, a running mean of the generator's weights, follows; 0 for no averaging.
+        penalty: Weight of the gradient penalty; 0 for none, as where the critic's weights are clipped instead.
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class Game(nn.Module):
         pool: int = 64,
         batch: int = 128,
         average: float = 0.995,
+        penalty: float = PENALTY,
     ) -> None:
         super().__init__()
         self.critic, self.generator = critic, generator
         self.averaged = [p.detach().clone() for p in generator.parameters()]
         self._optimizer, self._batch, self._average, self._pool = optimizer, batch, average, pool
+        self._penalty = penalty
         self.refresh(draws=torch.Generator().manual_seed(0))
 
     @torch.no_grad()
@@ -77,13 +80,18 @@ class Game(nn.Module):
         """Return the critic's loss on each record."""
         row = (tags + self._shift) % self._pool
         made = self._made[labels if self.generator.classes else torch.zeros_like(labels), row]
+        if not self._penalty:
+            return self._gap(made, inputs, labels)
         place = self._places[row].reshape(-1, *(1,) * (inputs.dim() - 1))
         between = place * inputs + (1.0 - place) * made
         slope = grad(lambda x: self.critic(x, labels).sum())(between)
         steepness = slope.flatten(1).square().sum(1).add(1e-12).sqrt()
-        gap: Tensor = self.critic(made, labels) - self.critic(inputs, labels)
-        loss: Tensor = gap + PENALTY * (steepness - 1.0).square()
+        loss: Tensor = self._gap(made, inputs, labels) + self._penalty * (steepness - 1.0).square()
         return loss
+
+    def _gap(self, made: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        gap: Tensor = self.critic(made, labels) - self.critic(inputs, labels)
+        return gap
 
     def improve(self, *, draws: torch.Generator) -> float:
         """Move the generator once towards what the critic takes for real, and return its loss."""
