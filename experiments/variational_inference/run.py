@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 import tacita
-from experiments.rows import Jobs, Row, main
+from experiments.rows import Jobs, Row, load, main
 from experiments.variational_inference import clipped_guide
 from experiments.variational_inference.samples import Sampled, mean_epsilon
 
@@ -39,7 +39,7 @@ REPLAYED = {"abalone": EPSILONS["abalone"], "adult": (0.25, 0.5)}  # without eac
 LEARNT_STEPS = (10, 30, 100)  # of the thesis's own form, which has no noise to set
 PRIOR = {"abalone": 3.0, "adult": 1.0}  # standard deviation of every coefficient
 SQUARE = {"abalone": 9.0, "adult": 14.0}  # of a record's features with the offset: one for each attribute, publicly
-SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
+SETTINGS: dict[tuple[str, str], dict[str, Any]] = {  # what a grid below covers is chosen from its row
     ("abalone", "noisy"): {"steps": 300, "sample_rate": 0.3, "clip_norm": 1.0, "learning_rate": 0.5},
     ("abalone", "sgld"): {"steps": 300, "sample_rate": 0.3, "clip_norm": 0.5},
     ("abalone", "dpvi"): {"steps": 300, "sample_rate": 0.3, "clip_norm": 1.0, "learning_rate": 0.5},
@@ -54,12 +54,12 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("adult", "plain"): {"steps": 500, "sample_rate": 0.05, "learning_rate": 0.1},
 }
 GRIDS: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {  # beside the settings above
-    ("abalone", "noisy"): {"clip_norm": (0.5, 1.0, 2.0), "learning_rate": (0.2, 0.5)},
+    ("abalone", "noisy"): {"clip_norm": (0.5, 1.0, 2.0), "learning_rate": (0.2, 0.5, 1.0)},
     ("abalone", "sgld"): {"clip_norm": (0.25, 0.5, 1.0)},
-    ("abalone", "dpvi"): {"clip_norm": (0.5, 1.0, 2.0), "learning_rate": (0.1, 0.3, 0.5)},
+    ("abalone", "dpvi"): {"clip_norm": (1.0, 2.0, 4.0), "learning_rate": (0.3, 0.5, 1.0)},
     ("abalone", "samples"): {"clip_norm": (0.2, 0.4, 0.8), "steps": (300, 1000, 3000, 10_000)},
     ("abalone", "learnt"): {"clip_norm": (1.0, 10.0), "learning_rate": (0.1, 0.3)},
-    ("adult", "dpvi"): {"clip_norm": (0.25, 0.5, 1.0), "learning_rate": (0.05, 0.1, 0.2)},
+    ("adult", "dpvi"): {"clip_norm": (0.25, 0.5, 1.0), "learning_rate": (0.1, 0.2, 0.4)},
     ("adult", "samples"): {"clip_norm": (0.2, 0.4, 0.8, 1.6), "steps": (100, 300, 1000)},
     ("adult", "learnt"): {"clip_norm": (1.0, 10.0), "learning_rate": (0.03, 0.1)},
 }
@@ -196,13 +196,21 @@ def asked(name: str, method: str) -> tuple[float, ...]:
     return {"learnt": LEARNT_STEPS, "plain": (0.0,)}.get(method, EPSILONS[name])
 
 
+def chosen(name: str, method: str, quick: bool) -> Row:
+    """Return the best of a method's grid, from its row; nothing where there is no grid."""
+    if quick or (name, method) not in GRIDS:
+        return {}
+    best: Row = load("variational_inference")[f"choose {name} {method}"]["best"]
+    return best
+
+
 def fit_once(
     name: str, method: str, at: float, seed: int, quick: bool, *, follow: bool = False, **changes: float
 ) -> Row:
     """Fit once on the records of a seed, and score."""
     torch.set_num_threads(1)
     train, test = halves(name, seed, quick)
-    options = {**SETTINGS[name, method], **changes}
+    options = {**SETTINGS[name, method], **(changes or chosen(name, method, quick))}
     if quick and "steps" in options:
         options["steps"] = 10
     return METHODS[method](train, test, method, at, follow, name=name, seed=seed, **options)

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from tacita.accounting import calibrate_gaussian, epsilon_from_costs
 from tacita.mechanisms import gaussian_delta, sampled_gaussian_cost
-from tacita.papers import CODED_ORDERS, coded_figure
+from tacita.papers import CODED_ORDERS, coded_costs, coded_epsilons
 
 ORDERS = (*CODED_ORDERS, 64, 128, 256)  # of the papers' figures: their rows ask for about 100 and 300
-PANEL = 1000  # records a step that the papers' figure is estimated from
-CHUNK = 2048  # replays at once
+PANEL = 100  # records a step that the papers' figure is estimated from
+CHUNK = 256  # replays at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +151,10 @@ def papers_figures(
         noise_multiplier: σ.
         deltas: δ; the first is that of `dp`.
     """
-    q, sigma = sample_rate, noise_multiplier
-    found = {
-        f"bdp {delta:g}": coded_figure(norms, sample_rate=q, noise_multiplier=sigma, delta=delta, orders=ORDERS).epsilon
-        for delta in deltas
-    }
-    costs = [len(norms) * float(sampled_gaussian_cost(k, sample_rate=q, ratio=1.0 / sigma)) for k in ORDERS]
+    q, sigma, steps = sample_rate, noise_multiplier, len(norms)
+    each = [coded_costs(row, sample_rate=q, stddev=sigma, power=steps, orders=ORDERS) for row in norms]
+    found = {f"bdp {delta:g}": float(coded_epsilons(each, delta=delta, orders=ORDERS)[-1]) for delta in deltas}
+    costs = [steps * float(sampled_gaussian_cost(k, sample_rate=q, ratio=1.0 / sigma)) for k in ORDERS]
     moments = float(epsilon_from_costs(np.array(costs), ORDERS, delta=deltas[0], notion="strong"))
     return {**found, "dp": moments}
 
