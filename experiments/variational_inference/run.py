@@ -139,8 +139,10 @@ def learnt(train: Half, test: Half, method: str, steps: float, follow: bool, **o
     replays = {"pairs": min(PAIRS, len(train[0]) // 20), "one_step": True} if follow else {"pairs": 0}
     given = {**options, **replays, "steps": int(steps), "workers": 1}
     row, result = library(train, test, method="final-samples", **given)
-    figures = {g.is_bound: g.epsilon for g in result.label().readings.typical if np.isfinite(g.epsilon)}
-    return {**row, "one_step": figures.get(False), "typical": figures.get(True)}
+    readings = result.label().readings
+    figures = [g.epsilon for g in readings.typical if not g.is_bound and np.isfinite(g.epsilon)]
+    own = {f"{p:g}": e if np.isfinite(e) else None for p, e in readings.percentiles if p in (50.0, 90.0, 100.0)}
+    return {**row, "one_step": figures[0] if figures else None, "own": own}
 
 
 def with_offset(x: Tensor) -> Tensor:
