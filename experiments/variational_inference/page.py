@@ -102,7 +102,7 @@ def learnt() -> str:
         first = trials[0]
         if method == "learnt" and "own" in first:
             figures = [first["one_step"], first["own"].get("50"), first["own"].get("90"), None]
-            shown = ["infinite" if figure is None else digits(figure) for figure in figures]
+            shown = ["infinite" if figure is None else digits(figure) if figure > 1e-5 else "0" for figure in figures]
             lines.append([name.capitalize(), f"{at:g}", *shown, accuracy(trials)])
     return table(head, lines)
 
