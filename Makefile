@@ -73,10 +73,10 @@ synthesis-experiment: $(READY)   ## the tables of docs/explanation/results/synth
 	$(BIN)/python experiments/synthesis/run.py table
 
 inference-experiment: $(READY)   ## the table and the figure of docs/explanation/results/inference.md; needs Abalone and Adult, half an hour on one core
-	$(BIN)/python experiments/variational_inference/run.py all
-	$(BIN)/python experiments/variational_inference/run.py table
+	$(BIN)/python -m experiments.variational_inference.run
+	$(BIN)/python -m experiments.variational_inference.page
 
-PAPERS := papers authors federated_mnist federated_generators inversion gans
+PAPERS := papers authors federated_mnist federated_generators inversion gans variational_inference
 papers: $(READY)   ## every table and figure of the papers that has no row yet, row by row, then their page; about twelve hours from nothing
 	for name in $(PAPERS); do OMP_NUM_THREADS=1 $(BIN)/python -m experiments.$$name.run || exit 1; done
 	$(BIN)/python -m experiments.papers.page
