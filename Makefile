@@ -76,7 +76,7 @@ inference-experiment: $(READY)   ## the table and the figure of docs/explanation
 	$(BIN)/python -m experiments.variational_inference.run
 	$(BIN)/python -m experiments.variational_inference.page
 
-PAPERS := papers authors federated_mnist federated_generators inversion gans variational_inference
+PAPERS := papers authors federated_mnist federated_generators inversion gans variational_inference features
 papers: $(READY)   ## every table and figure of the papers that has no row yet, row by row, then their page; about twelve hours from nothing
 	for name in $(PAPERS); do OMP_NUM_THREADS=1 $(BIN)/python -m experiments.$$name.run || exit 1; done
 	$(BIN)/python -m experiments.papers.page
@@ -86,8 +86,8 @@ papers-quick: $(READY)   ## the same scripts at small sizes, into experiments/*/
 	for name in $(PAPERS); do OMP_NUM_THREADS=1 $(BIN)/python -m experiments.$$name.run --quick || exit 1; done
 
 features-experiment: $(READY)   ## what docs/explanation/results/features.md still lacks, then the page; needs CIFAR-10 and Fashion-MNIST, about an hour
-	$(BIN)/python experiments/features/run.py
-	$(BIN)/python experiments/features/page.py
+	OMP_NUM_THREADS=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8000000000 $(BIN)/python -m experiments.features.run
+	$(BIN)/python -m experiments.features.page
 
 experiments: $(READY)   ## the MNIST table of the documentation; needs MNIST, about half an hour
 	for name in cnn linear-0.75 filter linear-2; do $(BIN)/python experiments/mnist_dpsgd/run.py $$name || exit 1; done

@@ -1,22 +1,24 @@
 """Write docs/explanation/results/features.md from results.jsonl and choices.jsonl.
 
-    python experiments/features/page.py
+    python -m experiments.features.page
 
-A test compares the committed page with what this script makes of the committed results.
+A test compares the committed page with what this script makes of the committed results. `TABLES` serves other pages.
 """
 
 from __future__ import annotations
 
-import json
-import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from statistics import mean
 
-Row = dict[str, Any]
+from experiments import rows as measured
+from experiments.rows import Row, Rows
+from experiments.tables import percents, table, up
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "explanation" / "results" / "features.md"
 TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+PERCENTS = ("50.0", "75.0", "90.0", "95.0")
 
 PUBLISHED = {  # dataset, epsilon: what others report at delta = 1e-5
     ("fashion-mnist", 3.0): "89.7% (linear on scattering, Tramèr & Boneh 2021)",
@@ -26,98 +28,129 @@ PUBLISHED = {  # dataset, epsilon: what others report at delta = 1e-5
 }
 
 
-def load(file: str) -> list[Row]:
-    """Return the rows of a results file."""
-    path = HERE / file
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def runs(found: Rows) -> dict[str, list[Row]]:
+    """Return the rows of each run, one a seed, by dataset, epsilon and clip norm."""
+    grouped: dict[str, list[Row]] = {}
+    for name, row in found.items():
+        grouped.setdefault(name.rsplit(" seed ", 1)[0], []).append(row)
+    order = list(TITLES)
+    return dict(sorted(grouped.items(), key=lambda run: (order.index(run[1][0]["dataset"]), *_numbers(run[1][0]))))
 
 
-def up(value: float, places: int = 2) -> str:
-    """Return an upper bound, rounded up."""
-    unit = 10.0**-places
-    return f"{math.ceil(value / unit * (1.0 - 1e-12)) * unit:.{places}f}"
+def _numbers(row: Row) -> tuple[float, float]:
+    return row["epsilon"], row["clip_norm"]
 
 
-def table(head: list[str], lines: list[list[str]]) -> str:
-    """Return a Markdown table."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *lines))
+def _title(rows: list[Row]) -> str:
+    return f"{TITLES[rows[0]['dataset']]} at {rows[0]['epsilon']:g}, C = {rows[0]['clip_norm']:g}"
 
 
-def results(rows: list[Row]) -> str:
+def results(found: Rows) -> str:
     """Return ours beside the published."""
-    head = ["data", "worst case ε", "test accuracy", "published at this ε", "half of the records", "90%", "CPU minutes"]
+    head = ["data", "worst case ε", "C", "test accuracy", "seeds", "published at this ε"]
+    head += ["half of the records", "90%", "CPU minutes"]
     lines = [
         [
-            TITLES[row["dataset"]],
-            up(row["worst"]),
-            f"**{row['accuracy']:.2f}%**",
-            PUBLISHED.get((row["dataset"], row["epsilon"]), "–"),
-            up(row["percentiles"]["50.0"]),
-            up(row["percentiles"]["90.0"]),
-            f"{row['cpu_minutes']['features']:.1f} + {row['cpu_minutes']['train']:.1f}",
+            TITLES[rows[0]["dataset"]],
+            up(max(row["worst"] for row in rows)),
+            f"{rows[0]['clip_norm']:g}",
+            f"**{percents((row['accuracy'] for row in rows), 2)}**",
+            str(len(rows)),
+            PUBLISHED.get((rows[0]["dataset"], rows[0]["epsilon"]), "–"),
+            *(up(max(row["percentiles"][percent] for row in rows)) for percent in ("50.0", "90.0")),
+            f"{rows[0]['feature_minutes']:.1f} + {mean(row['cpu_minutes'] for row in rows):.1f}",
         ]
-        for row in rows
+        for rows in runs(found).values()
     ]
     return table(head, lines)
 
 
-def certified(rows: list[Row]) -> str:
+def certified(found: Rows) -> str:
     """Return what is certified for shares of the population, and what an attacker can do."""
-    percents = ("50.0", "75.0", "90.0", "95.0")
     head = ["run", "", "anyone", "half of the people", "3 in 4", "90%", "95%"]
     lines = []
-    for row in rows:
-        if row["shares"] is None:
+    for rows in runs(found).values():
+        if any(row["shares"] is None for row in rows):
             continue
-        name = f"{TITLES[row['dataset']]} at {row['epsilon']:g}"
-        success = row["attack_success"]
-        lines.append([name, "epsilon at most", up(row["worst"]), *(up(row["shares"][p]) for p in percents)])
-        attack = [success["anyone"], *(success["shares"][p] for p in percents)]
-        lines.append(["", "right at most, of 100", *(up(100.0 * s, 1) for s in attack)])
+        shares = [max(row["shares"][p] for row in rows) for p in PERCENTS]
+        attacks = [max(row["attack_success"]["shares"][p] for row in rows) for p in PERCENTS]
+        anyone = max(row["attack_success"]["anyone"] for row in rows)
+        lines.append([_title(rows), "epsilon at most", up(max(row["worst"] for row in rows)), *map(up, shares)])
+        lines.append(["", "right at most, of 100", *(up(100.0 * s, 1) for s in (anyone, *attacks))])
     return table(head, lines)
 
 
-def settings(rows: list[Row]) -> str:
+def settings(found: Rows) -> str:
     """Return the settings of each run."""
-    head = ["run", "clip norm", "learning rate", "steps", "noise multiplier", "features"]
+    head = ["run", "learning rate", "steps", "everybody measured every", "noise multiplier", "features"]
     lines = [
         [
-            f"{TITLES[row['dataset']]} at {row['epsilon']:g}",
-            f"{row['clip_norm']:g}",
-            f"{row['learning_rate']:g}",
-            str(row["steps"]),
-            f"{row['noise_multiplier']:.3f}",
-            f"{row['features']:,}",
+            _title(rows),
+            f"{rows[0]['learning_rate']:g}",
+            str(rows[0]["steps"]),
+            f"{rows[0]['every']} steps",
+            f"{rows[0]['noise_multiplier']:.3f}",
+            f"{rows[0]['features']:,}",
         ]
-        for row in rows
+        for rows in runs(found).values()
     ]
     return table(head, lines)
 
 
-def choices(rows: list[Row]) -> str:
+def choices(chosen: Rows) -> str:
     """Return the settings that were compared on held-out training images."""
-    head = ["run", "clip norm", "learning rate", "steps", "accuracy on held-out training images"]
+    head = ["run", "clip norm", "learning rate", "steps", "held-out accuracy", "of averaged iterates"]
     lines = [
-        [r["run"], f"{r['clip_norm']:g}", f"{r['learning_rate']:g}", str(r["steps"]), f"{r['accuracy']:.2f}%"]
-        for r in rows
+        [
+            _run(row["run"]),
+            *(f"{row[word]:g}" for word in ("clip_norm", "learning_rate", "steps")),
+            *(f"{row[word]:.2f}%" for word in ("accuracy", "averaged")),
+        ]
+        for row in chosen.values()
     ]
     return table(head, lines)
 
 
-def page(rows: list[Row], chosen: list[Row], template: str) -> str:
+def _run(name: str) -> str:
+    dataset, epsilon = name.split()[:2]
+    return f"{TITLES[dataset]} at {epsilon}"
+
+
+def sentence(found: Rows, dataset: str) -> str:
+    """Return accuracies and worst cases of a dataset, for use in a sentence."""
+    kept = [rows for rows in runs(found).values() if rows[0]["dataset"] == dataset]
+    best = {rows[0]["epsilon"]: rows for rows in sorted(kept, key=_accuracy)}
+    return ", ".join(f"{_accuracy(rows):.1f}% at {epsilon:g}" for epsilon, rows in sorted(best.items()))
+
+
+def _accuracy(rows: list[Row]) -> float:
+    return mean(row["accuracy"] for row in rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "public features": lambda: results(measured.load("features")),
+    "public features certified": lambda: certified(measured.load("features")),
+    **{
+        f"public features {dataset}": lambda dataset=dataset: sentence(measured.load("features"), dataset)
+        for dataset in TITLES
+    },
+}
+
+
+def page(found: Rows, chosen: Rows, template: str) -> str:
     """Fill the template."""
-    rows = sorted(rows, key=lambda row: (list(TITLES).index(row["dataset"]), row["epsilon"]))
-    parts = {"results": results(rows), "certified": certified(rows), "settings": settings(rows)}
+    parts = {"results": results(found), "certified": certified(found), "settings": settings(found)}
     parts["choices"] = choices(chosen)
     for name, text in parts.items():
         template = template.replace("{{" + name + "}}", text)
     return template
 
 
-def main() -> None:
-    """Write the page."""
-    PAGE.write_text(page(load("results.jsonl"), load("choices.jsonl"), (HERE / "page.md").read_text()))
+def figures() -> None:
+    """Write the page of this experiment; it has tables alone."""
+    found, chosen = measured.load("features"), measured.load("features", "choices.jsonl")
+    PAGE.write_text(page(found, chosen, (HERE / "page.md").read_text()))
 
 
 if __name__ == "__main__":
-    main()
+    figures()

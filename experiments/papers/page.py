@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 PAGE = DOCS / "explanation" / "papers.md"
 SECTIONS = HERE / "sections"
-FOLDERS = ("papers", "authors", "federated_mnist", "federated_generators", "inversion", "gans", "variational_inference")  # whose page.py has TABLES and figures()
+FOLDERS = ("papers", "authors", "federated_mnist", "federated_generators", "inversion", "gans", "variational_inference", "features")  # whose page.py has TABLES and figures()
 SHOWN_SIGMAS = (0.55, 0.95, 1.35)
 QUANTILES = {"5.1": ("0.01", "0.50", "0.99"), "5.2": ("0.05", "0.50", "0.95"), "5.3": ("0.05", "0.25", "0.75", "0.95")}
 

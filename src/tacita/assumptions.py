@@ -118,6 +118,9 @@ _OPEN = {
     "size",
     "form-taken": "All records have the same form (shapes and types), which was taken from the data, not declared",
     "record-is-person": "One record is one person; a person with several records is less protected",
+    "public-features": "The model sees records through fixed features made from formulas and synthetic images "
+    "({images}), to which no record contributed; that such images resemble the records was known or guessed, not "
+    "learned from them",
     "chosen-blindly": "Architecture, preprocessing and settings were chosen without looking at these data",
     "nothing-else": "Nothing else computed from these data is published, unless it is charged to the same ledger",
     "training-panel": "the figure is of the training panel: the followed records were trained on, so it describes them "

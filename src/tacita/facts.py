@@ -17,7 +17,7 @@ MEMORY = ":memory:"
 class RunFacts(_codec.Checked):
     """Title, size, status and results of a run.
 
-    Only title, purpose, seeded, form_taken and client_noise may be published.
+    Only title, purpose, seeded, form_taken, features and client_noise may be published.
 
     Attributes:
         title: The title of its label.
@@ -26,6 +26,7 @@ class RunFacts(_codec.Checked):
         trained: How many records, or clients, there are.
         held_out: How many held-out records there are.
         form_taken: True if the form of a record was taken from the data instead of being declared.
+        features: What the public feature maps in the model are made from, such as ("dead_leaves",); empty without any.
         client_noise: True if clients that run elsewhere add noise, with seeds that nobody here can know.
         status: How it stands.
         started: When, in ISO 8601; now, unless given.
@@ -40,6 +41,7 @@ class RunFacts(_codec.Checked):
     trained: int = 0
     held_out: int = 0
     form_taken: bool = False
+    features: tuple[str, ...] = ()
     client_noise: bool = False
     status: Status = "running"
     started: str = ""

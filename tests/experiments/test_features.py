@@ -1,27 +1,24 @@
 """The page on CIFAR-10 and Fashion-MNIST is what its script makes of the committed results."""
 
-import importlib.util
-from pathlib import Path
+import importlib
 
-FOLDER = Path(__file__).parents[2] / "experiments" / "features"
+import pytest
 
+from experiments import rows
 
-def script():
-    spec = importlib.util.spec_from_file_location("features_page", FOLDER / "page.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+page = importlib.import_module("experiments.features.page")
 
 
 def test_the_committed_page_is_made_of_the_committed_results():
-    page = script()
-    template = (FOLDER / "page.md").read_text()
-    made = page.page(page.load("results.jsonl"), page.load("choices.jsonl"), template)
-    assert made == page.PAGE.read_text(), "run experiments/features/page.py"
+    found, chosen = rows.load("features"), rows.load("features", "choices.jsonl")
+    made = page.page(found, chosen, (page.HERE / "page.md").read_text())
+    assert made == page.PAGE.read_text(), "run python -m experiments.features.page"
     assert "{{" not in made
 
 
-def test_bounds_are_rounded_up():
-    page = script()
-    assert [page.up(x) for x in (1.0, 0.9999, 0.3411, 2.99)] == ["1.00", "1.00", "0.35", "2.99"]
-    assert page.up(55.01, 1) == "55.1"
+@pytest.mark.parametrize("name", page.TABLES)
+def test_tables_for_other_pages_need_no_row_and_no_seed(name, monkeypatch):
+    some = dict(list(rows.load("features").items())[:1])
+    for found in ({}, some):
+        monkeypatch.setattr(page.measured, "load", lambda folder, found=found: found)
+        assert isinstance(page.TABLES[name](), str)

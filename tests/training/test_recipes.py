@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import pytest
+import torch
 
 from tacita.cli import main
+from tacita.training import recipes
 from tacita.training.jobs import start
 from tacita.training.recipes import DEMOS, Recipe, default_model
 
@@ -187,6 +190,7 @@ def test_a_model_of_ones_own_and_a_resumed_command(folder):
         (("name", "name ="), "is not TOML"),
         (("steps = 12", 'optimizer = "sdg"'), "optimizer must be one of"),
         (("steps = 12", "model = 3"), "model must be text"),
+        (("steps = 12", "prior = 'photographs'"), "prior must be one of"),
         (("steps = 12", "ledger = 3"), "ledger must be text"),
         (("steps = 12", "record_profile = 3"), "record_profile must be a table"),
         (("steps = 12", "momentum = 'much'"), "momentum must be a number"),
@@ -310,3 +314,20 @@ def test_records_are_held_out_by_secret_coins(folder):
     assert coins[0] != coins[1]
     assert held[0] != held[1]
     assert (folder / "one").stat().st_mode & 0o077 == 0
+
+
+def test_a_recipe_on_patches_computes_features_once_and_says_so(monkeypatch, tmp_path):
+    small = partial(recipes.picture_features, filters=5, directions=10)
+    monkeypatch.setattr(recipes, "picture_features", small)
+    table = {"data": {"name": "digits"}, "model": "patches", "prior": "strokes", "noise_multiplier": 2.0, "panel": 8}
+    job = start(Recipe.from_dict({**table, "batch_size": 359, "steps": 4, "learning_rate": 5.0}), tmp_path / "run")
+    assert job.train[0].shape == (1437, job.model.feature_map.features)
+    assert job.train[0].dtype == torch.float16
+    label = job.run()
+    assert job.score()[1] > 0.6
+    (found,) = [assumption for assumption in label.worst.assumptions if assumption.code == "public-features"]
+    assert "dead_leaves, strokes" in found.text
+    images = torch.from_numpy(job.dataset.test_inputs[:5])
+    torch.testing.assert_close(job.model(images), job.model(job.held[0][:5]), rtol=0.0, atol=1e-2)
+    monkeypatch.setattr(type(job.model.feature_map), "blocks", None)  # nothing is computed again
+    assert job.remake()[0].linear.weight.abs().sum() == 0

@@ -37,6 +37,7 @@ class GradientHistograms(nn.Module):
         Nothing in it is computed from a dataset, so it costs no privacy. Each output depends on its own image alone.
     """
 
+    prior = "strokes"
     mean: Tensor
     basis: Tensor
 

@@ -40,6 +40,7 @@ class Patches(nn.Module):
         Nothing in it is computed from a dataset, so it costs no privacy. Each output depends on its own image alone.
     """
 
+    prior = "dead_leaves"
     bank: Tensor
     shift: Tensor
 

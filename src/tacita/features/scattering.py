@@ -75,6 +75,7 @@ class Scattering(nn.Module):
             for axis in (0, 1):
                 self.register_buffer(f"window_{step}_{axis}", self._window(axis, step))
         default = "strokes" if shape[0] == 1 else "dead_leaves"
+        self.prior = default if prior is None else "given"
         images = drawn(default, self.shape, _PRIOR) if prior is None else prior.float()
         if tuple(images.shape[1:]) != self.shape or len(images) < 2 * DIRECTIONS:
             raise ValueError(
@@ -163,8 +164,9 @@ def _modulus(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
         for left in range(0, step * columns, columns)
     ]
     # Dropping pixels folds the spectrum onto itself. Block by block takes a quarter of the time of a mean over axes.
-    product = spectrum[blocks[0]][..., None, :, :] * filters[blocks[0]]
+    shares = (filters / step**2).to(spectrum.dtype)
+    product = spectrum[blocks[0]][..., None, :, :] * shares[blocks[0]]
     for block in blocks[1:]:
-        product = product + spectrum[block][..., None, :, :] * filters[block]
-    found = torch.fft.ifft2(product / step**2)
+        product.addcmul_(spectrum[block][..., None, :, :], shares[block])
+    found = torch.fft.ifft2(product)
     return torch.sqrt(found.real.square() + found.imag.square() + _SMOOTH)

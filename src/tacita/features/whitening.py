@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Map = Callable[[Tensor], Tensor]
 
-_BATCH = 32  # small enough for the cache: 128 colour images take three times as long each
+_BATCH = 8  # larger batches take up to twice as long each: their numbers do not stay in the processor's cache
 _ROWS = 512  # features whitened at once: many, because the directions are read from memory each time
 _PER_DIRECTION = 4  # synthetic images for each direction, so that its spread is known
 
@@ -69,7 +69,7 @@ class Whitened(nn.Module):
         super().__init__()
         if not maps:
             raise ValueError("Give at least one map.")
-        kept = _check.count("directions", directions)
+        kept, self.prior = _check.count("directions", directions), prior
         self.maps = maps
         self.parts = nn.ModuleList([part for part in maps if isinstance(part, nn.Module)])
         images = drawn(prior, tuple(shape), _PER_DIRECTION * kept)

@@ -19,10 +19,11 @@ from tacita._guard import attempt, held
 from tacita._progress import Progress, quiet
 from tacita.accounting import token_profile
 from tacita.data import Dataset
+from tacita.features import PublicLinear
 from tacita.label import Label
 from tacita.runs import Run, RunError
 from tacita.training.loop import PrivateTraining
-from tacita.training.recipes import MODELS, OPTIMIZERS, Recipe, dataset_of, parts_of
+from tacita.training.recipes import MODELS, OPTIMIZERS, Parts, Recipe, dataset_of, parts_of
 from tacita.training.records import Records
 from tacita.training.stepping import Step
 
@@ -34,12 +35,13 @@ class Job:
         recipe: What to train on what.
         coins: The secret seed of who is held out.
         dataset: The recipe's data, if they were loaded before.
+        parts: Training and held-out records and groups, if they were made before.
     """
 
     private: PrivateTraining
     last: Step | None = None  # taken by `run`
 
-    def __init__(self, recipe: Recipe, coins: int, dataset: Dataset | None = None) -> None:
+    def __init__(self, recipe: Recipe, coins: int, dataset: Dataset | None = None, parts: Parts | None = None) -> None:
         self.recipe, self.coins = recipe, coins
         self.dataset = dataset or dataset_of(recipe.data)
         if recipe.seed is not None:
@@ -47,17 +49,26 @@ class Job:
         classes = self.dataset.classes
         shape, outputs = self.dataset.inputs.shape[1:], 1 if classes is None else len(classes)
         named = MODELS.get(recipe.model)
-        self.model = _custom(str(recipe.model)) if named is None else named(shape, outputs)
+        self.model = _custom(str(recipe.model)) if named is None else named(shape, outputs, recipe)
         self.loss: Callable[[Any, Any], Tensor] = _squared_error if classes is None else nn.functional.cross_entropy
         options: dict[str, Any] = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
         kind = OPTIMIZERS[recipe.optimizer]
         self.optimizer = kind(self.model.parameters(), lr=recipe.learning_rate, **options)
-        self.train, self.held, self.groups = parts_of(self.dataset, recipe.holdout_rate, coins)
+        self.train, self.held, self.groups = parts or self._parts()
+
+    def _parts(self) -> Parts:
+        """Return training and held-out records and groups; features of images are computed here, once."""
+        train, held, groups = parts_of(self.dataset, self.recipe.holdout_rate, self.coins)
+        if not isinstance(self.model, PublicLinear):
+            return train, held, groups
+        blocks = self.model.feature_map.blocks
+        (x, y), (x_held, y_held) = train, held
+        return (blocks(x, torch.float16), y), (blocks(x_held, torch.float16), y_held), groups
 
     def remake(self) -> tuple[nn.Module, torch.optim.Optimizer, None]:
         """Return the model and the optimiser as before the first step, and no scheduler."""
         with torch.random.fork_rng(devices=[]):
-            fresh = Job(self.recipe, self.coins, self.dataset)
+            fresh = Job(self.recipe, self.coins, self.dataset, (self.train, self.held, self.groups))
         return fresh.model, fresh.optimizer, None
 
     def score(self) -> tuple[str, float]:
@@ -188,7 +199,7 @@ def _profile(shares: Mapping[str, float] | None, steps: int) -> Any:
 def _custom(reference: str) -> nn.Module:
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
-        raise ValueError(f"model must be 'histograms' or 'module:attr', got {reference!r}.")
+        raise ValueError(f"model must be 'histograms', 'patches' or 'module:attr', got {reference!r}.")
     sys.path.insert(0, os.getcwd())
     try:
         made = getattr(importlib.import_module(module_name), attribute)

@@ -199,6 +199,7 @@ class Standing:
             *map(assume, codes),
             noise_assumption(facts),
             end_assumption(self.ended, "step"),
+            *([assume("public-features", images=", ".join(facts.features))] if facts.features else []),
             *map(assume, asked),
         ]
 

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from tacita import _check
 from tacita.accounting import Target, goal_of
 from tacita.data import Dataset, Schema, load, read_table
-from tacita.features import GradientHistograms
+from tacita.features import GradientHistograms, PublicLinear, picture_features
+from tacita.features.priors import PRIORS
 from tacita.publication import Publication
 
+Parts = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, Any]]  # to train on, held out, groups
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
@@ -32,9 +34,12 @@ class Recipe:
         data: A name (`digits`, `mnist`, …) under "name", or a schema with "file".
         name: The run's name.
         purpose: What is made, in a sentence, for the label.
-        model: `module:attr`, a function of nothing that returns an `nn.Module`, or a module class; or `histograms`, a
-            linear model on `tacita.features.GradientHistograms`, for grey images. None takes a small CNN for images
-            and a linear model for tables.
+        model: `module:attr`, a function of nothing that returns an `nn.Module`, or a module class; or a
+            linear model on public features: `histograms` for grey images (`tacita.features.GradientHistograms`), or
+            `patches` for images from eight pixels a side (`tacita.features.picture_features`), which are computed once,
+            before the first step. None takes a small CNN for images and a linear model for tables.
+        prior: For `patches`: what the images are like, as far as is publicly known: `dead_leaves` for photographs,
+            `silhouettes` for single objects on a plain ground, `strokes` for handwriting.
         epsilon: Worst-case target, together with `delta`. Or give `target` or `noise_multiplier`.
         target: What an attacker may achieve: {attack_success = 0.55}, {tpr = [0.02, 0.01]}, {secret = [0.10, 0.15]} or
             {mu = [0.5, 1e-5]}; see `tacita.accounting.Target`.
@@ -65,6 +70,7 @@ class Recipe:
     name: str = ""
     purpose: str = ""
     model: str | None = None
+    prior: str = "dead_leaves"
     epsilon: float | None = None
     target: Mapping[str, Any] | None = None
     noise_multiplier: float | None = None
@@ -98,6 +104,7 @@ class Recipe:
             raise ValueError("Give either epsilon or noise_multiplier or target, and one of them only.")
         _ = recipe.goal
         Publication.from_table(recipe.publication)
+        _check.one_of("prior", recipe.prior, PRIORS)
         _check.one_of("optimizer", recipe.optimizer, tuple(OPTIMIZERS))
         _check.count("steps", recipe.steps)
         _check.count("batch_size", recipe.batch_size)
@@ -237,9 +244,7 @@ def dataset_of(table: Mapping[str, Any]) -> Dataset:
     return read_table(table["file"], schema, test=table.get("test"))
 
 
-def parts_of(
-    dataset: Dataset, holdout_rate: float, coins: int
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, Any]]:
+def parts_of(dataset: Dataset, holdout_rate: float, coins: int) -> Parts:
     """Return training and held-out tensors, and the groups of the training records.
 
     Without a test part every record is held out by its own coin. The coins' seed is secret, and kept in the run
@@ -295,7 +300,13 @@ def default_model(shape: tuple[int, ...], outputs: int) -> nn.Module:
     return model
 
 
-MODELS: dict[str | None, Callable[[tuple[int, ...], int], nn.Module]] = {  # by name in a recipe
-    None: default_model,
-    "histograms": histograms_model,
+def patches_model(shape: tuple[int, ...], outputs: int, prior: str) -> PublicLinear:
+    """Return a linear model, zero at first, on patches and scattering."""
+    return PublicLinear(picture_features(shape, prior=prior), outputs)
+
+
+MODELS: dict[str | None, Callable[[tuple[int, ...], int, Recipe], nn.Module]] = {  # by name in a recipe
+    None: lambda shape, outputs, _: default_model(shape, outputs),
+    "histograms": lambda shape, outputs, _: histograms_model(shape, outputs),
+    "patches": lambda shape, outputs, recipe: patches_model(shape, outputs, recipe.prior),
 }

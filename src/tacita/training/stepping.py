@@ -17,6 +17,7 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting import NORM_LEVELS
 from tacita.facts import MEMORY, RunFacts
+from tacita.features import priors_of
 from tacita.guarantee import Guarantee
 from tacita.ledger import Ledger, Promise
 from tacita.owner import Owner
@@ -94,6 +95,7 @@ class Stepper:
             trained=len(records),
             held_out=len(parts.get("held-out", ())),
             form_taken=records.form_taken,
+            features=priors_of(mechanism.model),
         )
         panels = new_panels(plan, parts, size, rng=random.sampling) if leads else {}
         groups = group_codes(follow.groups, len(records))
