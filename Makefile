@@ -76,10 +76,11 @@ inference-experiment: $(READY)   ## the table and the figure of docs/explanation
 	$(BIN)/python -m experiments.variational_inference.run
 	$(BIN)/python -m experiments.variational_inference.page
 
-PAPERS := papers authors federated_mnist federated_generators inversion gans variational_inference features
+PAPERS := papers gans inversion federated_generators authors features variational_inference federated_mnist
 papers: $(READY)   ## every table and figure of the papers that has no row yet, row by row, then their page; about twelve hours from nothing
+	for name in features federated_mnist; do OMP_NUM_THREADS=1 $(BIN)/python -m experiments.$$name.choose || exit 1; done
 	for name in $(PAPERS); do OMP_NUM_THREADS=1 $(BIN)/python -m experiments.$$name.run || exit 1; done
-	$(BIN)/python -m experiments.papers.page
+	for name in features federated_mnist variational_inference papers; do $(BIN)/python -m experiments.$$name.page || exit 1; done
 
 papers-quick: $(READY)   ## the same scripts at small sizes, into experiments/*/quick.jsonl; about a quarter of an hour
 	rm -f experiments/*/quick.jsonl
