@@ -245,7 +245,7 @@ def curves_3_1() -> list[tuple[str, Row]]:
 def loss_panels() -> list[tuple[str, Row]]:
     """Return the losses of figures 3.2 and 7.5."""
     return [
-        (f"{TITLES[name]}: {kind}", rows[0]["validation"])
+        (f"{TITLES[name]}: {kind}".replace("`", "").replace(", worst", ",\nworst"), rows[0]["validation"])
         for name, kind, rows in kinds()
         if "validation" in rows[0] and "WGAN-GP" not in kind
     ]

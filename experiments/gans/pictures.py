@@ -89,15 +89,15 @@ def figures(curves: list[tuple[str, Row]], losses: list[tuple[str, Row]]) -> Non
         title, found = losses[i]
         for key, style in (("real", "-"), ("synthetic", "--")):
             for j, color in ((0, COLORS[0]), (2, COLORS[1])):
-                label = f"{key}, learning rate {found['learning_rates'][j]:g}"
+                label = f"{key}, rate {found['learning_rates'][j]:g}"
                 axis.plot(found["steps"], found[key][j], style, color=color, lw=1.6, label=label)
         axis.set_title(title, fontsize=9)
         axis.set(ylim=(0.0, 2.5), xlabel="steps of the student", ylabel="cross-entropy")
         if i == 0:
-            axis.legend(frameon=False, fontsize=8)
+            axis.legend(frameon=False, fontsize=7, loc="upper right")
 
     if losses:
-        draw("figure-7.5.svg", len(losses), min(3, len(losses)), (3.6, 2.9), both)
+        draw("figure-7.5.svg", len(losses), min(3, len(losses)), (3.6, 3.1), both)
     for figure in PICTURES:
         found = panels(figure)
 
