@@ -35,8 +35,9 @@ test: $(READY) lint browser   ## everything CI runs; under ten minutes on two co
 coverage: $(READY) browser   ## the same tests, with branch coverage of at least 95%: tracing nearly doubles their time
 	$(PYTEST) -m "not slow and not flower" --cov --cov-report=term
 
-test-all: $(READY) lint browser   ## also the long counts (about half an hour)
+test-all: $(READY) lint browser   ## also the long counts, and every experiment of the papers in small (about an hour)
 	HYPOTHESIS_PROFILE=thorough $(PYTEST)
+	$(MAKE) papers-quick
 
 test-flower: $(READY)   ## real Flower processes on loopback: simulation, deployment, a killed server (about ten minutes, alone on the machine)
 	$(BIN)/pytest -m flower tests/federated tests/synthesis
