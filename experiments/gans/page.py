@@ -160,6 +160,7 @@ def private_classifiers() -> dict[str, tuple[str, str]]:
     return {
         name: (percents([row["accuracy"] for row in some], 2), up(max(row["worst"] for row in some)))
         for name, some in found.items()
+        if some
     }
 
 
@@ -168,7 +169,7 @@ def table_7_1() -> str:
     lines = []
     for name, title in TITLES.items():
         real = share(older("synthesis", "row", f"{name} real"), "student")
-        accuracy, worst = private_classifiers()[name]
+        accuracy, worst = private_classifiers().get(name, ("–", "–"))
         lines.append([title, "real data", "none", real, "–"])
         lines.append([title, "private classifier", worst, accuracy, "–"])
         for key in ("wgan", "wgan-gp"):

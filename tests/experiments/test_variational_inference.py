@@ -54,7 +54,7 @@ def test_the_scale_is_that_of_the_worst_case():
 def test_dpvi_moves_as_adam_does_where_noise_is_next_to_nothing():
     x, y = logistic(4000)
     given = {"prior": 3.0, "steps": 4, "clip_norm": 3.0, "learning_rate": 0.1, "seed": 3}
-    fit = clipped_guide.fit(x[:, :3], y, epsilon=10.0, delta=1e-5, sample_rate=1.0, deltas=(1e-5,), **given)
+    fit = clipped_guide.fit(x[:, :3], y, epsilon=30.0, delta=1e-5, sample_rate=1.0, deltas=(1e-5,), **given)
     model, rng = clipped_guide.GuideLoss(4, prior=3.0, size=4000), np.random.default_rng(3)
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.99))
     ends = []
@@ -67,7 +67,7 @@ def test_dpvi_moves_as_adam_does_where_noise_is_next_to_nothing():
         ends.append((model.location.detach().clone(), model.log_scale.detach().clone()))
     assert torch.allclose(fit.location, (ends[2][0] + ends[3][0]) / 2, atol=0.03)
     assert torch.allclose(fit.scale.log(), (ends[2][1] + ends[3][1]) / 2, atol=0.06)
-    assert fit.worst <= 10.0
+    assert fit.worst <= 30.0
     assert set(fit.papers) == {"bdp 1e-05", "dp"}
 
 
