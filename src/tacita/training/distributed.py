@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 
 from tacita._check import PrivacyError
 from tacita.training.gradients import Parameters
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside DistributedDataParallel or DataParallel: the private step adds up over processes itself.
+
+    Args:
+        model: As the user has it.
+
+    Raises:
+        PrivacyError: If the model's parameters are split over processes.
+    """
+    while isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        model = model.module
+    loaded = [
+        sys.modules.get(f"torch.distributed.{name}") for name in ("fsdp", "tensor")
+    ]  # importing them takes seconds
+    kinds = [getattr(m, k, None) for m in loaded for k in ("FSDPModule", "FullyShardedDataParallel", "DTensor")]
+    sharded = tuple(kind for kind in kinds if kind is not None)
+    if any(isinstance(part, sharded) for part in (*model.modules(), *model.parameters())):
+        raise PrivacyError(
+            "The model is sharded (FSDP or DTensor): a record's gradient norm is that over all parameters, and here "
+            "each process must hold all of them. Pass the model before fully_shard; torchrun still splits the batch."
+        )
+    return model
 
 
 class Processes:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check
-from tacita.training.distributed import Processes
+from tacita.training.distributed import Processes, unwrapped
 from tacita.training.gradients import Clipped, clipped_sum, record_norms
 from tacita.training.plan import Plan
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
@@ -49,6 +49,7 @@ class Mechanism:
         companions: Mapping[str, Any] | None = None,
         chunk: int | None = None,
     ) -> None:
+        model = unwrapped(model)
         self.model, self.loss_fn, self.optimizer, self.scheduler = model, loss_fn, optimizer, scheduler
         self.companions = dict(companions or {})
         self.processes, self.drawn = Processes(), np.empty(0, dtype=np.int64)

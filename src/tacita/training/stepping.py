@@ -196,11 +196,11 @@ class Stepper:
                 if state.taken >= state.charged:
                     state.charged = self.keeper.charges.grant(state.taken)
                     _, state.promise = self.keeper.ending()
-                    if state.charged == state.taken:
-                        state.facts = state.facts.with_status("budget-spent")
             except PrivacyError as error:
                 problem = str(error)
         state.charged = self.mechanism.processes.agree(problem, state.charged)
+        if state.charged == state.taken:
+            state.facts = state.facts.with_status("budget-spent")
         return state.taken < state.charged
 
     def _step(self) -> Step:
@@ -250,13 +250,13 @@ class Stepper:
     def pause(self) -> None:
         """Leave everything on disk, and the folder; nothing is released after it before the next claim."""
         state, keeper = self.state, self.keeper
-        if not self.leads or state.paused_at is not None or self.state.facts.status == "failed":
+        if state.paused_at is not None or state.facts.status == "failed":
             return
         if state.taken >= self.plan.steps:
             state.facts = state.facts.with_status("done")
-        elif state.taken > 0 and self.state.facts.status != "budget-spent":
+        elif state.taken > 0 and state.facts.status != "budget-spent":
             state.facts = state.facts.with_status("interrupted")
-        if keeper.run is None:
+        if not self.leads or keeper.run is None:
             return
         try:
             state.paused_at = keeper.charges.head  # first: a clean checkpoint must be claimed even if writing fails
