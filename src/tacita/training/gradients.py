@@ -1,19 +1,13 @@
 """Per-record gradients, clipped and summed, of any loss that takes one record at a time.
 
-`torch.func.vmap` runs the loss on every record alone, so records cannot mix, whatever the model does. Weights
-of linear and two-dimensional convolution layers that are used once get their gradients from the layer's input
-and the gradient at its output (both of which the backward pass has anyway): a linear layer's per-record norm
-is then a product of two norms, and nothing of the size (records x weights) is ever made for it. All other
-parameters, and weights used in any other way, are differentiated directly.
+`torch.func.vmap` runs the loss on every record alone, so records cannot mix, whatever the model does; what each layer's
+weights get is in `layers`.
 """
 
 from __future__ import annotations
 
 import gc
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,25 +15,19 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
-from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita._guard import Stopped, attempt, held
+from tacita.training.layers import Chunk, Site, differentiated, watched, wide
+from tacita.training.layers import Loss as Loss
+from tacita.training.layers import Parameters as Parameters
 from tacita.training.randomness import fresh_draws
 
-Parameters = dict[str, Tensor]
-Loss = Callable[[Parameters, Any], Tensor]  # (parameters, one record) -> a scalar
-
 _CHUNK_BYTES = 256 * 2**20  # what the per-record tensors of one chunk may take
-_BLOCK = 32  # records whose patches are copied at once
-_PIECE = 128
 _TRIED = 16  # records, where a loss does not run on zeros
-_LARGEST, _SMALLEST = 1e18, 1e-12  # norms outside are beyond, or need more than, float32's squares
+_LARGEST = 1e18  # norms above are beyond float32's squares
 _SAFE = 1.0 - 1e-6  # round-off in a norm stays below this: 16 additions a lane, half of it after the root
-_SEEN: WeakKeyDictionary[Loss, dict[Any, tuple[tuple[_Site, ...], int]]] = WeakKeyDictionary()
+_SEEN: WeakKeyDictionary[Loss, dict[Any, tuple[tuple[Site, ...], int]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -55,17 +43,6 @@ class Clipped:
     sums: Parameters
     norms: Tensor
     losses: Tensor
-
-
-@dataclass(frozen=True)
-class _Site:
-    """One call of a linear or convolution layer whose weight is used nowhere else."""
-
-    weight: str
-    bias: str | None
-    shape: tuple[int, ...]  # of the layer's output for one record
-    dtype: torch.dtype  # of that output
-    convolution: tuple[tuple[int, int], ...] | None  # stride, padding, dilation
 
 
 def clipped_sum(
@@ -94,7 +71,7 @@ def clipped_sum(
         which the loss raises: an error would tell that the record is there, and perhaps what it is. Records do not
         influence each other's contributions, and the chunk changes nothing but round-off.
     """
-    sums = {name: torch.zeros_like(p, dtype=_wide(p.dtype)) for name, p in parameters.items()}
+    sums = {name: torch.zeros_like(p, dtype=wide(p.dtype)) for name, p in parameters.items()}
     norms = torch.zeros(length(records), dtype=torch.float64)
     losses = torch.full_like(norms, torch.nan)
     with fresh_draws(rng):
@@ -148,7 +125,7 @@ def record_norms(
 
 def _chunks(
     loss: Loss, parameters: Parameters, records: Any, chunk: int | None
-) -> Iterator[tuple[_Chunk, Tensor, slice]]:
+) -> Iterator[tuple[Chunk, Tensor, slice]]:
     """Yield per-record gradients, their norms and where they belong, in smaller chunks once memory runs out.
 
     A chunk that fails otherwise is halved until the record is found on which the loss raises. It is left out, also one
@@ -166,7 +143,7 @@ def _chunks(
         one, full, single = None, False, rows.stop - start == 1
         with held():
             try:
-                one = _one_chunk(loss, parameters, part, sites)
+                one = differentiated(loss, parameters, part, sites)
                 norm = one.norms()
             except Stopped:
                 raise
@@ -175,7 +152,7 @@ def _chunks(
         if full and single:  # is memory too short for a record of zeros, which tells nothing of any record?
             gc.collect()
             try:
-                _one_chunk(loss, parameters, tree_map(torch.zeros_like, part), sites).norms()
+                differentiated(loss, parameters, tree_map(torch.zeros_like, part), sites).norms()
             except Exception as error:
                 if _out_of_memory(error):
                     raise
@@ -193,7 +170,7 @@ def _chunks(
         del one
 
 
-def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site, ...], int]:
+def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[Site, ...], int]:
     """Return the layers to tap, and a guess at the bytes that one record takes.
 
     A record of zeros is differentiated once for each loss, set of parameters and shape of record. So whether a loss
@@ -223,225 +200,14 @@ def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[_Site
     return known[key]
 
 
-def _try(loss: Loss, parameters: Parameters, one: Any) -> tuple[tuple[_Site, ...], int]:
-    watch = _Watch({id(p): name for name, p in parameters.items()})
-    with torch.no_grad(), watch:
-        loss(parameters, tree_map(lambda t: t[0], one))
-    once = [s for s in watch.sites if watch.uses[s.weight] == 1 and (s.bias is None or watch.uses[s.bias] == 1)]
-    sites = () if watch.nested else tuple(once)
-    _one_chunk(loss, parameters, one, sites).norms()
-    tapped = {name for s in sites for name in (s.weight, s.bias) if name is not None and s.convolution is None}
-    size = sum(p.numel() for name, p in parameters.items() if name not in tapped)
-    return sites, 8 * size + 4 * watch.elements
-
-
-@dataclass
-class _Chunk:
-    """Per-record gradients of one chunk, most of them implicit."""
-
-    losses: Tensor
-    direct: dict[str, Tensor]  # name -> (records, numel)
-    outer: list[tuple[_Site, Tensor, Tensor]]  # linear layers at one position: output gradient, input
-    channels_last: set[str]  # convolution weights, whose gradients in `direct` have their channels last
-
-    def norms(self) -> Tensor:
-        squares = [_norm(g).square() for g in self.direct.values()]
-        for site, output, given in self.outer:
-            # The bias sees an input of one. A NaN times zero stays NaN here, so that the record is dropped.
-            own = _norm(given).square() + (0.0 if site.bias is None else 1.0)
-            squares.append(_norm(output).square() * own)
-        return torch.stack(squares).sum(0).sqrt()
-
-    def add_to(self, sums: Parameters, factors: Tensor, dropped: Tensor) -> None:
-        spoiled = bool(dropped.any())
-        for name, gradients in self.direct.items():
-            if spoiled:
-                gradients[dropped] = 0.0
-            total = factors.to(gradients.dtype) @ gradients
-            if name in self.channels_last:
-                out, channels, rows, columns = sums[name].shape
-                sums[name] += total.view(out, rows, columns, channels).permute(0, 3, 1, 2)
-            else:
-                sums[name] += total.view(sums[name].shape)
-        for site, output, given in self.outer:
-            if spoiled:  # in copies: the input may be the caller's own record
-                output, given = (t.masked_fill(dropped[:, None], 0.0) for t in (output, given))
-            kind = sums[site.weight].dtype
-            scaled = output.to(kind) * factors.to(kind)[:, None]
-            sums[site.weight].addmm_(scaled.T, given.to(kind))
-            if site.bias is not None:
-                sums[site.bias] += scaled.sum(0)
-
-
-def _one_chunk(loss: Loss, parameters: Parameters, part: Any, sites: tuple[_Site, ...]) -> _Chunk:
-    try:
-        return _differentiated(loss, parameters, part, sites)
-    except _OtherwiseUsedError:  # a model that runs its layers differently from call to call
-        return _differentiated(loss, parameters, part, ())
-
-
-def _differentiated(loss: Loss, parameters: Parameters, part: Any, sites: tuple[_Site, ...]) -> _Chunk:
-    tapped = {name for s in sites for name in (s.weight, s.bias) if name is not None}
-    fixed = {name: parameters[name] for name in tapped}
-    # Channels last all through the network: on a CPU pooling and convolution are several times faster that way.
-    fixed |= {s.weight: _channels_last(fixed[s.weight]) for s in sites if s.convolution is not None}
-    ordinary = {name: p for name, p in parameters.items() if name not in tapped}
-    names = {id(p): name for name, p in fixed.items()}
-    taps = {s.weight: torch.zeros(s.shape, dtype=s.dtype, device=parameters[s.weight].device) for s in sites}
-
-    def value(ordinary: Parameters, taps: Parameters, record: Any) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
-        tapping = _Tap(names, taps)
-        with tapping if taps else nullcontext():
-            out = loss({**fixed, **ordinary}, record)
-        if len(tapping.inputs) < len(taps):
-            raise _OtherwiseUsedError
-        return out, (out.detach(), tapping.inputs)
-
-    differentiate = vmap(grad(value, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0), randomness="different")
-    with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():  # the fused attention has no per-record form
-        warnings.filterwarnings("ignore", message="There is a performance drop")  # an LSTM runs record by record
-        (direct, outputs), (losses, inputs) = differentiate(ordinary, taps, part)
-    flat = {name: g.to(_wide(g.dtype)).reshape(len(g), g[0].numel()) for name, g in direct.items()}
-    chunk = _Chunk(losses.double(), flat, [], set())
-    for site in sites:
-        output, given = (t[site.weight].to(_wide(t[site.weight].dtype)) for t in (outputs, inputs))
-        if site.convolution is not None:
-            weight, bias = _convolution_gradients(site, output, given, parameters[site.weight].shape)
-            chunk.channels_last.add(site.weight)
-        else:
-            output, given = output.flatten(1, -2), given.flatten(1, -2)
-            if output.shape[1] == 1:
-                chunk.outer.append((site, output[:, 0], given[:, 0]))
-                continue
-            weight, bias = torch.bmm(output.transpose(1, 2), given), output.sum(1)
-        chunk.direct[site.weight] = weight.flatten(1)
-        if site.bias is not None:
-            chunk.direct[site.bias] = bias
-    return chunk
-
-
-def _convolution_gradients(site: _Site, output: Tensor, given: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Return per-record gradients of weight (rows, columns, channels last) and bias.
-
-    `given` is (records, 1, channels, height, width).
-    """
-    (down, across), (pad_down, pad_across), (dilate_down, dilate_across) = site.convolution  # type: ignore[misc]
-    rows, columns = shape[2], shape[3]
-    records, batch, channels = given.shape[:3]
-    given, output = given.flatten(0, 1), output.flatten(0, 1).flatten(2)
-    if pad_down or pad_across:
-        given = functional.pad(given, (pad_across, pad_across, pad_down, pad_down))
-    high = (given.shape[2] - dilate_down * (rows - 1) - 1) // down + 1
-    wide = (given.shape[3] - dilate_across * (columns - 1) - 1) // across + 1
-    given = given.permute(0, 2, 3, 1).contiguous()  # channels last: a patch is a few long runs of memory
-    n, h, w, c = given.stride()
-    patches = given.as_strided(
-        (records * batch, high, wide, rows, columns, channels),
-        (n, h * down, w * across, h * dilate_down, w * dilate_across, c),
-    )
-    weight = output.new_empty(records * batch, output.shape[1], channels * rows * columns)
-    for i in range(0, records * batch, _BLOCK):  # a copy of a few patches stays in the processor's cache
-        block = patches[i : i + _BLOCK]
-        torch.bmm(output[i : i + _BLOCK], block.reshape(len(block), high * wide, -1), out=weight[i : i + _BLOCK])
-    bias = output.sum(2)
-    if batch > 1:
-        weight, bias = (g.view(records, batch, *g.shape[1:]).sum(1) for g in (weight, bias))
-    return weight, bias
-
-
-def _channels_last(weight: Tensor) -> Tensor:
-    _, channels, rows, columns = weight.shape
-    turned = weight.permute(0, 2, 3, 1).contiguous()  # strides are set by hand: with one channel torch would not
-    return turned.as_strided(weight.shape, (rows * columns * channels, 1, columns * channels, channels))
+def _try(loss: Loss, parameters: Parameters, one: Any) -> tuple[tuple[Site, ...], int]:
+    sites, size = watched(loss, parameters, one)
+    differentiated(loss, parameters, one, sites).norms()
+    return sites, size
 
 
 def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in (attempt(str, error) or "")
-
-
-class _OtherwiseUsedError(Exception):
-    """A tapped weight is not used as it was when the loss was watched."""
-
-
-class _Watch(TorchFunctionMode):
-    """Note where each parameter is used, and how much the loss computes."""
-
-    def __init__(self, names: Mapping[int, str]) -> None:
-        super().__init__()
-        self.names, self.uses = names, Counter[str]()
-        self.sites: list[_Site] = []
-        self.elements, self.nested = 0, False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves((args, kwargs)):
-            if id(leaf) in self.names:
-                self.uses[self.names[id(leaf)]] += 1
-            if isinstance(leaf, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(leaf):
-                self.nested = True  # a derivative inside the loss uses weights out of sight
-        if isinstance(out, Tensor):
-            self.elements += out.numel()
-            site = _read_call(func, args, kwargs)
-            if site is not None and id(site[1]) in self.names and out.dim() > 1:
-                _, weight, bias, convolution = site
-                known = None if bias is None else self.names.get(id(bias))
-                if bias is None or known is not None or not bias.requires_grad:
-                    self.sites.append(_Site(self.names[id(weight)], known, tuple(out.shape), out.dtype, convolution))
-        return out
-
-
-class _Tap(TorchFunctionMode):
-    """Add a zero to each tapped layer's output, to differentiate by, and keep the layer's input."""
-
-    def __init__(self, names: Mapping[int, str], taps: Parameters) -> None:
-        super().__init__()
-        self.names, self.taps = names, taps
-        self.inputs: dict[str, Tensor] = {}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        call = _read_call(func, args, kwargs)
-        if call is None or id(call[1]) not in self.names:
-            if any(id(leaf) in self.names for leaf in tree_leaves((args, kwargs))):
-                raise _OtherwiseUsedError
-            return out
-        name = self.names[id(call[1])]
-        if name in self.inputs or id(call[0]) in self.names:
-            raise _OtherwiseUsedError
-        self.inputs[name] = call[0].detach()
-        return out + self.taps[name]
-
-
-def _read_call(func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None, Any] | None:
-    """Return input, weight, bias and geometry if this is a linear or plain 2-D convolution call."""
-    if kwargs or len(args) < 2:
-        return None
-    if func is functional.linear:
-        return args[0], args[1], args[2] if len(args) > 2 else None, None
-    if func is functional.conv2d:
-        defaults: tuple[Any, ...] = (None, 1, 0, 1, 1)
-        given, weight, bias, stride, padding, dilation, groups = (*args, *defaults[len(args) - 2 :])
-        if groups == 1 and not isinstance(padding, str) and given.dim() == 4:
-            pairs = ((v, v) if isinstance(v, int) else (v[0], v[-1]) for v in (stride, padding, dilation))
-            return given, weight, bias, tuple(pairs)
-    return None
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _norm(tensor: Tensor) -> Tensor:
-    """Return the rows' norms, summed in float64 over pieces short enough that float32 loses nothing that matters."""
-    whole = tensor.shape[1] // _PIECE * _PIECE
-    pieces = [torch.linalg.vector_norm(tensor[:, :whole].reshape(len(tensor), -1, _PIECE), dim=2)] if whole else []
-    if whole < tensor.shape[1]:
-        pieces.append(torch.linalg.vector_norm(tensor[:, whole:], dim=1, keepdim=True))
-    norms: Tensor = torch.linalg.vector_norm(torch.cat(pieces, dim=1).double(), dim=1)
-    small = norms < _SMALLEST
-    if bool(small.any()):
-        norms[small] = torch.linalg.vector_norm(tensor[small].double(), dim=1)
-    return norms
 
 
 def length(records: Any) -> int:
