@@ -21,10 +21,9 @@ def test_a_finished_run_can_be_taken_up_and_charges_nothing_more(embedding_run, 
     folder, label = embedding_run
     before = (folder / "released" / "samples.npz").read_bytes()
     again = tacita("synthesise", "--resume", folder, "--no-quality", "--json")
-    line, document = again.output.split("\n", 1)
-    assert "is finished" in line
-    assert f"tacita label {folder}" in line
-    assert json.loads(document)["label"]["worst"] == label.to_dict()["worst"]
+    assert "is finished" in again.stderr
+    assert f"tacita label {folder}" in again.stderr
+    assert json.loads(again.stdout)["label"]["worst"] == label.to_dict()["worst"]
     assert len(before) > 0
     with Ledger.open(folder / "ledger.sqlite") as ledger:
         assert ledger.charged(next(iter(ledger.runs()))) == 1

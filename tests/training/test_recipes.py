@@ -255,7 +255,7 @@ def test_a_model_that_cannot_be_made_gives_one_line(folder, refused, body):
         (["demo", "--dataset", "digits"], "--dataset is called --data now: digits (built in), mnist"),
         (["federate", "--demo", "--dir", "runs"], "--dir is called --run-dir now: A new folder for the run"),
         (["run", "x.py", "--data", "people.csv", "--out", "x"], "--out is called --run-dir now"),
-        (["audit", "nothing", "--dataset", "digits"], "No such option: --dataset"),
+        (["audit", "nothing", "--dataset", "digits"], "No such option '--dataset'"),
         (["demo", "--data", "cats"], "must be one of 'digits'"),
     ],
 )
