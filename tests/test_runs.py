@@ -50,14 +50,14 @@ def test_a_checkpoint_keeps_tensors_and_plain_data_apart(tmp_path):
     assert torch.equal(found["model"]["w"], torch.arange(3.0))
     assert torch.equal(found["list"][1]["x"], torch.ones(2))
     assert len(list((run.folder / "checkpoints").iterdir())) == 4  # the last two, two files each
-    with pytest.raises(RunError, match="Cannot save set"):
+    with pytest.raises(ValueError, match="Cannot save set"):
         run.save(4, {"odd": {1, 2}}, {})
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_names_functions_that_exist(name):
     kind = KINDS[name]
-    for place in (kind.label, kind.end, kind.attack):
+    for place in (kind.label, kind.end, kind.attack, kind.weights):
         if place:
             assert callable(_function(place))
     assert bool(kind.attack) != bool(kind.unattacked)

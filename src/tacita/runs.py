@@ -4,13 +4,15 @@
     ledger.sqlite    the run's own ledger, unless it shares one
     lock             held by whoever steps the run; see `tacita.owner`
     metrics.jsonl    one line a step, for the data's owner
-    checkpoints/     step-00000100.safetensors with its .json; the last two are kept
+    checkpoints/     of each of the last two: step-00000100.weights.safetensors, the released parameters and buffers;
+                     step-00000100.sensitive.safetensors and .sensitive.json, all else: for the data's owner alone
     guarantee.json   the label as data, readings included, for the data's owner
     audit.json       what attacks found, for the data's owner
     label.html       safe to publish
     label-owner.html everything, for the data's owner
     publication.json who issued the label, once stated
-    model.safetensors, weights.sha256  the weights alone and their checksum, once the label is issued
+    model.safetensors, weights.sha256  the weights alone and their checksum, of a run that is finished, or whose label
+                     is issued
 
 Files are written under another name, flushed to disk and renamed, so that a crash leaves the old file or the
 new one. Nothing is ever unpickled: tensors are safetensors, everything else is JSON.
@@ -28,6 +30,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacita._files import RunError as RunError
+from tacita._files import read_json as read_json
+from tacita._files import replace_files
+from tacita._files import write_json as write_json
+from tacita._files import write_once as write_once
+from tacita._files import write_text as write_text
+from tacita._tensors import encoded, flatten, unflatten, weights_file
 from tacita._version import __version__
 from tacita.facts import RunFacts
 from tacita.label import Label
@@ -38,14 +47,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SCHEMA = 2
+CHECKPOINT_SCHEMA = 3
 FILE = "run.json"
-LARGEST_JSON = 64 * 2**20
 _KEPT = 2
 _PUBLICATION = "publication.json"
-
-
-class RunError(ValueError):
-    """A run directory that cannot be used, and why."""
 
 
 @dataclass(frozen=True)
@@ -193,49 +198,85 @@ class Run:
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise RunError(f"The run in {str(self.folder)!r} is damaged: {error}") from error
 
-    def save(self, step: int, state: Mapping[str, Any], document: Mapping[str, Any]) -> None:
-        """Keep a checkpoint; the document, written last, holds the checksum of the tensors.
+    def save(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        document: Mapping[str, Any],
+        *,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Keep a checkpoint; the document, written last, holds the checksums of the tensors.
 
         Args:
             step: How far the run is. The last two checkpoints are kept.
-            state: Nested dicts and lists of tensors and plain data.
-            document: Plain data that is read before the state is rebuilt.
-        """
-        from safetensors.torch import save
+            state: Nested dicts and lists of tensors and plain data. It is kept as sensitive.
+            document: Plain data that is read before the state is rebuilt. Sensitive as well.
+            weights: The model's parameters and buffers, all of them released; kept in a file of their own, and
+                loaded as `model`.
 
-        tensors, skeleton = _flatten(state)
-        stem = self.folder / "checkpoints" / f"step-{step:08d}"
-        payload = save({name: tensor.contiguous() for name, tensor in tensors.items()})
-        _replace(stem.with_suffix(".safetensors"), payload)
-        sums = {"schema": SCHEMA, "step": step, "sha256": hashlib.sha256(payload).hexdigest(), "skeleton": skeleton}
-        _replace(stem.with_suffix(".json"), json.dumps({**sums, **document}, allow_nan=False).encode())
+        Raises:
+            OSError: If the disk is full, say. The earlier checkpoints are then as they were.
+        """
+        tensors, skeleton = flatten(state)
+        payloads, parts = {"sensitive": encoded(tensors)}, {"sensitive": skeleton}
+        if weights is not None:
+            payloads["weights"], parts["weights"] = weights_file(weights)
+        made = {
+            "schema": CHECKPOINT_SCHEMA,
+            "step": step,
+            "sha256": {part: hashlib.sha256(payload).hexdigest() for part, payload in payloads.items()},
+            "skeleton": parts,
+            **document,
+        }
+        files = {f"{part}.safetensors": payload for part, payload in payloads.items()}
+        files["sensitive.json"] = json.dumps(made, allow_nan=False).encode()
+        stem = f"step-{step:08d}"
+        replace_files({self.folder / "checkpoints" / f"{stem}.{ending}": payload for ending, payload in files.items()})
         for old in _steps(self.folder)[:-_KEPT]:
-            for suffix in (".json", ".safetensors"):
-                (self.folder / "checkpoints" / f"step-{old:08d}{suffix}").unlink(missing_ok=True)
+            for file in (self.folder / "checkpoints").glob(f"step-{old:08d}.*"):
+                file.unlink(missing_ok=True)
 
     def load(self) -> tuple[Any, dict[str, Any]]:
         """Return state and document of the newest checkpoint. A damaged one is refused, never skipped silently."""
         from safetensors import SafetensorError
         from safetensors.torch import load
 
-        steps = _steps(self.folder)
-        if not steps:
-            raise RunError(f"{str(self.folder)!r} has no checkpoint to resume from.")
-        name = f"step-{steps[-1]:08d}"
-        document = read_json(self.folder / "checkpoints", name + ".json")
-        if document.get("schema") != SCHEMA or document.get("step") != steps[-1]:
-            raise RunError(f"Checkpoint {name} is of another schema or step. {_way_out(self.folder, name)}")
-        path = self.folder / "checkpoints" / (name + ".safetensors")
+        name, document = self._checkpoint()
+        payloads = {part: self._payload(name, document, part) for part in _parts(document)}
         try:
-            payload = path.read_bytes()
-        except OSError as error:
-            raise RunError(f"Checkpoint {name} has no tensors. {_way_out(self.folder, name)}") from error
-        if hashlib.sha256(payload).hexdigest() != document.get("sha256"):
-            raise RunError(f"Checkpoint {name} is damaged: its checksum is wrong. {_way_out(self.folder, name)}")
-        try:
-            return _unflatten(document["skeleton"], load(payload)), document
+            skeletons = document["skeleton"]
+            parts = {part: unflatten(skeletons[part], load(payload)) for part, payload in payloads.items()}
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"Checkpoint {name} is damaged. {_way_out(self.folder, name)}") from error
+        return {**parts["sensitive"], **({"model": parts["weights"]} if "weights" in parts else {})}, document
+
+    def _checkpoint(self) -> tuple[str, dict[str, Any]]:
+        """Return the newest checkpoint's name and its document."""
+        steps = _steps(self.folder)
+        if not steps:
+            if any((self.folder / "checkpoints").glob("step-*.json")):
+                raise RunError(
+                    f"The checkpoints in {str(self.folder)!r} were written by another version (this one reads format "
+                    f"{CHECKPOINT_SCHEMA}): use the version that wrote them. What the run was charged stays in its "
+                    "ledger."
+                )
+            raise RunError(f"{str(self.folder)!r} has no checkpoint to resume from.")
+        name = f"step-{steps[-1]:08d}"
+        document = read_json(self.folder / "checkpoints", f"{name}.sensitive.json")
+        if document.get("schema") != CHECKPOINT_SCHEMA or document.get("step") != steps[-1]:
+            raise RunError(f"Checkpoint {name} is of another schema or step. {_way_out(self.folder, name)}")
+        return name, document
+
+    def _payload(self, name: str, document: Mapping[str, Any], part: str) -> bytes:
+        """Return the content of one file of a checkpoint, its checksum checked."""
+        try:
+            payload = (self.folder / "checkpoints" / f"{name}.{part}.safetensors").read_bytes()
+        except OSError as error:
+            raise RunError(f"Checkpoint {name} has no tensors. {_way_out(self.folder, name)}") from error
+        if hashlib.sha256(payload).hexdigest() != _parts(document)[part]:
+            raise RunError(f"Checkpoint {name} is damaged: its checksum is wrong. {_way_out(self.folder, name)}")
+        return payload
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
@@ -282,18 +323,31 @@ class Run:
         stated = self.publication
         return replace(label, publication=stated) if stated.stated else label
 
-    def write_weights(self) -> Path:
-        """Write the newest checkpoint's weights alone, as plain torch reads them, and their checksum beside the page.
+    def write_weights(self, file: str | Path | None = None) -> Path:
+        """Write the newest checkpoint's weights alone, as plain torch and transformers read them.
+
+        Whether they may leave the owner is for the caller to know: `cli.kinds` has the function that checks it.
+
+        Args:
+            file: Where to. By default model.safetensors in the run directory, with its checksum beside the page.
 
         Returns:
-            The file of the checksum, which `sha256sum -c` reads.
-        """
-        from safetensors.torch import save
+            The file that `sha256sum -c` reads, or the given one.
 
-        with self.reading():
-            weights = self.load()[0]["model"]
-            payload = save({name: tensor.contiguous() for name, tensor in sorted(weights.items())})
-        _replace(self.folder / "model.safetensors", payload)
+        Raises:
+            RunError: If the run keeps no weights, or its newest checkpoint is damaged.
+        """
+        name, document = self._checkpoint()
+        if "weights" not in _parts(document):
+            raise RunError(f"The run in {str(self.folder)!r} keeps no weights that could be written alone.")
+        return self.put_weights(self._payload(name, document, "weights"), file)
+
+    def put_weights(self, payload: bytes, file: str | Path | None = None) -> Path:
+        """Write the content of a file of weights; see `write_weights`."""
+        if file is not None:
+            replace_files({Path(file): payload})
+            return Path(file)
+        replace_files({self.folder / "model.safetensors": payload})
         write_text(self.folder, "weights.sha256", f"{hashlib.sha256(payload).hexdigest()}  model.safetensors\n")
         return self.folder / "weights.sha256"
 
@@ -306,81 +360,6 @@ def fresh_name(parent: str | Path, stem: str) -> Path:
     return Path(parent) / f"{stem}-{number}"
 
 
-def write_json(folder: Path, name: str, document: Mapping[str, Any]) -> None:
-    """Replace a JSON document in the run directory."""
-    _replace(folder / name, json.dumps(document, indent=2, allow_nan=False).encode() + b"\n")
-
-
-def write_once(folder: Path, name: str, document: Mapping[str, Any]) -> bool:
-    """Write a JSON document that can never be replaced; False, and nothing is written, if it is there already."""
-    kept = folder / f"{name}.{os.getpid()}"
-    _replace(kept, json.dumps(document, allow_nan=False).encode() + b"\n")
-    try:
-        os.link(kept, folder / name)
-    except FileExistsError:
-        return False
-    finally:
-        kept.unlink()
-    _sync_folder(folder)
-    return True
-
-
-def write_text(folder: Path, name: str, text: str) -> None:
-    """Replace a text file in the run directory."""
-    _replace(folder / name, text.encode())
-
-
-def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """Read a JSON document of a run directory; a file that is not one is refused in one line."""
-    path = folder / name
-    if not folder.is_dir():
-        what = "it is a file" if folder.is_file() else "there is no such folder"
-        raise RunError(f"{str(folder)!r} is not a run directory: {what}.")
-    if not path.is_file():
-        raise RunError(f"{str(folder)!r} has no {name}: it is not a run directory, or one of another kind.")
-    if path.stat().st_size > LARGEST_JSON:
-        raise RunError(f"{str(path)!r} is too large to be genuine.")
-    try:
-        document = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{str(path)!r} is damaged: it is not JSON.") from error
-    if not isinstance(document, dict):
-        raise RunError(f"{str(path)!r} is damaged: it holds no JSON object.")
-    return document
-
-
-def _flatten(state: Any) -> tuple[dict[str, Tensor], Any]:
-    """Take the tensors out of nested dicts and lists, leaving plain data with references to them."""
-    import torch
-
-    found: dict[str, Tensor] = {}
-
-    def walk(node: Any, name: str) -> Any:
-        if isinstance(node, torch.Tensor):
-            found[name] = node.detach().cpu()
-            return {"tensor": name}
-        if isinstance(node, Mapping):
-            return {"dict": [[_key(k), walk(v, f"{name}.{k}")] for k, v in node.items()]}
-        if isinstance(node, list | tuple):
-            return {"list": [walk(v, f"{name}.{i}") for i, v in enumerate(node)]}
-        if node is None or isinstance(node, bool | int | float | str):
-            return {"value": node}
-        raise RunError(f"Cannot save {type(node).__name__} at {name or 'the top'}: only tensors and plain data.")
-
-    return found, walk(state, "")
-
-
-def _unflatten(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Undo `_flatten`."""
-    if "tensor" in skeleton:
-        return tensors[skeleton["tensor"]]
-    if "dict" in skeleton:
-        return {key: _unflatten(value, tensors) for key, value in skeleton["dict"]}
-    if "list" in skeleton:
-        return [_unflatten(value, tensors) for value in skeleton["list"]]
-    return skeleton["value"]
-
-
 def _torch_version() -> str | None:
     try:
         return importlib.metadata.version("torch")
@@ -388,15 +367,18 @@ def _torch_version() -> str | None:
         return None
 
 
-def _key(key: object) -> int | str:
-    if isinstance(key, int | str):
-        return key
-    raise RunError(f"Cannot save a key of type {type(key).__name__}.")
-
-
 def _steps(folder: Path) -> list[int]:
-    stems = (path.stem.removeprefix("step-") for path in (folder / "checkpoints").glob("step-*.json"))
-    return sorted(int(stem) for stem in stems if stem.isdigit())
+    ending = ".sensitive.json"
+    found = (path.name for path in (folder / "checkpoints").glob(f"step-*{ending}"))
+    numbers = (name.removeprefix("step-").removesuffix(ending) for name in found)
+    return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def _parts(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the checksum of each file of tensors that a checkpoint consists of."""
+    sums = document.get("sha256")
+    named = sums if isinstance(sums, Mapping) else {}
+    return {part: str(named[part]) for part in ("sensitive", "weights") if part in named}
 
 
 def _way_out(folder: Path, name: str) -> str:
@@ -404,20 +386,3 @@ def _way_out(folder: Path, name: str) -> str:
     if not older:
         return "There is no older one: start a new run; what was charged stays charged."
     return f"Delete {name}.* to go on from step {older[-1]}; the steps between stay charged."
-
-
-def _replace(path: Path, payload: bytes) -> None:
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as file:
-        file.write(payload)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

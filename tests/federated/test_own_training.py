@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from scipy.stats import norm
 from torch import nn
 
@@ -10,6 +11,7 @@ import tacita
 from tacita import PrivacyError, runs
 from tacita.federated import Federation, Task, federation_plan
 from tacita.federated.storage import kept_memory
+from tests.cli.command import tacita as tacita_command
 
 CLIENTS = 4
 
@@ -75,6 +77,19 @@ def test_a_clients_name_is_no_path(tmp_path):
     federation(clients=holdings(names), plan=plan(client_rate=1.0, rounds=1), run_dir=tmp_path / "run").run()
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
     assert all(kept_memory(tmp_path / "run", name)["times"] == 1.0 for name in names)
+
+
+def test_the_weights_of_a_federation_are_written_alone(tmp_path):
+    """When it is finished, and on request from the first round on; what clients remember is not in them."""
+    made = federation(plan=plan(rounds=2), run_dir=tmp_path / "run")
+    assert tacita_command("export", tmp_path / "run").returncode == 2  # nothing was released
+    made.advance()
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert tacita_command("export", tmp_path / "run", tmp_path / "w").returncode == 0
+    made.run()
+    assert load_file(tmp_path / "w").keys() == made.model.state_dict().keys()
+    kept = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(kept[name], value) for name, value in made.model.state_dict().items())
 
 
 def test_damaged_memory_is_refused(tmp_path):

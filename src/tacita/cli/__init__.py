@@ -2,6 +2,7 @@
 
 from tacita.cli import account as account
 from tacita.cli import audit as audit
+from tacita.cli import export as export
 from tacita.cli import federated as federated
 from tacita.cli import label as label
 from tacita.cli import ledger as ledger

@@ -31,7 +31,8 @@ class Kind:
         product: What is published, in the words of the registry of deployments.
         federated: Whether the data stay with several clients.
         tags: Of its model card, where it has a guarantee.
-        weights: Whether the whole of a checkpoint's model is covered by the label, so that it may be published.
+        weights: Refuses a folder whose newest weights its ledger does not cover; empty if a checkpoint's model is not
+            what the run releases.
     """
 
     words: str
@@ -43,7 +44,7 @@ class Kind:
     product: str = "Machine learning model"
     federated: bool = False
     tags: tuple[str, ...] = ()
-    weights: bool = False
+    weights: str = ""
 
 
 KINDS = {
@@ -54,7 +55,7 @@ KINDS = {
         attack="tacita.audit:run",
         resume="tacita train --resume {run}",
         tags=("dp-sgd",),
-        weights=True,
+        weights="tacita.training.labels:require_released",
     ),
     "inference": Kind(
         words="a fit of a Pyro model",
@@ -78,7 +79,7 @@ KINDS = {
         unattacked="it is not trained as one dataset",
         federated=True,
         tags=("federated-learning",),
-        weights=True,
+        weights="tacita.federated.storage:require_released",
     ),
     "synthesis": Kind(
         words="a generator",
@@ -139,6 +140,14 @@ def attack_of(run: Path) -> Callable[..., Any]:
     if not kind.attack:
         raise RunError(f"{str(run)!r} is {kind.words} and is not attacked here: {kind.unattacked.format(run=run)}.")
     return _function(kind.attack)
+
+
+def require_weights(run: Path) -> None:
+    """Refuse a run that releases no model, or whose newest weights must not leave it."""
+    kind = kind_of(run)
+    if not kind.weights:
+        raise RunError(f"{str(run)!r} is {kind.words}: the weights in its checkpoints are not what it releases.")
+    _function(kind.weights)(run)
 
 
 def require_kind(run: Path, *names: str) -> None:

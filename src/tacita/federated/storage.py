@@ -152,16 +152,16 @@ class Kept:
         """Write a checkpoint and the run's document.
 
         Args:
-            state: Tensors for the checkpoint, besides the server's.
+            state: Tensors for the checkpoint, besides the server's: `model`, its parameters and buffers, and more.
             document: Plain data for the checkpoint, besides the server's.
         """
         if self.run is None:
             return
         server = self.server
         panels, standing = server.state()
-        self.run.save(
-            server.taken, {**state, "panels": panels}, {"id": server.identity, **standing, **(document or {})}
-        )
+        others = {name: part for name, part in state.items() if name != "model"}
+        told = {"id": server.identity, **standing, **(document or {})}
+        self.run.save(server.taken, {**others, "panels": panels}, told, weights=state["model"])
         if not self.run.exists:
             self.run.write(kind=KIND, family=KIND)
         self.run.write(
@@ -171,6 +171,8 @@ class Kept:
             ledgers=[self.run.place(ledger.path) for ledger in server.ledgers],
             seed_fingerprint=server.random.fingerprint,
         )
+        if self.facts.status == "done":
+            self.run.write_weights()
 
     def note(self, status: Status) -> None:
         """Keep how the run stands; `save` writes it."""
@@ -203,6 +205,12 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     """Return the label of a federation's run directory, from its newest checkpoint; the data are not needed."""
     kept = Kept.restore(Run.open(folder, KIND), {})[0]
     return federation_label(kept.server, kept.facts, None if delta is None else _check.probability("delta", delta))
+
+
+def require_released(folder: str | Path) -> None:
+    """Refuse weights that may not leave a run directory: of no round yet, or of rounds that its ledgers lack."""
+    if Kept.restore(Run.open(folder, KIND), {})[0].server.taken == 0:
+        raise PrivacyError("No round was taken yet: there are no weights to export.")
 
 
 def declare_end(folder: str | Path, reason: str) -> None:

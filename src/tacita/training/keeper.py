@@ -175,14 +175,15 @@ class Keeper:
 
         Args:
             state: Where the run stands.
-            trained: What is kept of model and optimiser.
+            trained: What is kept of model and optimiser, as `Mechanism.state_dict` returns it.
             clean: Whether it is the last thing of a run that paused; resuming it loses no step.
         """
         if self.run is None:
             return
         panels = {name: panel.state() for name, panel in state.panels.items()}
+        others = {name: part for name, part in trained.items() if name != "model"}
         tensors = {
-            **trained,
+            **others,
             "panels": {name: part for name, (part, _) in panels.items()},
             "groups": {name: torch.from_numpy(codes) for name, (codes, _) in state.groups.items()},
         }
@@ -195,4 +196,4 @@ class Keeper:
             "data": state.data,
             "facts": state.facts.to_dict(),
         }
-        self.run.save(state.taken, tensors, document)
+        self.run.save(state.taken, tensors, document, weights=trained["model"])

@@ -241,6 +241,19 @@ def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> S
     return Standing(plan, state.taken, state.panels, facts, state.groups, ended, promise)
 
 
+def require_released(folder: str | Path) -> None:
+    """Refuse weights that may not leave a run directory.
+
+    Raises:
+        PrivacyError: If the last step failed, no step was taken, or the ledger lacks a step of the newest checkpoint.
+    """
+    if standing_of_run(folder).facts.status == "failed":
+        raise PrivacyError(
+            f"The last step of the run in {str(folder)!r} failed halfway: resume it, which goes on from the checkpoint "
+            "before, or start anew."
+        )
+
+
 def with_audit(label: Label, run: Run, taken: int) -> Label:
     """Return the label with what attacks found, if the run directory has an audit of as many steps.
 

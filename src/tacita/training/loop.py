@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita._files import replace_files
 from tacita._guard import Interrupts
+from tacita._tensors import weights_file
 from tacita.accounting import BayesianAccountant
 from tacita.facts import Status
 from tacita.label import Label
@@ -225,6 +227,30 @@ class PrivateTraining:
             keeper.write(state, self._stepper.random)
             keeper.run.write_label(label)
         return label
+
+    def export(self, file: str | Path) -> Path:
+        """Write the model's weights alone, as plain torch and transformers read them, and nothing of its records.
+
+        `load_model(model, file)` of `safetensors.torch` reads them back. Tensors that are tied are stored once.
+
+        Args:
+            file: Where to, such as "model.safetensors"; replaced if it exists.
+
+        Raises:
+            PrivacyError: If no step was taken, the last one failed, the ledger lacks one, or a buffer has changed.
+        """
+        state = self._stepper.state
+        self._stepper.refuse_failed()
+        if state.taken == 0:
+            raise PrivacyError("No step was taken yet: there are no weights to export.")
+        self.mechanism.require_constants()
+        if self._stepper.leads:
+            charges = self._stepper.keeper.charges
+            charges.check()
+            if charges.charged < state.taken:
+                raise PrivacyError("The ledger lacks steps of this run: its weights must not leave it.")
+            replace_files({Path(file): weights_file(self.model.state_dict())[0]})
+        return Path(file)
 
     def end(self, reason: str) -> None:
         """End the run here, declaring that this depended on nothing private: no record, no loss, no released output.

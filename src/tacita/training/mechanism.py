@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _check
+from tacita._check import PrivacyError
 from tacita.training.distributed import Processes, unwrapped
 from tacita.training.gradients import Clipped, clipped_sum, record_norms
 from tacita.training.plan import Plan
@@ -69,6 +70,7 @@ class Mechanism:
         for records in (self.records, self.held):
             if records is not None:
                 try_one(model, self.loss, self.detached(), records)
+        self._constants = _copies(_buffers(model))
         self.processes.spread({name: p.data for name, p in self.parameters.items()})  # all start from the first one's
 
     @property
@@ -162,8 +164,24 @@ class Mechanism:
 
         return remake
 
+    def require_constants(self) -> None:
+        """Refuse a model whose buffers have changed since the run began: the private step does not change them.
+
+        Raises:
+            PrivacyError: If one has. It may remember records, and would be released with the weights.
+        """
+        now = _buffers(self.model)
+        for name in {**self._constants, **now}:
+            if name not in now or name not in self._constants or not _equal(self._constants[name], now[name]):
+                raise PrivacyError(
+                    f"Buffer {name!r} has changed since the run began, so it may remember records, and no guarantee "
+                    "covers it. Run the model in eval mode on data, and keep what changes outside of it "
+                    "(companions=…)."
+                )
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of model, optimiser, scheduler and companions."""
+        self.require_constants()
         state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         if self.scheduler is not None:
             kept = self.scheduler.state_dict().items()
@@ -175,8 +193,23 @@ class Mechanism:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up what `state_dict` returned."""
         self.model.load_state_dict(state["model"])
+        self._constants = _copies(_buffers(self.model))
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None and "scheduler" in state:
             self.scheduler.load_state_dict(state["scheduler"])
         for name, thing in self.companions.items():
             thing.load_state_dict(state["companions"][name])
+
+
+def _buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that are saved with the weights."""
+    moved = dict(model.named_parameters(remove_duplicate=False))
+    return {name: b for name, b in model.state_dict().items() if name not in moved and isinstance(b, Tensor)}
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one, other) or (one.is_floating_point() and torch.equal(one.nan_to_num(), other.nan_to_num()))

@@ -31,6 +31,8 @@ from tacita.training.plan import Plan
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.settings import Books, Follow, group_codes
 
+KIND = "training"  # what a run is unless its caller makes it another kind
+
 
 @dataclass(frozen=True)
 class Step:
@@ -74,6 +76,7 @@ class Stepper:
         self.mechanism, self.state, self.keeper, self.random = mechanism, state, keeper, random
         self.plan, self.leads = state.plan, mechanism.processes.leads  # who leads samples, charges and keeps the run
         self._stepping = threading.Lock()
+        self.unsaved = False  # a pause that could not write its checkpoint, as on a full disk
 
     @classmethod
     def start(cls, mechanism: Mechanism, plan: Plan, follow: Follow, books: Books) -> Stepper:
@@ -109,7 +112,7 @@ class Stepper:
             ledger = ledger_at(own if books.ledger is None else books.ledger, unit=plan.unit)
             made.keeper.open(secrets.token_hex(8), plan, ledger, random)
             state.facts = facts.with_ledger(ledger.path.name, shared=books.ledger is not None)
-            made.keeper.write(state, random, kind="training", family="training")
+            made.keeper.write(state, random, kind=KIND, family="training")
             made.keeper.save(state, mechanism.state_dict(), clean=False)
         mechanism.processes.agree(None)
         return made
@@ -250,7 +253,7 @@ class Stepper:
     def pause(self) -> None:
         """Leave everything on disk, and the folder; nothing is released after it before the next claim."""
         state, keeper = self.state, self.keeper
-        if state.paused_at is not None or state.facts.status == "failed":
+        if state.facts.status == "failed" or (state.paused_at is not None and not self.unsaved):
             return
         if state.taken >= self.plan.steps:
             state.facts = state.facts.with_status("done")
@@ -258,11 +261,16 @@ class Stepper:
             state.facts = state.facts.with_status("interrupted")
         if not self.leads or keeper.run is None:
             return
+        self.unsaved = True
         try:
+            keeper.owner.hold()  # it was let go of if writing failed before
             state.paused_at = keeper.charges.head  # first: a clean checkpoint must be claimed even if writing fails
             if state.taken > 0:
                 keeper.save(state, self.mechanism.state_dict(), clean=True)
                 keeper.write(state, self.random)
+                if state.facts.status == "done" and keeper.run.kind == KIND:
+                    keeper.run.write_weights()
+            self.unsaved = False
         finally:
             keeper.owner.close()
 
@@ -271,5 +279,7 @@ class Stepper:
         self.state.lose(1)
         self.state.facts = self.state.facts.with_status("failed")
         if self.leads:
-            self.keeper.write(self.state, self.random)
-            self.keeper.owner.close()
+            try:
+                self.keeper.write(self.state, self.random)
+            finally:
+                self.keeper.owner.close()
