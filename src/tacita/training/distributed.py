@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import nn
 
 from tacita._check import PrivacyError
 from tacita.training.gradients import Parameters
+
+T = TypeVar("T")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -37,7 +41,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class Processes:
-    """The processes of `torch.distributed`, or this one alone."""
+    """The processes of `torch.distributed`, or this one alone.
+
+    A process that is gone ends the others' waiting: at once where its connections break, as after kill -9, else after
+    the `timeout` given to `torch.distributed.init_process_group` (gloo: 30 minutes unless set).
+    """
 
     def __init__(self) -> None:
         self.joined = dist.is_available() and dist.is_initialized()
@@ -45,26 +53,67 @@ class Processes:
         self.rank = dist.get_rank() if self.joined else 0
         self.leads = self.rank == 0
 
-    def agree(self, problem: str | None, value: Any = None) -> Any:
-        """Share what the first process decided; its problem is raised in all of them."""
-        if self.size > 1:
-            box = [(problem, value)]
-            dist.broadcast_object_list(box, src=0)
-            problem, value = box[0]
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Raise in every process what the block raises in one of them: nobody waits for one that has given up."""
+        problem = None
+        try:
+            yield
+        except Exception as error:
+            if self.size == 1:
+                raise
+            problem = error
+        kind = type(problem).__name__
+        shared = None if problem is None else (isinstance(problem, PrivacyError), kind, str(problem))
+        everybody = self.gathered(shared)
         if problem is not None:
-            raise PrivacyError(problem)
-        return value
+            raise problem
+        for rank, (broken, kind, text) in ((r, found) for r, found in enumerate(everybody) if found is not None):
+            raise PrivacyError(text) if broken else RuntimeError(f"Process {rank} of this run failed. {kind}: {text}")
+
+    def agree(self, value: T) -> T:
+        """Return the first process's value."""
+        box = [value]
+        if self.size > 1:
+            with _answered():
+                dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def share(self, items: Any) -> Any:
+        """Return this process's share of an array: every so many of its items."""
+        return items[self.rank :: self.size]
+
+    def gathered(self, value: T) -> list[T]:
+        """Return every process's value, in all of them."""
+        box = [value] * self.size
+        if self.size > 1:
+            with _answered():
+                dist.all_gather_object(box, value)
+        return box
 
     def total(self, sums: Parameters) -> Parameters:
-        """Add up the clipped sums; every process gets the same result, bit for bit."""
+        """Add up the clipped sums in the first process."""
         if self.size > 1:
-            for name in sums:
-                dist.reduce(sums[name], dst=0)
+            with _answered():
+                for name in sums:
+                    dist.reduce(sums[name], dst=0)
         return sums
 
     def spread(self, tensors: Parameters) -> Parameters:
-        """Give everyone the first process's tensors."""
+        """Give everyone the first process's tensors, bit for bit."""
         if self.size > 1:
-            for name in tensors:
-                dist.broadcast(tensors[name], src=0)
+            with _answered():
+                for name in tensors:
+                    dist.broadcast(tensors[name], src=0)
         return tensors
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            "Another process of this run is gone, or did not answer within the timeout of init_process_group. Steps "
+            "that were charged stay charged. Resume the run from its run directory, with any number of processes."
+        ) from error

@@ -157,13 +157,14 @@ class PrivateTraining:
 
     def _steps(self, curve: bool) -> Generator[Step, None, None]:
         quiet: tuple[type[PrivacyError], ...] = ()
+        processes = self.mechanism.processes
         with Interrupts() as interrupts:
             try:
                 while (step := self._stepper.advance()) is not None:
                     if curve:
                         self._stepper.read()
                     yield step
-                    if interrupts.seen:
+                    if any(processes.gathered(interrupts.seen)):  # all stop after the same step
                         raise KeyboardInterrupt
             except GeneratorExit:  # nobody hears what is raised where a loop is left; the next call raises it again
                 quiet = (PrivacyError,)
@@ -261,9 +262,10 @@ class PrivateTraining:
             reason: What ended it, such as "the machine was needed elsewhere"; shown on the public label.
         """
         self.pause()
-        charges = self._stepper.keeper.charges
-        charges.ledger.end(charges.identity, reason, owner=charges.owner)
-        self._stepper.keeper.write(self._stepper.state, self._stepper.random)
+        if self._stepper.leads:
+            charges = self._stepper.keeper.charges
+            charges.ledger.end(charges.identity, reason, owner=charges.owner)
+            self._stepper.keeper.write(self._stepper.state, self._stepper.random)
 
     @property
     def taken(self) -> int:

@@ -70,8 +70,9 @@ class Mechanism:
         for records in (self.records, self.held):
             if records is not None:
                 try_one(model, self.loss, self.detached(), records)
+        everything = (*model.named_parameters(), *model.named_buffers())
+        self.processes.spread({name: tensor.detach() for name, tensor in everything})  # all start from the first one's
         self._constants = _copies(_buffers(model))
-        self.processes.spread({name: p.data for name, p in self.parameters.items()})  # all start from the first one's
 
     @property
     def parts(self) -> dict[str, Records]:
@@ -111,9 +112,8 @@ class Mechanism:
             rng: Where the seed of what the loss draws comes from.
         """
         self.drawn = sample
-        mine = slice(self.processes.rank, len(sample), self.processes.size)
-        limits = torch.from_numpy(np.asarray(bounds[mine], dtype=np.float64))
-        records = self.records.marked(sample[mine])
+        limits = torch.from_numpy(np.asarray(self.processes.share(bounds), dtype=np.float64))
+        records = self.records.marked(self.processes.share(sample))
         return clipped_sum(self.loss, self.detached(), records, limits, chunk=self.chunk, rng=rng)
 
     def update(self, clipped: Clipped, plan: Plan, *, number: int, rng: np.random.Generator) -> None:

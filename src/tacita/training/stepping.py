@@ -88,8 +88,8 @@ class Stepper:
             follow: Who is followed.
             books: Where the run is kept.
         """
-        parts, random = mechanism.parts, randomness(books.seed)
-        leads, records = mechanism.processes.leads, parts["training"]
+        parts, random, processes = mechanism.parts, randomness(books.seed), mechanism.processes
+        leads, records = processes.leads, parts["training"]
         size = _check.count("panel", follow.panel, low=0, high=10**7)
         facts = RunFacts(
             title=books.name or (Path(books.run_dir).name if books.run_dir else "Private training"),
@@ -101,21 +101,33 @@ class Stepper:
             features=priors_of(mechanism.model),
         )
         panels = new_panels(plan, parts, size, rng=random.sampling) if leads else {}
-        groups = group_codes(follow.groups, len(records))
-        state = State(plan, facts, panels, groups, records.fingerprint() if books.run_dir is not None else "")
+        state = State(plan, facts, panels, group_codes(follow.groups, len(records)), data="")
+        with processes.together():
+            if leads and (books.run_dir is not None or processes.size > 1):
+                state.data = records.fingerprint()
+        state.data, declared = processes.agree((state.data, plan.frozen()))
         made = cls(mechanism, state, Keeper(), random)
-        if leads:
-            own: Path | str = MEMORY
-            if books.run_dir is not None:
-                run = Run.create(books.run_dir)
-                made.keeper, own = Keeper(run, Owner(run.folder).hold()), run.folder / "ledger.sqlite"
-            ledger = ledger_at(own if books.ledger is None else books.ledger, unit=plan.unit)
-            made.keeper.open(secrets.token_hex(8), plan, ledger, random)
-            state.facts = facts.with_ledger(ledger.path.name, shared=books.ledger is not None)
-            made.keeper.write(state, random, kind=KIND, family="training")
-            made.keeper.save(state, mechanism.state_dict(), clean=False)
-        mechanism.processes.agree(None)
+        with processes.together():
+            if leads:
+                made._open(books)
+            elif not records.matches(state.data) or plan.frozen() != declared:
+                raise PrivacyError(
+                    "The processes of this run have different records or plans. Each takes the same arguments and "
+                    "holds the whole dataset: every step's sample is split among them."
+                )
         return made
+
+    def _open(self, books: Books) -> None:
+        """Charge and keep a new run."""
+        own: Path | str = MEMORY
+        if books.run_dir is not None:
+            run = Run.create(books.run_dir)
+            self.keeper, own = Keeper(run, Owner(run.folder).hold()), run.folder / "ledger.sqlite"
+        ledger = ledger_at(own if books.ledger is None else books.ledger, unit=self.plan.unit)
+        self.keeper.open(secrets.token_hex(8), self.plan, ledger, self.random)
+        self.state.facts = self.state.facts.with_ledger(ledger.path.name, shared=books.ledger is not None)
+        self.keeper.write(self.state, self.random, kind=KIND, family="training")
+        self.keeper.save(self.state, self.mechanism.state_dict(), clean=False)
 
     @classmethod
     def resume(cls, mechanism: Mechanism, run: Run, ledger: Ledger | None) -> Stepper:
@@ -126,32 +138,29 @@ class Stepper:
             run: Its folder, which is locked before the checkpoint is read: it is nobody else's any more.
             ledger: Where it is charged, if that is open already.
         """
-        keeper, problem = Keeper(), None
-        if mechanism.processes.leads:
-            keeper = Keeper(run, Owner(run.folder))
-            try:
-                keeper.owner.hold()
-            except PrivacyError as error:
-                problem = str(error)
-        mechanism.processes.agree(problem)
+        processes = mechanism.processes
+        keeper = Keeper(run, Owner(run.folder)) if processes.leads else Keeper()
+        with processes.together():
+            keeper.owner.hold()
         with keeper.owner.opening():
-            state, tensors, saved = State.load(run)
-            state.require_records(mechanism.parts)
-            try:
-                mechanism.load_state_dict(tensors)
-            except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-                raise RunError(f"The checkpoint does not fit this model, optimizer or dataset: {error}") from error
-            made = cls(mechanism, state, keeper, randomness(None))  # fresh, whatever the run was started with
             standing = (0, 0)
-            if made.leads:
-                book = Ledger.open(run.ledgers[0]) if ledger is None else ledger
-                keeper.open(saved["id"], state.plan, book, made.random)
-                clean = saved["clean"] is True
-                start = keeper.charges.standing(state.taken, str(saved["head"]), clean=clean, resume=True)
-                standing = start, keeper.charges.charged
-            else:
-                state.panels = {}
-            state.proceed(*mechanism.processes.agree(None, standing))
+            with processes.together():
+                state, tensors, saved = State.load(run)
+                state.require_records(mechanism.parts)
+                try:
+                    mechanism.load_state_dict(tensors)
+                except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+                    raise RunError(f"The checkpoint does not fit this model, optimizer or dataset: {error}") from error
+                made = cls(mechanism, state, keeper, randomness(None))  # fresh, whatever the run was started with
+                if made.leads:
+                    book = Ledger.open(run.ledgers[0]) if ledger is None else ledger
+                    keeper.open(saved["id"], state.plan, book, made.random)
+                    clean = saved["clean"] is True
+                    start = keeper.charges.standing(state.taken, str(saved["head"]), clean=clean, resume=True)
+                    standing = start, keeper.charges.charged
+                else:
+                    state.panels = {}
+            state.proceed(*processes.agree(standing))
             state.facts = state.facts.with_status("resumed")
             keeper.write(state, made.random)
         return made
@@ -190,18 +199,16 @@ class Stepper:
 
     def _reserve(self) -> bool:
         """Charge the next block of steps, on disk, before any of it is computed. False if there is no budget."""
-        state, problem = self.state, None
+        state, processes = self.state, self.mechanism.processes
         if os.getpid() != state.process:
             raise PrivacyError("This process was forked from the one that trains: both would add the same noise.")
-        if self.leads:
-            try:
+        with processes.together():
+            if self.leads:
                 self.keeper.claim(state)
                 if state.taken >= state.charged:
                     state.charged = self.keeper.charges.grant(state.taken)
                     _, state.promise = self.keeper.ending()
-            except PrivacyError as error:
-                problem = str(error)
-        state.charged = self.mechanism.processes.agree(problem, state.charged)
+        state.charged = processes.agree(state.charged)
         if state.charged == state.taken:
             state.facts = state.facts.with_status("budget-spent")
         return state.taken < state.charged
@@ -209,11 +216,13 @@ class Stepper:
     def _step(self) -> Step:
         state, mechanism = self.state, self.mechanism
         self.measure()
-        drawn = None
+        drawn: Any = None
         if self.leads:
             sample = mechanism.sample(self.plan.sample_rate, rng=self.random.sampling)
             drawn = (sample, self.bounds(sample))
-        clipped = mechanism.clipped(*mechanism.processes.agree(None, drawn), rng=self.random.noise)
+        sample, bounds = mechanism.processes.agree(drawn)
+        with mechanism.processes.together():
+            clipped = mechanism.clipped(sample, bounds, rng=self.random.noise)
         mechanism.update(clipped, self.plan, number=state.taken + 1, rng=self.random.noise)
         state.tick()
         losses, norms = clipped.losses[torch.isfinite(clipped.losses)], clipped.norms.numpy() / self.plan.clip_norm
@@ -223,13 +232,18 @@ class Stepper:
 
     def measure(self) -> None:
         """Measure followed records where one is due, at the current parameters, which are released."""
-        every, state = self.plan.individual_every or 1, self.state
-        if not (state.measure_now or state.taken % every == 0):
-            return
+        every, state, processes = self.plan.individual_every or 1, self.state, self.mechanism.processes
         period = min(every - state.taken % every, self.plan.steps - state.taken)
-        for name, panel in state.panels.items():
-            norms = self.mechanism.norms(name, panel.indices, rng=self.random.sampling)
-            panel.measure(norms / self.plan.clip_norm, period=period)
+        is_due = state.measure_now or state.taken % every == 0
+        due = {name: panel.indices for name, panel in state.panels.items()} if is_due else {}
+        for name, places in processes.agree(due).items():
+            with processes.together():
+                own = self.mechanism.norms(name, processes.share(places), rng=self.random.sampling)
+            norms = np.empty(len(places))
+            for rank, part in enumerate(processes.gathered(own)):
+                norms[rank :: processes.size] = part
+            if self.leads:
+                state.panels[name].measure(norms / self.plan.clip_norm, period=period)
         state.measure_now = False
 
     def _note(self, step: Step) -> None:
