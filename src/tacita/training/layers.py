@@ -8,7 +8,6 @@ weights used in any other way, are differentiated directly.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -19,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from tacita.training.vectors import vectorised
 
 Parameters = dict[str, Tensor]
 Loss = Callable[[Parameters, Any], Tensor]  # (parameters, one record) -> a scalar
@@ -133,8 +133,7 @@ def _differentiated(loss: Loss, parameters: Parameters, part: Any, sites: tuple[
         return out, (out.detach(), tapping.inputs)
 
     differentiate = vmap(grad(value, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0), randomness="different")
-    with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():  # the fused attention has no per-record form
-        warnings.filterwarnings("ignore", message="There is a performance drop")  # an LSTM runs record by record
+    with vectorised():
         (direct, outputs), (losses, inputs) = differentiate(ordinary, taps, part)
     flat = {name: g.to(wide(g.dtype)).reshape(len(g), g[0].numel()) for name, g in direct.items()}
     chunk = Chunk(losses.double(), flat, [], set())

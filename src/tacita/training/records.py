@@ -123,8 +123,9 @@ def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor] | None) 
         model: The module.
         loss_fn: As in PyTorch: `loss_fn(model(inputs), target)` on a batch of one. A record (x, y) is fed as model(x),
             (x1, x2, y) as model(x1, x2), and a dict by its names, all but its target (the first of labels, label,
-            targets, target, y). The loss may reduce by mean or sum, or not at all. None if the model returns the loss
-            itself; the record is then passed whole.
+            targets, target, y). The loss may reduce by mean or sum, or not at all. None if the model computes the loss
+            itself; the record is then passed whole, labels and all. What it returns is the loss, or holds it: as its
+            `loss`, as its entry of that name, or as the first of several.
 
     Returns:
         A function of parameters and one record. The loss of a broken record is NaN, and its gradient is zero.
@@ -140,12 +141,28 @@ def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor] | None) 
                 if isinstance(batch, Mapping)
                 else (batch if isinstance(batch, tuple | list) else (batch,), {})
             )
-            losses: Tensor = functional_call(model, parameters, *whole)
-            return losses.sum()
+            return _own_loss(functional_call(model, parameters, *whole)).sum()
         args, kwargs, target = split_batch(batch)
         return loss_fn(functional_call(model, parameters, args, kwargs), target).sum()
 
     return loss
+
+
+def _own_loss(out: Any) -> Tensor:
+    """Return the loss in what a model returns."""
+    if not isinstance(out, Tensor):
+        if hasattr(out, "loss"):
+            out = out.loss
+        elif isinstance(out, Mapping):
+            out = out.get("loss")
+        elif isinstance(out, tuple | list) and out:
+            out = out[0]
+    if not isinstance(out, Tensor):
+        raise TypeError(
+            f"With loss_fn=None the model must return its loss, or something with a `loss`, got {type(out).__name__}. "
+            "A Hugging Face model computes one if the record is a dict with its labels under `labels`."
+        )
+    return out
 
 
 def split_batch(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
