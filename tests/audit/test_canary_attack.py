@@ -248,7 +248,10 @@ def test_f7_finds_planted_shuffling(bugs, bug):
     with bugs.planted(bug) if bug else nullcontext():
         private, sizes = quiet_training(100), []
         taken = private.mechanism.records.marked
-        private.mechanism.records.marked = lambda places: (sizes.append(len(places)), taken(places))[1]
+        private.mechanism.records.marked = lambda places, **rng: (
+            sizes.append(len(places)),
+            taken(places, **rng),
+        )[1]
         while private.advance():
             pass
     spread = np.sum((np.array(sizes) - 50) ** 2) / (500 * 0.1 * 0.9)

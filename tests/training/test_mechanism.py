@@ -96,7 +96,10 @@ def test_the_loop_uses_that_sampler(blobs):
     private = train(blobs, steps=200, panel=0, seed=3)
     sizes = []
     original = private.mechanism.records.marked
-    private.mechanism.records.marked = lambda indices: (sizes.append(len(indices)), original(indices))[1]
+    private.mechanism.records.marked = lambda indices, **rng: (
+        sizes.append(len(indices)),
+        original(indices, **rng),
+    )[1]
     private.run()
     assert chisquare([sum(sizes), 200 * 300 - sum(sizes)], [200 * 30, 200 * 270]).pvalue > 1e-4
     assert 15 < np.var(sizes) < 45

@@ -55,8 +55,9 @@ class Mechanism:
         self.companions = dict(companions or {})
         self.processes, self.drawn = Processes(), np.empty(0, dtype=np.int64)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.records = Records.of(dataset, device)
-        self.held = None if holdout is None else Records.of(holdout, device)
+        reals = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+        self.records = Records.of(dataset, device, reals)
+        self.held = None if holdout is None else Records.of(holdout, device, reals)
         self.chunk = None if chunk is None else _check.count("chunk", chunk)
         check_model(model)
         if isinstance(optimizer, torch.optim.LBFGS):
@@ -94,7 +95,7 @@ class Mechanism:
         parameters, records = self.detached(), self.parts[part]
         return np.concatenate(
             [
-                record_norms(self.loss, parameters, records.marked(some), chunk=self.chunk, rng=rng).numpy()
+                record_norms(self.loss, parameters, records.marked(some, rng=rng), chunk=self.chunk, rng=rng).numpy()
                 for some in np.array_split(places, max(1, len(places) // _SLICE))
             ]
         )
@@ -113,7 +114,7 @@ class Mechanism:
         """
         self.drawn = sample
         limits = torch.from_numpy(np.asarray(self.processes.share(bounds), dtype=np.float64))
-        records = self.records.marked(self.processes.share(sample))
+        records = self.records.marked(self.processes.share(sample), rng=rng)
         return clipped_sum(self.loss, self.detached(), records, limits, chunk=self.chunk, rng=rng)
 
     def update(self, clipped: Clipped, plan: Plan, *, number: int, rng: np.random.Generator) -> None:

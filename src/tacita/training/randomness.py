@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,16 +50,17 @@ def randomness(seed: int | None, *, part: int = 0) -> Randomness:
 
 @contextmanager
 def fresh_draws(rng: np.random.Generator | None = None) -> Iterator[None]:
-    """Give torch's generator a seed of its own while a user's code runs on records, and take it back afterwards.
+    """Give the global generators seeds of their own while a user's code runs on records, and take them back afterwards.
 
-    Dropout and the like draw by a record's place in its batch. With a seed that others know, or that the script or the
-    dataset sets, one record more would change everybody's draws in a known way, which no clip bounds.
+    They are those of torch, numpy and Python. Dropout and the like draw by a record's place in its batch, and random
+    augmentation by its place among those that are read. With a seed that others know, or that the script or the dataset
+    sets, one record more would change everybody's draws in a known way, which no clip bounds.
 
     Args:
         rng: Where the seed comes from, without moving its stream; the operating system if None.
     """
     own = np.random.default_rng(secrets.randbits(256)) if rng is None else rng.spawn(1)[0]
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _others(own):
         torch.manual_seed(int(own.integers(2**63)))
         state = torch.get_rng_state()
         if len(state) == _STATE_BYTES:  # fill it: a seed sets 32 bits of it only, few enough to try them all
@@ -66,3 +68,16 @@ def fresh_draws(rng: np.random.Generator | None = None) -> Iterator[None]:
             words[:] = own.integers(2**32, size=len(words), dtype=np.uint64)
             torch.set_rng_state(state)
         yield
+
+
+@contextmanager
+def _others(own: np.random.Generator) -> Iterator[None]:
+    """Seed numpy's and Python's global generators, and take them back afterwards."""
+    arrays, plain = np.random.get_state(), random.getstate()  # noqa: NPY002
+    np.random.seed(own.integers(2**32, size=624, dtype=np.uint32))  # noqa: NPY002
+    random.seed(own.bytes(32))
+    try:
+        yield
+    finally:
+        np.random.set_state(arrays)  # noqa: NPY002
+        random.setstate(plain)

@@ -13,7 +13,7 @@ import hashlib
 import secrets
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +24,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tacita._guard import attempt, held
+from tacita.training.arrays import UnfitError, as_tensor
+from tacita.training.randomness import fresh_draws
 
 if TYPE_CHECKING:
     from tacita._check import Counts
@@ -33,6 +35,7 @@ _SAMPLED = 64  # records that a run remembers, to know its dataset again
 _AGAIN = 4  # readings that show what changes: what is drawn at random is rarely four times the same
 _READS = 8  # before a record is another one: few things that are drawn at random differ so often
 _BROKEN = "broken"
+_DEEP = 8  # dimensions that nested lists may have
 
 Form = tuple[Any, tuple[Any, ...]]  # tuples, dicts and their names; dtype, shape and device of each tensor
 
@@ -64,10 +67,11 @@ class Reader:
     Args:
         source: The dataset.
         like: A record, made up, that looks like all others; by default most of a few records say it.
+        dtype: Of reals that are not tensors.
     """
 
-    def __init__(self, source: Any, like: Any = None) -> None:
-        self._source, self._like = source, like
+    def __init__(self, source: Any, like: Any = None, dtype: torch.dtype | None = None) -> None:
+        self._source, self._like, self._dtype = source, like, dtype
 
     @property
     def declared(self) -> bool:
@@ -78,28 +82,44 @@ class Reader:
     def form(self) -> Form:
         """What a record looks like."""
         if self._like is not None:
-            return _parts(self._like)[0]
+            return _parts(self._like, self._dtype)[0]
         with _quietly():
-            forms = [attempt(lambda place: _parts(self._source[int(place)])[0], p) for p in places(len(self._source))]
-        votes = Counter(form for form in forms if form is not None)
+            found = [attempt(self._form_or_fault, int(place)) for place in places(len(self._source))]
+        votes = Counter(form for form in found if isinstance(form, tuple))
         if not votes:
+            fault, count = Counter(found).most_common(1)[0]
+            shared = f" {fault}" if isinstance(fault, str) and 2 * count > len(found) else ""
             raise ValueError(
-                f"No record of the dataset could be read, of {len(forms)} that were tried. A record is a tuple or a "
-                "dict of tensors, arrays and numbers; look at dataset[0]."
+                f"No record of the dataset could be read, of {len(found)} that were tried.{shared} A record is a tuple "
+                "or a dict of tensors, arrays and numbers; look at dataset[0]."
             )
         form, count = votes.most_common(1)[0]
         if 2 * count <= votes.total():
             raise ValueError(
                 "The records of the dataset have no common form: their names, shapes or types differ. Pad them to one "
-                "shape, or say what they look like, with a made-up record: Records(dataset, like=(…, …))."
+                "shape, whatever the batch (a tokenizer's padding='max_length', a collator's pad_to_multiple_of=…), or "
+                "say what they look like, with a made-up record: Records(dataset, like=(…, …))."
             )
         return form
 
-    def take(self, indices: Any) -> Marked:
-        """Return the records at these places; a broken one is zeros, and marked."""
+    def _form_or_fault(self, place: int) -> Form | str:
+        """Return what a record looks like, or which of its parts, by name and type, cannot become a tensor."""
+        try:
+            return _parts(self._source[place], self._dtype)[0]
+        except UnfitError as error:
+            return str(error)
+
+    def take(self, indices: Any, *, rng: np.random.Generator | None = None) -> Marked:
+        """Return the records at these places; a broken one is zeros, and marked.
+
+        Args:
+            indices: Which.
+            rng: Where the seed of what the dataset draws comes from, as in random augmentation; the operating system
+                if None.
+        """
         structure, kinds = self.form
         blank = [torch.zeros(len(indices), *shape, dtype=dtype, device=device) for dtype, shape, device in kinds]
-        with _quietly():
+        with _quietly(rng):
             good = [bool(attempt(self._read, int(i), row, blank)) for row, i in enumerate(indices)]
         for row in np.flatnonzero(~np.array(good)):
             for leaf in blank:
@@ -113,7 +133,7 @@ class Reader:
         return True
 
     def _leaves(self, place: int) -> list[Tensor]:
-        form, leaves = _parts(self._source[place])
+        form, leaves = _parts(self._source[place], self._dtype)
         if form != self.form:
             raise ValueError("Another form.")
         return leaves
@@ -171,36 +191,73 @@ class Reader:
             return attempt(made) or []
 
 
+class Collated:
+    """A map-style dataset of the batches of one that a collate function makes of another one's records.
+
+    So whatever it does to a record, such as padding, hangs on that record alone.
+
+    Args:
+        source: The dataset.
+        collate: Makes a batch of a list of records.
+        dtype: Of reals that are not tensors.
+    """
+
+    def __init__(self, source: Any, collate: Callable[[list[Any]], Any], dtype: torch.dtype | None = None) -> None:
+        self._source, self._collate, self._dtype = source, collate, dtype
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, place: int) -> Any:
+        """Return one record, without the dimension of the batch."""
+        return tree_map(_only, _plain(self._collate([self._source[place]]), self._dtype))
+
+
+def _only(batch: Tensor) -> Tensor:
+    if batch.dim() == 0 or len(batch) != 1:
+        raise UnfitError(
+            f"collate_fn([record]) returned a tensor of shape {tuple(batch.shape)}, where the first dimension must be "
+            "1, the batch's: packing several records into one would mix them."
+        )
+    return batch[0]
+
+
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Hold Ctrl-C back and show no warning, which would say something of a record."""
-    with held(), warnings.catch_warnings():
+def _quietly(rng: np.random.Generator | None = None) -> Iterator[None]:
+    """Hold Ctrl-C back and show no warning, which would say something of a record; what is drawn is drawn afresh."""
+    with held(), warnings.catch_warnings(), fresh_draws(rng):
         warnings.simplefilter("ignore")
         yield
 
 
-def _parts(value: Any) -> tuple[Form, list[Tensor]]:
+def _parts(value: Any, dtype: torch.dtype | None) -> tuple[Form, list[Tensor]]:
     """Return the form of a record and its tensors."""
-    leaves, structure = tree_flatten(_plain(value))
+    leaves, structure = tree_flatten(_plain(value, dtype))
     return (structure, tuple((leaf.dtype, tuple(leaf.shape), leaf.device) for leaf in leaves)), leaves
 
 
-def _plain(value: Any) -> Any:
-    """Return a record as tuples and dicts of tensors, each of a type that does not hang on other records."""
+def _plain(value: Any, dtype: torch.dtype | None, name: str = "") -> Any:
+    """Return a record as tuples and dicts of tensors, each of a type that does not hang on other records.
+
+    A list is a tensor where it is a part of a record and holds numbers, as in rows of `datasets`, and else a tuple.
+    """
+    if isinstance(value, list) and name and value and _numeric(value):
+        return as_tensor(value, dtype, name)
     if isinstance(value, Mapping | tuple | list):
         if len(value) == 0:
-            raise TypeError("Nothing in it.")
+            raise UnfitError(f"{name or 'A record'} is empty.")
         if isinstance(value, Mapping):
-            return {name: _plain(value[name]) for name in sorted(value, key=str)}
-        return tuple(map(_plain, value))
-    if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized:
-        return value.detach().as_subclass(Tensor)
-    if isinstance(value, bool | int | float):
-        kind = torch.bool if isinstance(value, bool) else torch.int64 if isinstance(value, int) else torch.float64
-        return torch.tensor(value, dtype=kind)
-    if isinstance(value, np.ndarray | np.generic):
-        return torch.as_tensor(np.asarray(value))
-    raise TypeError("Neither a tensor, an array nor a number.")
+            return {part: _plain(value[part], dtype, f"{name}[{part!r}]") for part in sorted(value, key=str)}
+        return tuple(_plain(part, dtype, f"{name}[{place}]") for place, part in enumerate(value))
+    return as_tensor(value, dtype, name or "A record")
+
+
+def _numeric(value: Any) -> bool:
+    """Whether the first thing in nested lists is a number."""
+    for _ in range(_DEEP):
+        if isinstance(value, list) and value:
+            value = value[0]
+    return isinstance(value, bool | int | float | np.number)
 
 
 def _bytes(leaf: Tensor) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,15 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import TensorDataset
+from torch.utils._pytree import keystr, tree_leaves, tree_map, tree_map_with_path
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+    default_convert,
+)
 
 from tacita._check import PrivacyError
 from tacita._guard import attempt
+from tacita.training.arrays import as_tensor
 from tacita.training.gradients import Loss, Parameters, tried
 from tacita.training.memory import changed
 from tacita.training.randomness import fresh_draws
-from tacita.training.reading import Marked, Reader, places, readable
+from tacita.training.reading import Collated, Marked, Reader, places, readable
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 
@@ -27,9 +38,10 @@ TARGETS = ("labels", "label", "targets", "target", "y")
 class Records:
     """A dataset that can be indexed by many positions at once.
 
-    Takes a tensor dataset, a tuple or dict of tensors or arrays (records along the first dimension), or any
-    map-style dataset of tuples or dicts. Tensors are kept as they are; the records of other datasets are read one by
-    one. One that cannot be read, or does not look like the others, is broken and contributes nothing.
+    Takes a tensor dataset, a tuple or dict of tensors, arrays, or columns and tables of pandas (records along the first
+    dimension), or any map-style dataset of tuples or dicts, as of `datasets`, also within a DataLoader. Tensors are
+    kept as they are, and of arrays tensors are made; see `tacita.training.arrays`. The records of other datasets are
+    read one by one. One that cannot be read, or does not look like the others, is broken and contributes nothing.
 
     Args:
         dataset: The records.
@@ -37,22 +49,36 @@ class Records:
         like: For a map-style dataset: a made-up record that looks like all others, such as (torch.zeros(3, 32, 32), 0).
             By default most of 15 records say it; see `tacita.training.reading`.
         empty: Whether there may be no record at all, as in a federation's client.
+        dtype: What reals become that are not tensors; torch's default type unless given.
     """
 
     def __init__(
-        self, dataset: Any, device: torch.device | str = "cpu", *, like: Any = None, empty: bool = False
+        self,
+        dataset: Any,
+        device: torch.device | str = "cpu",
+        *,
+        like: Any = None,
+        empty: bool = False,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self._device = device
         self._tensors: Any = None
-        self._reader = Reader(dataset, like)
+        if isinstance(dataset, DataLoader):
+            dataset = unbatched(dataset, dtype)
+        self._reader = Reader(dataset, like, dtype)
         if isinstance(dataset, TensorDataset):
             self._tensors = dataset.tensors
         elif isinstance(dataset, Tensor | np.ndarray | tuple | Mapping):
-            self._tensors = tree_map(torch.as_tensor, dict(dataset) if isinstance(dataset, Mapping) else dataset)
+            self._tensors = _tensors(dataset, dtype)
         elif not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
             raise TypeError(
                 f"dataset must be a map-style dataset or tensors, got {type(dataset).__name__}; records are sampled "
-                "by their position, so a stream or a DataLoader will not do."
+                "by their position, so a stream will not do."
+            )
+        elif hasattr(dataset, "iloc"):
+            raise TypeError(
+                "dataset is a table: say what is predicted, by (frame.drop(columns='y'), frame['y']), or pass a dict "
+                "of columns if the model takes them by name."
             )
         if self._tensors is None:
             self._size = len(dataset)
@@ -65,10 +91,16 @@ class Records:
             raise ValueError("dataset must hold at least one record.")
 
     @classmethod
-    def of(cls, dataset: Any, device: torch.device | str) -> Records:
-        """Return a dataset's records, or records as they are, with batches on a device."""
+    def of(cls, dataset: Any, device: torch.device | str, dtype: torch.dtype | None = None) -> Records:
+        """Return a dataset's records, or records as they are, with batches on a device.
+
+        Args:
+            dataset: The records.
+            device: Where batches go.
+            dtype: What reals become that are not tensors.
+        """
         if not isinstance(dataset, Records):
-            return cls(dataset, device)
+            return cls(dataset, device, dtype=dtype)
         moved = copy.copy(dataset)
         moved._device = device
         return moved
@@ -104,16 +136,62 @@ class Records:
         """Return the records at `indices` that are not broken, batched; None if there are none."""
         return readable(self.marked(indices))
 
-    def marked(self, indices: Any) -> Any:
-        """Return the records at `indices`, batched, and marked where one may be broken; None for no indices."""
+    def marked(self, indices: Any, *, rng: np.random.Generator | None = None) -> Any:
+        """Return the records at `indices`, batched, and marked where one may be broken; None for no indices.
+
+        Args:
+            indices: Which.
+            rng: Where the seed of what a map-style dataset draws comes from; the operating system if None.
+        """
         if len(indices) == 0:
             return None
         if self._tensors is not None:
             chosen = torch.as_tensor(np.asarray(indices))
             batch = tree_map(lambda t: t[chosen], self._tensors)  # a copy, never a view
         else:
-            batch = self._reader.take(indices)
+            batch = self._reader.take(indices, rng=rng)
         return tree_map(lambda t: t.to(self._device), batch)
+
+
+def unbatched(loader: DataLoader[Any], dtype: torch.dtype | None = None) -> Any:
+    """Return the records of a DataLoader; its collate function is applied to each of them alone.
+
+    Args:
+        loader: Its batches are replaced, which a warning says.
+        dtype: What reals become that are not tensors.
+
+    Raises:
+        TypeError: If it iterates over a stream, or if its sampler leaves records out or weighs them.
+    """
+    if isinstance(loader.dataset, IterableDataset):
+        raise TypeError(
+            "The DataLoader reads a stream; records are sampled by their position: use a map-style dataset."
+        )
+    if not isinstance(loader.sampler, SequentialSampler | RandomSampler | DistributedSampler):
+        raise TypeError(
+            f"The DataLoader's {type(loader.sampler).__name__} chooses or weighs records, and private training samples "
+            "by itself: pass DataLoader(torch.utils.data.Subset(dataset, indices)), or the dataset."
+        )
+    warnings.warn(
+        "The DataLoader's batches are replaced: every record enters a step by its own coin, with chance batch_size / "
+        "nominal_size, and is collated alone. Pass loader.dataset to say that this is known.",
+        stacklevel=4,
+    )
+    if loader.collate_fn in (default_collate, default_convert):  # it stacks tensors, as reading does
+        return loader.dataset
+    return Collated(loader.dataset, loader.collate_fn, dtype)
+
+
+def _tensors(columns: Any, dtype: torch.dtype | None) -> Any:
+    """Return tensors of tuples and dicts of tensors, arrays, lists and tables."""
+    columns = dict(columns) if isinstance(columns, Mapping) else columns
+    if isinstance(columns, dict) and any(hasattr(part, "column_names") for part in columns.values()):
+        raise TypeError(f"dataset holds several datasets, {', '.join(map(str, columns))}: pass one of them.")
+    return tree_map_with_path(
+        lambda path, part: as_tensor(part, dtype, f"dataset{keystr(path)}"),
+        columns,
+        is_leaf=lambda part: isinstance(part, list),
+    )
 
 
 def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor] | None) -> Loss:
