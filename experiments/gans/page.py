@@ -23,10 +23,10 @@ KINDS = {
 NOTHING = "*Not measured yet.*"
 
 
-def older(folder: str, key: str, name: str) -> Group:
-    """Return the seeds of a row of an older experiment, whose rows are named by `key`."""
+def older(folder: str, name: str) -> Group:
+    """Return the seeds of a row of an older experiment, one line each."""
     lines = (HERE / folder / "results.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row[key] == name]
+    return [row for row in map(json.loads, lines) if row["row"] == name]
 
 
 def share(found: Iterable[Row], key: str, places: int = 1) -> str:
@@ -59,15 +59,15 @@ def chapter_3() -> list[tuple[str, Group]]:
         ("thesis's networks, labels appended, DP critic", group("table 3.1 mnist dp-critic")),
         ("thesis's networks, labels as a direction", direction),
         ("… and its weights averaged", [row["averaged"] | {"epochs": row["epochs"]} for row in direction]),
-        ("`wgan-gp`, the library's defaults", older("synthesis", "row", "mnist wgan-gp")),
-        ("`wgan-gp`, DP critic", older("synthesis", "row", "mnist wgan-gp dp-critic")),
+        ("`wgan-gp`, the library's defaults", older("synthesis", "mnist wgan-gp")),
+        ("`wgan-gp`, DP critic", older("synthesis", "mnist wgan-gp dp-critic")),
     ]
     return [(name, rows) for name, rows in found if rows]
 
 
 def table_3_1() -> str:
     """Return students of artificial MNIST."""
-    real = ("real data", older("synthesis", "row", "mnist real"))
+    real = ("real data", older("synthesis", "mnist real"))
     lines = [
         [
             name,
@@ -108,7 +108,7 @@ def end_points() -> str:
     """Return the library's Fréchet distances at the end, without and with the DP critic."""
     lines = []
     for title, name in (("without", "mnist wgan-gp"), ("with the DP critic", "mnist wgan-gp dp-critic")):
-        rows = older("synthesis", "row", name)
+        rows = older("synthesis", name)
         lines.append([title, *(thousandths(row["frechet"]) for row in rows), share(rows, "student")])
     return table(["`wgan-gp`", *(f"run {i + 1}" for i in range(len(lines[0]) - 2)), "student"], lines)
 
@@ -144,7 +144,7 @@ def learning() -> str:
     for name, kind, rows in kinds():
         if "learning" not in rows[0]:
             continue
-        real = mean(row["student"] for row in older("synthesis", "row", f"{name} real"))
+        real = mean(row["student"] for row in older("synthesis", f"{name} real"))
         curve, full = rows[0]["learning"], mean(row["student"] for row in rows)
         for what, values, most in (("real images", curve["real"], real), (kind, curve["synthetic"], full)):
             cells = [f"{100 * value:.1f}% ({100 * value / most:.0f}%)" for value in values]
@@ -155,8 +155,11 @@ def learning() -> str:
 
 def private_classifiers() -> dict[str, tuple[str, str]]:
     """Return our own private classifiers' accuracy and worst case, from the experiments that trained them."""
-    fashion = [row for name, row in measured.load("features").items() if name.startswith("fashion-mnist 1 ")]
-    found = {"mnist": older("mnist_dpsgd", "experiment", "linear-0.75"), "fashion-mnist": fashion}
+    of = {"mnist": ("mnist_dpsgd", "linear-0.75 "), "fashion-mnist": ("features", "fashion-mnist 1 ")}
+    found = {
+        name: [row for key, row in measured.load(folder).items() if key.startswith(prefix)]
+        for name, (folder, prefix) in of.items()
+    }
     return {
         name: (percents([row["accuracy"] for row in some], 2), up(max(row["worst"] for row in some)))
         for name, some in found.items()
@@ -168,7 +171,7 @@ def table_7_1() -> str:
     """Return students of private generators."""
     lines = []
     for name, title in TITLES.items():
-        real = share(older("synthesis", "row", f"{name} real"), "student")
+        real = share(older("synthesis", f"{name} real"), "student")
         accuracy, worst = private_classifiers().get(name, ("–", "–"))
         lines.append([title, "real data", "none", real, "–"])
         lines.append([title, "private classifier", worst, accuracy, "–"])
@@ -179,7 +182,7 @@ def table_7_1() -> str:
                 kind = f"as published, {key.upper()}, {row['epochs']:.0f} of 400 epochs"
                 lines.append([title, kind, worst, f"{100 * row['student']:.1f}%", f"{100 * noise:.1f}%"])
         for kind in ("private-wgan 1", "mean-embedding 1"):
-            rows = older("synthesis", "row", f"{name} {kind}")
+            rows = older("synthesis", f"{name} {kind}")
             worst = up(max(row["epsilon"] for row in rows))
             lines.append([title, f"`{kind.split()[0]}`, per record", worst, share(rows, "student"), "–"])
     return table(["data", "what", "worst case ε", "accuracy", "noise labelled by the same annotator"], lines)
@@ -211,7 +214,7 @@ def annotators() -> str:
 
 def without_guarantee() -> str:
     """Return students of generators without noise."""
-    lines = [["MNIST", share(older("synthesis", "row", "mnist wgan-gp"), "student"), "96.09%"]]
+    lines = [["MNIST", share(older("synthesis", "mnist wgan-gp"), "student"), "96.09%"]]
     fashion = group("section 7.5.3 fashion-mnist wgan-gp")
     lines += [["Fashion-MNIST", share(fashion, "student"), "84.86%"]] if fashion else []
     return table(["data", "here, `wgan-gp`", "thesis"], lines)
@@ -263,7 +266,7 @@ def _tables() -> dict[str, Callable[[], str]]:
         "table 7.1": table_7_1,
         "table 7.1 accounts": accounts,
         "annotators": annotators,
-        "sound mnist": lambda: share(older("synthesis", "row", "mnist mean-embedding 1"), "student"),
+        "sound mnist": lambda: share(older("synthesis", "mnist mean-embedding 1"), "student"),
         "section 7.5.3": without_guarantee,
         "figure 7.3": rotation,
         "figure 7.4": learning,
