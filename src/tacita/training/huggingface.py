@@ -17,12 +17,12 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita._numbers import round_up_text
 from tacita.label import Label
+from tacita.training.adapters import as_loss, steps_in_epoch
 from tacita.training.loop import PrivateTraining
-from tacita.training.plan import Plan
+from tacita.training.plan import Plan, declared_rate
 from tacita.training.records import Records
 from tacita.training.settings import Books, Follow, grouped
 from tacita.training.stepping import Step
-from tacita.training.whole import as_loss
 
 try:
     from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
@@ -131,7 +131,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
             self.private = self._begin(resume=bool(resume_from_checkpoint))
         state = self.state
         state.global_step, state.max_steps = self.private.taken, self.plan.steps
-        state.num_train_epochs = math.ceil(self.plan.steps / self._steps_in_epoch)
+        state.num_train_epochs = math.ceil(self.plan.steps / steps_in_epoch(self.plan.sample_rate))
         state.train_batch_size = round(self.plan.batch_size)
         state.compute_steps(self.args, self.plan.steps)
         spent: dict[str, float] = {}
@@ -199,10 +199,6 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
             raise PrivacyError("No step was taken yet: call train() first.")
         return self.private
 
-    @property
-    def _steps_in_epoch(self) -> int:
-        return max(1, round(1.0 / self.plan.sample_rate))
-
     def _begin(self, *, resume: bool) -> PrivateTraining:
         self.create_optimizer_and_scheduler(self.plan.steps)
         if "metrics" in inspect.signature(self.lr_scheduler.step).parameters:
@@ -241,10 +237,11 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
 
     def _after(self, step: Step) -> None:
         """Count a step, and log and save where it is due."""
-        self.state.global_step, self.state.epoch = step.number, step.number / self._steps_in_epoch
+        epoch = steps_in_epoch(self.plan.sample_rate)
+        self.state.global_step, self.state.epoch = step.number, step.number / epoch
         self._tell("on_step_end")
         self._log_and_save(step)
-        if step.number % self._steps_in_epoch == 0 or step.number == self.plan.steps:
+        if step.number % epoch == 0 or step.number == self.plan.steps:
             self._tell("on_epoch_end")
             self._log_and_save(step)
             if step.number < self.plan.steps:
@@ -301,8 +298,9 @@ def _spent(step: Step) -> dict[str, float]:
 
 def _declared(args: Any, settings: dict[str, Any]) -> Plan:
     """Return the plan that the Trainer's arguments and further settings declare."""
-    batch = args.train_batch_size * args.world_size
-    size = settings.get("nominal_size") or batch / _check.rate("sample_rate", settings.get("sample_rate", 1.0))
-    steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * math.ceil(size / batch))
+    batch, steps = args.train_batch_size * args.world_size, args.max_steps
+    if steps <= 0:
+        _, rate = declared_rate(settings.get("sample_rate"), batch, settings.get("nominal_size"))
+        steps = math.ceil(args.num_train_epochs * steps_in_epoch(rate))
     settings.setdefault("clip_norm", args.max_grad_norm)
     return Plan.declare(steps=steps, batch_size=batch, **settings)
