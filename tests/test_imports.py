@@ -40,6 +40,12 @@ def test_accounting_does_not_load_figures():
     assert "matplotlib" not in modules_after("from tacita import BayesianAccountant")
 
 
+def test_training_loads_no_adapters():
+    loaded = modules_after("import tacita.training")
+    assert "torch" in loaded
+    assert not loaded & {"transformers", "accelerate", "lightning", "opacus", "datasets", "pandas"}
+
+
 def test_every_public_name_resolves():
     for name in tacita.__all__:
         assert getattr(tacita, name) is not None

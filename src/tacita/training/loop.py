@@ -240,6 +240,17 @@ class PrivateTraining:
         Raises:
             PrivacyError: If no step was taken, the last one failed, the ledger lacks one, or a buffer has changed.
         """
+        self.require_released()
+        if self._stepper.leads:
+            replace_files({Path(file): weights_file(self.model.state_dict())[0]})
+        return Path(file)
+
+    def require_released(self) -> None:
+        """Refuse weights that may not leave this process.
+
+        Raises:
+            PrivacyError: If no step was taken, the last one failed, the ledger lacks one, or a buffer has changed.
+        """
         state = self._stepper.state
         self._stepper.refuse_failed()
         if state.taken == 0:
@@ -250,8 +261,6 @@ class PrivateTraining:
             charges.check()
             if charges.charged < state.taken:
                 raise PrivacyError("The ledger lacks steps of this run: its weights must not leave it.")
-            replace_files({Path(file): weights_file(self.model.state_dict())[0]})
-        return Path(file)
 
     def end(self, reason: str) -> None:
         """End the run here, declaring that this depended on nothing private: no record, no loss, no released output.

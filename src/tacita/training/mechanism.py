@@ -185,8 +185,7 @@ class Mechanism:
         self.require_constants()
         state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         if self.scheduler is not None:
-            kept = self.scheduler.state_dict().items()
-            state["scheduler"] = {k: v for k, v in kept if isinstance(v, int | float | str | list | None)}
+            state["scheduler"] = plain_state(self.scheduler)
         if self.companions:
             state["companions"] = {name: thing.state_dict() for name, thing in self.companions.items()}
         return state
@@ -200,6 +199,11 @@ class Mechanism:
             self.scheduler.load_state_dict(state["scheduler"])
         for name, thing in self.companions.items():
             thing.load_state_dict(state["companions"][name])
+
+
+def plain_state(scheduler: Any) -> dict[str, Any]:
+    """Return what a checkpoint keeps of a scheduler: its state, without the functions in it."""
+    return {k: v for k, v in scheduler.state_dict().items() if isinstance(v, int | float | str | list | None)}
 
 
 def _buffers(model: nn.Module) -> dict[str, Tensor]:

@@ -102,6 +102,12 @@ class Reader:
             )
         return form
 
+    @property
+    def sample(self) -> Any:
+        """A record of the form of all others, with nothing in it."""
+        structure, kinds = self.form
+        return tree_unflatten([torch.empty(shape, dtype=dtype, device="meta") for dtype, shape, _ in kinds], structure)
+
     def _form_or_fault(self, place: int) -> Form | str:
         """Return what a record looks like, or which of its parts, by name and type, cannot become a tensor."""
         try:

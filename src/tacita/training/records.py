@@ -114,6 +114,11 @@ class Records:
         return self._tensors is None and not self._reader.declared
 
     @property
+    def listed(self) -> bool:
+        """Whether a record is a tuple of parts, and not a dict or a single tensor."""
+        return isinstance(self._reader.sample if self._tensors is None else self._tensors, tuple | list)
+
+    @property
     def tensors(self) -> tuple[Tensor, ...] | None:
         """The records as a tuple of tensors (inputs …, target), or None if they are not kept so."""
         kept = self._tensors
