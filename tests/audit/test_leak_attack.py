@@ -252,22 +252,25 @@ def loss_of(model):
     return record_loss(model, torch.nn.functional.cross_entropy), dict(model.named_parameters())
 
 
-def test_gradients_are_those_of_training():
+@pytest.mark.parametrize(("clip_norm", "softening"), [(0.5, None), ("auto", 0.01)])
+def test_gradients_are_those_of_training(clip_norm, softening):
     """Against the training's own clipping, one record at a time; a record that is not finite gives zero."""
     x, y = digits()
     x = x[:13].clone()
     x[4, 0] = float("nan")
     loss, parameters = loss_of(network())
     parameters = {name: p.detach() for name, p in parameters.items()}
-    (rows,) = leak_attack._clipped_gradients(loss, parameters, (x, y[:13]), 0.5)
+    factors, c = leak_attack._factors(clip_norm), 0.5 if softening is None else 1.0
+    (rows,) = leak_attack._clipped_gradients(loss, parameters, (x, y[:13]), factors)
     for i, row in enumerate(rows):
-        bound = torch.full((1,), 0.5, dtype=torch.float64)
-        sums = clipped_sum(loss, parameters, (x[[i]], y[[i]]), bound).sums
-        alone = torch.cat([sums[name].flatten() for name in parameters]).numpy() / 0.5
+        bound = torch.full((1,), c, dtype=torch.float64)
+        sums = clipped_sum(loss, parameters, (x[[i]], y[[i]]), bound, softening=softening).sums
+        alone = torch.cat([sums[name].flatten() for name in parameters]).numpy() / c
         assert row == pytest.approx(alone, abs=2e-6)
     assert not rows[4].any()
     norms = record_norms(loss, parameters, (x, y[:13])).numpy()
-    assert np.linalg.norm(rows, axis=1) == pytest.approx(np.minimum(norms / 0.5, 1.0), abs=1e-6)
+    wanted = np.minimum(norms / 0.5, 1.0) if softening is None else norms / (norms + softening)
+    assert np.linalg.norm(rows, axis=1) == pytest.approx(wanted, abs=2e-6)
 
 
 def test_sketch_keeps_distances(rng):

@@ -119,7 +119,8 @@ def test_f11_empty_batches_are_noised_and_charged():
     assert private.accountants["training"].taken == 150
 
 
-def test_f9_a_spoiled_record_leaves_no_trace(blobs):
+@pytest.mark.parametrize("clip_norm", [1.0, "auto"])
+def test_f9_a_spoiled_record_leaves_no_trace(blobs, clip_norm):
     """Same seed, with the record spoiled and with its gradient silenced: bit-identical parameters."""
     x, y = blobs
     bad = x.clone()
@@ -128,7 +129,7 @@ def test_f9_a_spoiled_record_leaves_no_trace(blobs):
     for data in (bad, x):
         torch.manual_seed(0)
         model = nn.Linear(4, 2)
-        private = train((data, y), model, seed=4, panel=0, batch_size=30)
+        private = train((data, y), model, seed=4, panel=0, batch_size=30, clip_norm=clip_norm)
         if data is x:
             original = private._stepper.bounds
             private._stepper.bounds = lambda s, original=original: np.where(s == 17, 0.0, original(s))
@@ -144,16 +145,17 @@ def test_b4_no_clipping_is_refused(blobs, clip_norm):
         train(blobs, clip_norm=clip_norm)
 
 
-def test_individual_bounds_are_enforced_for_every_record(blobs):
+@pytest.mark.parametrize("clip_norm", [1.0, "auto"])
+def test_individual_bounds_are_enforced_for_every_record(blobs, clip_norm):
     """Each record's contribution at every step stays within the level it was charged for."""
     x, y = blobs
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-    private = train((x, y), model, lr=2.0, individual_every=5, steps=20, seed=2)
+    private = train((x, y), model, lr=2.0, individual_every=5, steps=20, seed=2, clip_norm=clip_norm)
     seen = []
     clipped = private.mechanism.clipped
 
-    def watched(sample, bounds, *, rng):
-        got = clipped(sample, bounds, rng=rng)
+    def watched(sample, bounds, **how):
+        got = clipped(sample, bounds, **how)
         seen.append((sample, got.norms.numpy(), private._stepper.state.panels["training"].levels.copy()))
         return got
 

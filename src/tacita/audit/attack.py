@@ -100,7 +100,7 @@ class Target:
             optimizer=optimizer,
             scheduler=scheduler,
             steps=self.steps,
-            clip_norm=self.plan.clip_norm,
+            clip_norm=self.plan.clipping,
             noise_multiplier=self.plan.noise_multiplier,
             batch_size=self.plan.batch_size,
             delta=self.plan.delta,

@@ -14,7 +14,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -39,11 +39,13 @@ from tacita.audit.exchange import (
 )
 from tacita.audit.models import record_gradients
 from tacita.label import AttackState, Chart, Finding, Hue, Series
-from tacita.training.gradients import Loss, Parameters, record_norms
+from tacita.training.gradients import Loss, Parameters, clip_factors, record_norms
+from tacita.training.plan import SOFTENING
 from tacita.training.records import Records, record_loss
-from tacita.training.step import check_clip_norm
+from tacita.training.step import AUTO, check_clip_norm
 
 Sides = tuple[ArrayLike, ArrayLike]  # inside and outside the training set
+Factors = Callable[[Tensor], Tensor]
 
 _FEWEST = 10  # records a side
 _MOST_NORMS, _MOST_GRADIENTS = 2000, 500  # records a side
@@ -151,7 +153,7 @@ def leak_test(
     inside: Any,
     outside: Any,
     *,
-    clip_norm: float,
+    clip_norm: float | str,
     epsilons: Sides | None = None,
     rng: np.random.Generator | None = None,
 ) -> Leak:
@@ -166,14 +168,14 @@ def leak_test(
         parameters: Where to differentiate, usually the trained model's.
         inside: Records that were trained on; any dataset that `PrivateTraining` takes.
         outside: Records like them that were not.
-        clip_norm: The training's.
+        clip_norm: The training's; a number, or "auto".
         epsilons: As in `leak`.
         rng: As in `leak`.
 
     Returns:
         As `leak`.
     """
-    rng, c = rng or np.random.default_rng(), check_clip_norm(clip_norm)
+    rng, factors = rng or np.random.default_rng(), _factors(clip_norm)
     fixed = {name: p.detach() for name, p in parameters.items()}
     device = next(iter(fixed.values())).device
     sketch = _sketch(sum(p.numel() for p in fixed.values()), rng)
@@ -181,9 +183,10 @@ def leak_test(
     for dataset in (inside, outside):
         records = Records(dataset, device)
         batch = records.take(_some(np.arange(len(records)), _MOST_NORMS, rng))
-        norms.append(np.minimum(record_norms(loss, fixed, batch).numpy() / c, 1.0))
+        lengths = record_norms(loss, fixed, batch)
+        norms.append((lengths * factors(lengths)).clamp_max(1.0).numpy())
         few = tree_map(lambda t: t[:_MOST_GRADIENTS], batch)
-        gradients.append(np.concatenate([sketch(g) for g in _clipped_gradients(loss, fixed, few, c)]))
+        gradients.append(np.concatenate([sketch(g) for g in _clipped_gradients(loss, fixed, few, factors)]))
     return leak((norms[0], norms[1]), gradients=(gradients[0], gradients[1]), epsilons=epsilons, rng=rng)
 
 
@@ -197,19 +200,24 @@ def attack_readings(session: Session) -> tuple[dict[str, Any], Finding]:
         record_loss(model, loss_fn),
         {name: p for name, p in model.named_parameters() if p.requires_grad},
         *sides,
-        clip_norm=target.plan.clip_norm,
+        clip_norm=target.plan.clipping,
         epsilons=target.record_epsilons,
         rng=session.rng(5),
     )
     return found.to_dict(), found.finding()
 
 
-def _clipped_gradients(loss: Loss, parameters: Parameters, records: Any, clip_norm: float) -> Iterator[Floats]:
+def _factors(clip_norm: float | str) -> Factors:
+    """Return what makes clipped gradients over the clip norm of gradients, as a function of their norms."""
+    softening = SOFTENING if clip_norm == AUTO else None
+    c = 1.0 if softening is not None else check_clip_norm(clip_norm)
+    return lambda norms: clip_factors(norms.double(), torch.tensor(c, dtype=torch.float64), softening) / c
+
+
+def _clipped_gradients(loss: Loss, parameters: Parameters, records: Any, factors: Factors) -> Iterator[Floats]:
     """Yield clipped gradients over the clip norm, some records at a time; zero for one that is not finite."""
     for rows in record_gradients(loss, parameters, records):
-        norm = rows.norm(dim=1)
-        factor = torch.where(norm.isfinite(), 1.0 / norm.clamp_min(clip_norm), 0.0)
-        yield (rows.nan_to_num(0.0, 0.0, 0.0) * factor[:, None]).cpu().numpy()
+        yield (rows.nan_to_num(0.0, 0.0, 0.0) * factors(rows.norm(dim=1))[:, None]).cpu().numpy()
 
 
 def _sketch(weights: int, rng: np.random.Generator) -> Any:

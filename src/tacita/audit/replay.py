@@ -16,6 +16,7 @@ from tacita.training.plan import Plan
 
 _NOWHERE = -1  # a record without a gradient, so that no dataset is empty
 _LENGTH = 10.0  # of a canary's gradient before clipping, over the clip norm
+_ALL_BUT_ONE = 1e6  # the same where clipping is automatic, which makes it n / (n + r) long
 _ENOUGH = 1_000  # numbers in the tensors of a rank: fewer canaries would not show a bug that only biases have
 _MATRIX = 2
 _MOST_PARAMETERS = 50_000  # of the model that are replayed
@@ -81,11 +82,12 @@ class Replay:
 
     def _start(self, part: int, present: Any) -> PrivateTraining:
         model, places = self._models[part]
+        length = self.plan.clip_norm * (_LENGTH if self.plan.softening is None else _ALL_BUT_ONE)
         where = torch.from_numpy(np.append(places[present], _NOWHERE))
         return frozen_training(
             self.plan,
             model,
-            lambda value, _: _LENGTH * self.plan.clip_norm * value,
+            lambda value, _: length * value,
             (where, torch.zeros(len(where))),
             steps=self.steps,
             seed=None if self._seed is None else self._seed + part,
@@ -115,7 +117,7 @@ def frozen_training(
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
         sample_rate=plan.sample_rate,
         steps=steps,
-        clip_norm=plan.clip_norm,
+        clip_norm=plan.clipping,
         noise_multiplier=plan.noise_multiplier,
         batch_size=plan.batch_size,
         individual_every=plan.individual_every,

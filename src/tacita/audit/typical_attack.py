@@ -131,7 +131,7 @@ def _lookalike_steps(
         gradients = record_gradients(shadow.mechanism.loss, shadow.mechanism.parameters, records)
         measured = torch.cat([rows.norm(dim=1) for rows in gradients])
         norms.copy_(torch.nan_to_num(measured, nan=0.0, posinf=0.0))  # such a record contributes zero
-        lengths = np.minimum(norms.double().numpy() / plan.clip_norm, 1.0)
+        lengths = plan.contributions(norms.double().numpy())
         if plan.individual_every is not None and step % plan.individual_every == 0:
             bounds = NORM_LEVELS[level_of(lengths)]
         beside.advance()

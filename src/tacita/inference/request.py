@@ -23,6 +23,7 @@ from tacita.inference.separation import separate
 from tacita.inference.terms import Model, Separated, Tensors
 from tacita.training.plan import declared_rate
 from tacita.training.records import Records
+from tacita.training.step import check_clip_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ class Settings:
         for name in ("samples", "steps", "local_draws"):
             _check.count(name, getattr(self, name), high=10**7)
         _check.rate("sample_rate", self.sample_rate)
+        check_clip_norm(self.clip_norm)
         for name, high in (("learning_rate", 10.0), ("initial_scale", 1e3), ("floor", 1e3)):
             _check.in_range(name, getattr(self, name), 1e-12, high)
 

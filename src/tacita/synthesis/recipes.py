@@ -18,6 +18,7 @@ from tacita.synthesis.generators import GENERATORS
 from tacita.synthesis.generators.kind import COMMON
 from tacita.synthesis.networks import SMALL
 from tacita.training.recipes import check_words, dataset_of, parts_of, read_recipe
+from tacita.training.step import check_clip_norm
 
 KIND = "synthesis"
 
@@ -103,10 +104,11 @@ class Recipe:
         ranges = {
             "epsilon": (1e-3, 500.0),
             "learning_rate": (1e-9, 1e3),
-            "clip_norm": (1e-12, 1e12),
             "noise_multiplier": (0.01 if recipe.private else 1e-3, 1e4),  # less cannot be accounted for
             "holdout_rate": (0.0, 0.9),
         }
+        if recipe.clip_norm is not None:
+            check_clip_norm(recipe.clip_norm)
         for name, (low, high) in ranges.items():
             if getattr(recipe, name) is not None:
                 _check.in_range(name, getattr(recipe, name), low, high)

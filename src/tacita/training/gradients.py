@@ -51,6 +51,7 @@ def clipped_sum(
     records: Any,
     bounds: Tensor,
     *,
+    softening: float | None = None,
     chunk: int | None = None,
     rng: np.random.Generator | None = None,
 ) -> Clipped:
@@ -62,6 +63,7 @@ def clipped_sum(
         parameters: What to differentiate; detached tensors.
         records: A tensor, or tuples and dicts of tensors, each with the records along its first dimension.
         bounds: Shape (records,), float64: the norm each record's contribution may have at most.
+        softening: r, for contributions of g / (|g| + r), as in `clip_factors`; None shortens them only.
         chunk: Records differentiated at once. By default as many as fit 256 MiB; halved when memory runs out.
         rng: Where the seed of what the loss draws comes from; the operating system if None.
 
@@ -76,24 +78,29 @@ def clipped_sum(
     losses = torch.full_like(norms, torch.nan)
     with fresh_draws(rng):
         for one, norm, rows in _chunks(loss, parameters, records, chunk):
-            factors, finite = clip_factors(norm, bounds[rows].to(norm.device)), norm < _LARGEST
+            factors, finite = clip_factors(norm, bounds[rows].to(norm.device), softening), norm < _LARGEST
             one.add_to(sums, factors, ~finite)
             norms[rows] = torch.where(finite, norm, 0.0) * factors
             losses[rows] = one.losses
     return Clipped(sums, norms, losses)
 
 
-def clip_factors(norms: Tensor, bounds: Tensor) -> Tensor:
+def clip_factors(norms: Tensor, bounds: Tensor, softening: float | None = None) -> Tensor:
     """Return what to multiply contributions by so that their norms keep to bounds; 0 where one is not finite or huge.
 
     Args:
         norms: Norms of contributions, in float64.
         bounds: What each may have at most.
+        softening: r > 0, for automatic clipping: a norm becomes |g| / (|g| + r) where that is within its bound (Bu et
+            al., 2023, arXiv:2206.07136, AUTO-S). None leaves norms within their bounds as they are.
 
     Returns:
-        Factors in [0, 1], as many as norms.
+        Factors in [0, 1], as many as norms; with a softening in [0, 1/r].
     """
-    return torch.where(norms < _LARGEST, (bounds * _SAFE / norms.clamp_min(1e-300)).clamp_max(1.0), 0.0)
+    most = 1.0
+    if softening is not None:
+        most, bounds = 1.0 / softening, torch.minimum(bounds, norms / (norms + softening))
+    return torch.where(norms < _LARGEST, (bounds * _SAFE / norms.clamp_min(1e-300)).clamp_max(most), 0.0)
 
 
 def record_norms(

@@ -175,7 +175,7 @@ class Standing:
         """Clipping, noise, sampling and steps, for the table of the mechanism."""
         plan = self.plan
         rows = [
-            ("Clip norm", f"{plan.clip_norm:g}"),
+            ("Clip norm", f"{plan.clip_norm:g}" if plan.softening is None else f"automatic: {_normalised(plan)}"),
             ("Noise multiplier", f"{plan.noise_multiplier:.6g}"),
             ("Sample rate", f"{plan.sample_rate:.6g} (Poisson sampling)"),
             ("Steps", declared_ends(plan.steps, plan.stops, self.end, self.ended)),
@@ -285,8 +285,17 @@ def _declared_size(plan: Plan) -> int | None:
     return round(plan.batch_size / plan.sample_rate) if told else None
 
 
+def _normalised(plan: Plan) -> str:
+    return f"every gradient g is scaled to g / (|g| + {plan.softening:g})"
+
+
 def _declared(plan: Plan, delta: float) -> tuple[str, ...]:
     lines = []
+    if plan.softening is not None:
+        lines.append(
+            f"No clip norm was chosen: {_normalised(plan)}. Short gradients then count almost as much as long ones, so "
+            "figures for most records are closer to the worst case than with a clip norm."
+        )
     if plan.record_budget is not None:
         epsilon = filter_epsilon(plan.record_budget, plan.sample_rate, plan.noise_multiplier, delta)
         lines.append(

@@ -104,18 +104,20 @@ class Mechanism:
         """Return the positions of a sample that every record enters by its own coin."""
         return poisson_sample(len(self.records), sample_rate, rng=rng)
 
-    def clipped(self, sample: Any, bounds: Any, *, rng: np.random.Generator) -> Clipped:
+    def clipped(self, sample: Any, bounds: Any, *, rng: np.random.Generator, softening: float | None = None) -> Clipped:
         """Return the clipped sum of this process's share of a sample.
 
         Args:
             sample: Places of the sampled records.
             bounds: What each of them may contribute.
             rng: Where the seed of what the loss draws comes from.
+            softening: Of automatic clipping; None for a fixed clip norm.
         """
         self.drawn = sample
         limits = torch.from_numpy(np.asarray(self.processes.share(bounds), dtype=np.float64))
         records = self.records.marked(self.processes.share(sample), rng=rng)
-        return clipped_sum(self.loss, self.detached(), records, limits, chunk=self.chunk, rng=rng)
+        how: dict[str, Any] = {"softening": softening, "chunk": self.chunk, "rng": rng}
+        return clipped_sum(self.loss, self.detached(), records, limits, **how)
 
     def update(self, clipped: Clipped, plan: Plan, *, number: int, rng: np.random.Generator) -> None:
         """Add noise to the sum, divide by the declared batch size, and let the optimiser move the parameters.

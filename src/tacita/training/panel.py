@@ -44,7 +44,7 @@ class Panel:
         self.measured = 0
 
     def measure(self, norms: Floats, *, period: int) -> None:
-        """Set the levels for the next `period` steps from norms over the clip norm."""
+        """Set the levels for the next `period` steps from norms of contributions, over the clip norm."""
         self.settle()
         clipped = np.minimum(norms, 1.0)
         self.measured += 1

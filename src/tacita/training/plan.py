@@ -6,7 +6,9 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tacita import _check
 from tacita._check import PrivacyError
@@ -27,9 +29,13 @@ from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.ledger import Promise
 from tacita.profile import Profile
-from tacita.training.step import check_clip_norm, positive
+from tacita.training.step import AUTO, check_clip_norm, positive
+
+if TYPE_CHECKING:
+    from tacita._check import Floats
 
 Pair = tuple[float, float]
+SOFTENING = 0.01  # as published; it decides only what gradients about as short as this contribute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +43,8 @@ class Plan:
     """The mechanism of a run and what was promised about it. Make one with `Plan.declare`.
 
     Attributes:
-        clip_norm: C, the largest norm of a record's contribution, such as its gradient.
+        clip_norm: C, the largest norm of a record's contribution, such as its gradient. Or "auto": no norm needs to be
+            chosen, every gradient g is scaled to g / (|g| + 0.01). The plan then holds C = 1, which bounds their norms.
         noise_multiplier: Noise standard deviation over C.
         sample_rate: The chance with which each record enters a step, on its own coin.
         steps: How many steps there may be at most. The label speaks of all of them, even if the run is ended earlier.
@@ -57,6 +64,7 @@ class Plan:
         certificate: The budget of a conformal certificate.
         tolerated: How many followed records may pass it.
         unit: What is added or removed, and clipped: a record, or a client with all it holds.
+        softening: r of automatic clipping; None if contributions are clipped to C.
     """
 
     clip_norm: float
@@ -73,6 +81,7 @@ class Plan:
     certificate: Budget | None = None
     tolerated: int = 0
     unit: str = "record"
+    softening: float | None = None
 
     @classmethod
     def declare(
@@ -83,7 +92,7 @@ class Plan:
         nominal_size: float | None = None,
         sample_rate: float | None = None,
         stops: Sequence[int] | Mapping[int, float] = (),
-        clip_norm: float = 1.0,
+        clip_norm: float | str = 1.0,
         noise_multiplier: float | None = None,
         target: Pair | Target | None = None,
         budget: Pair | None = None,
@@ -118,7 +127,8 @@ class Plan:
                 raise ValueError("budget=… finds the number of steps, and stops=… declares it: give one of them.")
             planned = _within(checked_pair("budget", budget), rate, noise, planned)
         made = cls(
-            clip_norm=check_clip_norm(clip_norm),
+            clip_norm=1.0 if clip_norm == AUTO else check_clip_norm(clip_norm),
+            softening=SOFTENING if clip_norm == AUTO else None,
             noise_multiplier=noise,
             sample_rate=rate,
             steps=planned,
@@ -140,9 +150,20 @@ class Plan:
         """Whether `declare` made this plan. One that was built or changed by hand is not accepted for training."""
         return bool(getattr(self, "_checked", False))
 
+    @property
+    def clipping(self) -> float | str:
+        """The clip norm as it was declared: a number, or "auto"."""
+        return self.clip_norm if self.softening is None else AUTO
+
+    def contributions(self, norms: Floats) -> Floats:
+        """Return the norms over C, in [0, 1], that gradients of these norms are brought to."""
+        if self.softening is not None:
+            return np.asarray(norms / (norms + self.softening))
+        return np.minimum(norms / self.clip_norm, 1.0)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data. The unit is left out where it is a record, and rungs where there are none, as once."""
-        left_out = (("unit", "record"), ("rungs", ()))
+        """Return plain data. What was added to plans later is left out where it says what they said before."""
+        left_out = (("unit", "record"), ("rungs", ()), ("softening", None))
         plain = {name: value for name, value in asdict(self).items() if (name, value) not in left_out}
         return {**plain, **{k: budget_state(getattr(self, k)) for k in ("record_budget", "certificate")}}
 

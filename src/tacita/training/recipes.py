@@ -50,7 +50,7 @@ class Recipe:
         sample_rate: Instead of `nominal_size`; the label then says that it was your choice.
         steps: How many steps.
         stops: Further declared ends, such as [100, 200], or {"100" = 0.2, …} with shares of delta.
-        clip_norm: The largest norm of one record's gradient.
+        clip_norm: The largest norm of one record's gradient, or "auto": every gradient is normalised.
         optimizer: sgd, adam or adamw.
         learning_rate: Its learning rate.
         momentum: For sgd.
@@ -80,7 +80,7 @@ class Recipe:
     sample_rate: float | None = None
     steps: int = 500
     stops: list[int] | Mapping[str, float] = ()  # type: ignore[assignment]
-    clip_norm: float = 1.0
+    clip_norm: float | str = 1.0
     optimizer: str = "sgd"
     learning_rate: float = 0.5
     momentum: float = 0.9
@@ -141,7 +141,7 @@ def check_words(recipe: type, table: Mapping[str, Any]) -> None:
     for name, hint in hints.items():
         value, kinds = table.get(name), get_args(hint) if isinstance(hint, UnionType) else (hint,)
         plain = {get_origin(kind) or kind for kind in kinds}
-        if value is not None and str in plain and Mapping not in plain and not isinstance(value, str):
+        if value is not None and str in plain and not plain & {Mapping, float} and not isinstance(value, str):
             raise ValueError(f"{name} must be text in quotes, got {value!r}.")
         if value is not None and Mapping in plain and not plain & {list, str} and not isinstance(value, Mapping):
             raise ValueError(f"{name} must be a table, got {value!r}.")

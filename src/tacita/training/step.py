@@ -13,6 +13,8 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.training.gradients import Clipped, Loss, Parameters, clipped_sum, length
 
+AUTO = "auto"  # in the place of a clip norm: gradients are normalised, so that there is none to choose
+
 
 @contextmanager
 def one_thread() -> Iterator[None]:
@@ -107,6 +109,11 @@ def poisson_sample(size: int, sample_rate: float, *, rng: np.random.Generator) -
 
 def check_clip_norm(value: object) -> float:
     """Return a clip norm that float32 can hold a gradient to."""
+    if isinstance(value, str) and value == AUTO:
+        raise ValueError(
+            "clip_norm='auto' is for PrivateTraining and recipes of `tacita train`. Normalising shifts averages, so "
+            "clients' updates, posteriors and critics need a clip norm in numbers."
+        )
     return _check.in_range("clip_norm", positive("clip_norm", value), 1e-12, 1e12)
 
 

@@ -222,7 +222,7 @@ class Stepper:
             drawn = (sample, self.bounds(sample))
         sample, bounds = mechanism.processes.agree(drawn)
         with mechanism.processes.together():
-            clipped = mechanism.clipped(sample, bounds, rng=self.random.noise)
+            clipped = mechanism.clipped(sample, bounds, rng=self.random.noise, softening=self.plan.softening)
         mechanism.update(clipped, self.plan, number=state.taken + 1, rng=self.random.noise)
         state.tick()
         losses, norms = clipped.losses[torch.isfinite(clipped.losses)], clipped.norms.numpy() / self.plan.clip_norm
@@ -243,7 +243,7 @@ class Stepper:
             for rank, part in enumerate(processes.gathered(own)):
                 norms[rank :: processes.size] = part
             if self.leads:
-                state.panels[name].measure(norms / self.plan.clip_norm, period=period)
+                state.panels[name].measure(self.plan.contributions(norms), period=period)
         state.measure_now = False
 
     def _note(self, step: Step) -> None:

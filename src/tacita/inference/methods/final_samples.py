@@ -64,7 +64,7 @@ from tacita.runs import Run, write_json
 from tacita.training.charges import ledger_at
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.records import Records
-from tacita.training.step import check_clip_norm, one_thread
+from tacita.training.step import one_thread
 
 FAMILY = "final-samples"  # of the run directory
 _KEPT = ("id", "delta", "seed", "data", "ledgers", "head")  # fields of a `Release` that run.json holds
@@ -100,7 +100,6 @@ class FinalSamples(Method):
             raise ValueError(
                 f"method={self.name!r} compares diagonal posteriors only: leave guide={settings.guide!r} out."
             )
-        check_clip_norm(settings.clip_norm)  # now, not after the charge
         random = randomness(request.seed)
         separated, tensors = request.separated()
         _require_within(request.epsilon, request.delta, settings.samples, replays.box, separated)
