@@ -111,8 +111,8 @@ def _mlp() -> nn.Module:
 NETWORKS = {
     "CNN, 26 thousand": Network(lambda: default_model((1, 28, 28), 10), _images(256, 1, 28, 28), 40),
     "MLP, 1 million": Network(_mlp, _images(256, 1, 28, 28), 40),
-    "ResNet18, group norm, 11 million": Network(_resnet, _images(16, 3, 32, 32), 7),
-    "BERT 4 x 256, 11 million": Network(_bert, _words(16, 64, 30_000), 9),
-    "DistilBERT 4 x 256, LoRA": Network(_lora, _words(16, 64, 30_000), 15),
+    "ResNet18, group norm, 11 million": Network(_resnet, _images(32, 3, 32, 32), 7),
+    "BERT 4 x 256, 11 million": Network(_bert, _words(32, 64, 30_000), 9),
+    "DistilBERT 4 x 256, LoRA": Network(_lora, _words(32, 64, 30_000), 15),
     "embedding, 10 million": Network(_Bag, _words(256, 32, 100_000), 15),
 }

@@ -22,7 +22,8 @@ from tacita.training.layers import Loss as Loss
 from tacita.training.layers import Parameters as Parameters
 from tacita.training.products import wide
 from tacita.training.randomness import fresh_draws
-from tacita.training.ways import tried, unchanged
+from tacita.training.ways import tried as tried
+from tacita.training.ways import unchanged
 
 _CHUNK_BYTES = 256 * 2**20  # what the per-record tensors of one chunk may take
 _LARGEST = 1e18  # norms above are beyond float32's squares

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,11 +18,10 @@ from torch.utils.data import TensorDataset
 
 from tacita._check import PrivacyError
 from tacita._guard import attempt
-from tacita.training.gradients import Loss, Parameters
+from tacita.training.gradients import Loss, Parameters, tried
 from tacita.training.memory import changed
 from tacita.training.randomness import fresh_draws
 from tacita.training.reading import Marked, Reader, places, readable
-from tacita.training.ways import tried
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 
@@ -205,7 +203,7 @@ def check_model(model: nn.Module) -> None:
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or not layer.track_running_stats):
             raise PrivacyError(
                 f"{where} mixes records within a batch, so clipping records does not bound it. Use "
-                f"nn.GroupNorm({math.gcd(32, layer.num_features)}, {layer.num_features}) in its place, or call .eval() "
+                f"nn.GroupNorm({np.gcd(32, layer.num_features)}, {layer.num_features}) in its place, or call .eval() "
                 "on it to keep its statistics fixed."
             )
         if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats and layer.training:
