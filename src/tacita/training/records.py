@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.utils.parametrizations import _SpectralNorm
-from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import TensorDataset
 
@@ -210,9 +208,8 @@ def check_model(model: nn.Module) -> None:
             raise PrivacyError(f"{where} keeps running statistics of records. Set track_running_stats=False.")
         if any(isinstance(p, nn.parameter.UninitializedParameter) for p in layer.parameters(recurse=False)):
             raise ValueError(f"{where} has no shape yet. Run the model once on a record before training.")
-        if isinstance(layer, _SpectralNorm) or any(
-            isinstance(h, SpectralNorm) for h in layer._forward_pre_hooks.values()
-        ):
+        hooks = (layer, *layer._forward_pre_hooks.values())  # torch has a module and a hook for it
+        if any(type(part).__name__ in ("_SpectralNorm", "SpectralNorm") for part in hooks):
             raise PrivacyError(
                 f"{where} has a spectral norm, which changes buffers as it runs. Remove it, or divide the weight by "
                 "its norm in the model."

@@ -13,8 +13,6 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.training.gradients import Clipped, Loss, Parameters, clipped_sum, length
 
-_DRAWN = 1 << 14  # numbers drawn at once
-
 
 @contextmanager
 def one_thread() -> Iterator[None]:
@@ -25,6 +23,9 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+_DRAWN = 1 << 14  # numbers drawn at once
 
 
 def noisy_mean(
