@@ -135,7 +135,7 @@ def _chunks(
     if count == 0:
         return
     way, size = tried(loss, parameters, records)
-    most = 1 if way.alone else chunk or max(1, min(1024, _CHUNK_BYTES // max(size, 1)))
+    most = 1 if way.alone else chunk or max(1, min(1024, _room(parameters) // max(size, 1)))
     start, chunk = 0, most
     while start < count:
         rows = slice(start, min(start + chunk, count))
@@ -168,6 +168,13 @@ def _chunks(
         yield one, norm, rows
         start = rows.stop
         del one
+
+
+def _room(parameters: Parameters) -> int:
+    """Return the bytes that a chunk may take."""
+    device = next((p.device for p in parameters.values()), torch.device("cpu"))
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    return max(_CHUNK_BYTES, free // 4)
 
 
 def _out_of_memory(error: BaseException) -> bool:

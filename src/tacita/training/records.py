@@ -208,6 +208,8 @@ def check_model(model: nn.Module) -> None:
             raise PrivacyError(f"{where} keeps running statistics of records. Set track_running_stats=False.")
         if any(isinstance(p, nn.parameter.UninitializedParameter) for p in layer.parameters(recurse=False)):
             raise ValueError(f"{where} has no shape yet. Run the model once on a record before training.")
+        if any(p.device.type == "mps" for p in layer.parameters(recurse=False)):
+            raise ValueError(f"{where} is on MPS, which has no float64, and norms need it. Move the model to the CPU.")
         hooks = (layer, *layer._forward_pre_hooks.values())  # torch has a module and a hook for it
         if any(type(part).__name__ in ("_SpectralNorm", "SpectralNorm") for part in hooks):
             raise PrivacyError(
