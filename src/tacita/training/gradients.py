@@ -10,7 +10,6 @@ import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,16 +17,17 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita._guard import Stopped, attempt, held
-from tacita.training.layers import Chunk, Site, differentiated, watched, wide
+from tacita.training.chunks import Chunk, differentiated
 from tacita.training.layers import Loss as Loss
 from tacita.training.layers import Parameters as Parameters
+from tacita.training.products import wide
 from tacita.training.randomness import fresh_draws
+from tacita.training.ways import tried as tried
+from tacita.training.ways import unchanged
 
 _CHUNK_BYTES = 256 * 2**20  # what the per-record tensors of one chunk may take
-_TRIED = 16  # records, where a loss does not run on zeros
 _LARGEST = 1e18  # norms above are beyond float32's squares
 _SAFE = 1.0 - 1e-6  # round-off in a norm stays below this: 16 additions a lane, half of it after the root
-_SEEN: WeakKeyDictionary[Loss, dict[Any, tuple[tuple[Site, ...], int]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def clipped_sum(
     sums = {name: torch.zeros_like(p, dtype=wide(p.dtype)) for name, p in parameters.items()}
     norms = torch.zeros(length(records), dtype=torch.float64)
     losses = torch.full_like(norms, torch.nan)
-    with fresh_draws(rng):
+    with fresh_draws(rng), unchanged(loss, parameters):
         for one, norm, rows in _chunks(loss, parameters, records, chunk):
             factors, finite = clip_factors(norm, bounds[rows].to(norm.device), softening), norm < _LARGEST
             one.add_to(sums, factors, ~finite)
@@ -124,7 +124,7 @@ def record_norms(
         Shape (records,).
     """
     norms = torch.zeros(length(records), dtype=torch.float64)
-    with fresh_draws(rng):
+    with fresh_draws(rng), unchanged(loss, parameters):
         for _, norm, rows in _chunks(loss, parameters, records, chunk):
             norms[rows] = torch.where(norm < _LARGEST, norm, 0.0)
     return norms
@@ -141,8 +141,8 @@ def _chunks(
     count = length(records)
     if count == 0:
         return
-    sites, size = tried(loss, parameters, records)
-    most = chunk or max(1, min(1024, _CHUNK_BYTES // max(size, 1)))
+    way, size = tried(loss, parameters, records)
+    most = 1 if way.alone else chunk or max(1, min(1024, _room(parameters) // max(size, 1)))
     start, chunk = 0, most
     while start < count:
         rows = slice(start, min(start + chunk, count))
@@ -150,7 +150,7 @@ def _chunks(
         one, full, single = None, False, rows.stop - start == 1
         with held():
             try:
-                one = differentiated(loss, parameters, part, sites)
+                one = differentiated(loss, parameters, part, way)
                 norm = one.norms()
             except Stopped:
                 raise
@@ -159,7 +159,7 @@ def _chunks(
         if full and single:  # is memory too short for a record of zeros, which tells nothing of any record?
             gc.collect()
             try:
-                differentiated(loss, parameters, tree_map(torch.zeros_like, part), sites).norms()
+                differentiated(loss, parameters, tree_map(torch.zeros_like, part), way).norms()
             except Exception as error:
                 if _out_of_memory(error):
                     raise
@@ -177,40 +177,11 @@ def _chunks(
         del one
 
 
-def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[tuple[Site, ...], int]:
-    """Return the layers to tap, and a guess at the bytes that one record takes.
-
-    A record of zeros is differentiated once for each loss, set of parameters and shape of record. So whether a loss
-    works at all does not depend on what records hold. Only where it does not run on zeros are a few records tried in
-    their place; if it runs on none of them, what it raised on zeros is raised.
-
-    Args:
-        loss: Takes the parameters and one record.
-        parameters: What it is differentiated by.
-        records: Along the first dimension of every tensor.
-    """
-    try:
-        known = _SEEN.setdefault(loss, {})
-    except TypeError:  # a loss that cannot be remembered
-        known = {}
-    key = (tuple(parameters), *((leaf.shape[1:], leaf.dtype) for leaf in tree_leaves(records)))
-    if key not in known:
-        few = [tree_map(lambda t, row=row: t[row : row + 1], records) for row in range(min(length(records), _TRIED))]
-        try:
-            known[key] = _try(loss, parameters, tree_map(torch.zeros_like, few[0]))
-        except Exception:
-            with held():
-                found = next(filter(None, (attempt(_try, loss, parameters, one) for one in few)), None)
-            if found is None:
-                raise
-            known[key] = found
-    return known[key]
-
-
-def _try(loss: Loss, parameters: Parameters, one: Any) -> tuple[tuple[Site, ...], int]:
-    sites, size = watched(loss, parameters, one)
-    differentiated(loss, parameters, one, sites).norms()
-    return sites, size
+def _room(parameters: Parameters) -> int:
+    """Return the bytes that a chunk may take."""
+    device = next((p.device for p in parameters.values()), torch.device("cpu"))
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    return max(_CHUNK_BYTES, free // 4)
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -64,6 +64,10 @@ class Mechanism:
             raise ValueError(
                 "LBFGS evaluates the loss several times a step, which is not private. Use another optimiser."
             )
+        if isinstance(optimizer, torch.optim.SparseAdam):
+            raise ValueError(
+                "SparseAdam moves only the rows that were looked up, which tells them. Use Adam: noise is on every row."
+            )
         if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise ValueError("ReduceLROnPlateau looks at the loss, which is not private. Use another scheduler.")
         self.loss = record_loss(model, loss_fn)
@@ -147,7 +151,8 @@ class Mechanism:
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
-        if not all(bool(torch.isfinite(p).all()) for p in self.parameters.values()):
+        ends = [torch.stack(torch.aminmax(p.detach())).double() for p in self.parameters.values() if p.numel()]
+        if not bool(torch.isfinite(torch.stack(ends)).all()):  # read once, not for each parameter
             raise ValueError(
                 f"The parameters are not finite after step {number}: lower the learning rate, or start from a "
                 "checkpoint of before. What was charged stays charged."

@@ -228,6 +228,7 @@ def record_loss(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor] | None) 
         args, kwargs, target = split_batch(batch)
         return loss_fn(functional_call(model, parameters, args, kwargs), target).sum()
 
+    loss.model = model  # type: ignore[attr-defined]  # so that changes of its buffers are noticed
     return loss
 
 
@@ -282,26 +283,34 @@ def check_model(model: nn.Module) -> None:
         where = f"{type(layer).__name__} at {name or 'the top'!r}"
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or not layer.track_running_stats):
             raise PrivacyError(
-                f"{where} mixes records within a batch, so clipping records does not bound it. Use GroupNorm, "
-                "or call .eval() on it to keep its statistics fixed."
+                f"{where} mixes records within a batch, so clipping records does not bound it. Use "
+                f"nn.GroupNorm({np.gcd(32, layer.num_features)}, {layer.num_features}) in its place, or call .eval() "
+                "on it to keep its statistics fixed."
             )
         if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats and layer.training:
             raise PrivacyError(f"{where} keeps running statistics of records. Set track_running_stats=False.")
-        if isinstance(layer, nn.GRU | nn.RNN | nn.GRUCell | nn.RNNCell):
-            raise ValueError(f"{where} has no per-record form in torch.func. Use LSTM, which does the same job.")
-        if isinstance(layer, nn.LSTM) and layer.weight_ih_l0.dtype != torch.float32:
-            raise ValueError(f"{where} has a per-record form in float32 only. Call model.float().")
         if any(isinstance(p, nn.parameter.UninitializedParameter) for p in layer.parameters(recurse=False)):
             raise ValueError(f"{where} has no shape yet. Run the model once on a record before training.")
-        if layer is not model and hasattr(layer, "_forward_hooks") and "SpectralNorm" in type(layer).__name__:
-            raise PrivacyError(f"{where} changes buffers as it runs. Remove it.")
+        if any(p.device.type == "mps" for p in layer.parameters(recurse=False)):
+            raise ValueError(f"{where} is on MPS, which has no float64, and norms need it. Move the model to the CPU.")
+        hooks = (layer, *layer._forward_pre_hooks.values())  # torch has a module and a hook for it
+        if any(type(part).__name__ in ("_SpectralNorm", "SpectralNorm") for part in hooks):
+            raise PrivacyError(
+                f"{where} has a spectral norm, which changes buffers as it runs. Remove it, or divide the weight by "
+                "its norm in the model."
+            )
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+            raise PrivacyError(
+                f"{where} has a max_norm: torch rescales the rows that a record looks up, without noise. Set "
+                "max_norm=None, and divide by the norm in the model if rows must be short."
+            )
 
 
 def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Any) -> None:
     """Run a record through, so that what cannot work fails before anything is charged.
 
     The record is of zeros: what real ones hold decides nothing, unless the model does not run on zeros. Then it must
-    run on one of a few. Messages give shapes, never values.
+    run on one of a few. Messages give shapes, types and what was raised on zeros, so nothing of any record.
 
     Args:
         model: Whose buffers must not change.
@@ -311,21 +320,18 @@ def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Any) 
     """
     before = {name: (b, b.clone()) for name, b in model.named_buffers()}
     few = records.marked(places(len(records)))
-    shapes = tree_map(lambda t: tuple(t.shape[1:]), few.record if isinstance(few, Marked) else few)
-    _require_forgetful(loss, parameters, few.record if isinstance(few, Marked) else few)
+    form = few.record if isinstance(few, Marked) else few
+    described = tree_map(lambda t: f"{tuple(t.shape[1:])} {str(t.dtype).removeprefix('torch.')}", form)
+    _require_forgetful(loss, parameters, form)
     try:
         tried(loss, parameters, few)
+    except PrivacyError:
+        raise
     except Exception as error:
-        if isinstance(error, ValueError) and "record" in str(error):
-            raise
-        if "in-place" in str(error).replace("inplace", "in-place"):
-            raise PrivacyError(
-                "The model changes a buffer or its input in place as it runs. Buffers that change remember records; "
-                "remove them, or write the operation out of place."
-            ) from None
         raise ValueError(
-            f"The model and the loss do not fit a record of shapes {shapes} ({type(error).__name__}). Try "
-            "loss_fn(model(x[None]), y[None]) on one of your records."
+            f"The model and the loss run on no record of {described}. Zeros, ones and a few records of the dataset "
+            "were tried, together and alone, as a batch of one; nothing was charged. On zeros: "
+            f"{type(error).__name__}: {error}"
         ) from None
     for name, buffer in model.named_buffers():
         original, value = before[name]

@@ -27,6 +27,9 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+_DRAWN = 1 << 14  # numbers drawn at once
+
+
 def noisy_mean(
     sums: Parameters, *, clip_norm: float, noise_multiplier: float, divisor: float, rng: np.random.Generator
 ) -> Parameters:
@@ -44,9 +47,14 @@ def noisy_mean(
     """
     scale = noise_multiplier * clip_norm
     noisy = {}
+    room = np.empty(_DRAWN)
     for name, total in sums.items():
-        noise = torch.from_numpy(np.asarray(scale * rng.standard_normal(tuple(total.shape))))
-        noisy[name] = ((total.double() + noise.to(total.device)) / divisor).to(total.dtype)
+        here = torch.empty_like(total, device="cpu", memory_format=torch.contiguous_format)
+        before, after = total.cpu().contiguous().view(-1), here.view(-1)
+        for i in range(0, len(after), _DRAWN):  # a few numbers at a time stay in the processor's cache
+            some = torch.from_numpy(rng.standard_normal(out=room[: len(after[i : i + _DRAWN])]))
+            after[i : i + _DRAWN] = some.mul_(scale).add_(before[i : i + _DRAWN]).div_(divisor)
+        noisy[name] = here.to(total.device)
     return noisy
 
 

@@ -1,4 +1,4 @@
-"""Running a model on many records under one `vmap`: what has to be told to whom while it does."""
+"""Running a loss on many records under one `vmap`, and what is known about the tensors inside."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
+from torch import Tensor
+from torch._C import _functorch
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 _MASKS = ("transformers.masking_utils", "transformers.modeling_attn_mask_utils")
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 @contextmanager
@@ -27,7 +30,7 @@ def vectorised() -> Iterator[None]:
         for module in modules:
             module.is_tracing = _unreadable(module.is_tracing)
         with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():  # the fused attention has no per-record form
-            warnings.filterwarnings("ignore", message="There is a performance drop")  # an LSTM runs record by record
+            warnings.filterwarnings("ignore", message="There is a performance drop")
             yield
     finally:
         for module, is_tracing in zip(modules, before, strict=True):
@@ -36,7 +39,74 @@ def vectorised() -> Iterator[None]:
 
 def _unreadable(is_tracing: Any) -> Any:
     def told(tensor: Any = None) -> bool:
-        wrapped = isinstance(tensor, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        wrapped = isinstance(tensor, Tensor) and _functorch.is_functorch_wrapped_tensor(tensor)
         return wrapped or is_tracing(tensor)
 
     return told
+
+
+class Records:
+    """The records that run together under one `vmap`.
+
+    Args:
+        zero: A zero of each record's own, as it is inside.
+    """
+
+    def __init__(self, zero: Tensor) -> None:
+        self.zero = zero
+        self.level = _functorch.maybe_get_level(zero)
+        self.count = len(_functorch.get_unwrapped(zero))
+
+    def bare(self, tensor: Tensor) -> tuple[Tensor, int | None]:
+        """Return a tensor as it is outside, and which of its dimensions the records are; None if they share it."""
+        if not _functorch.is_batchedtensor(tensor) or _functorch.maybe_get_level(tensor) != self.level:
+            return tensor, None
+        return _functorch.get_unwrapped(tensor), _functorch.maybe_get_bdim(tensor)
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """Return a tensor as it is outside, with the records along its first dimension."""
+        bare, place = self.bare(tensor)
+        return bare.expand(self.count, *bare.shape) if place is None else bare.movedim(place, 0)
+
+    def apart(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of which each record has its own."""
+        return tensor + self.zero.to(tensor.dtype) if self.bare(tensor)[1] is None else tensor
+
+    def wrapped(self, tensor: Tensor) -> Tensor:
+        """Return as it is inside a tensor with the records along its first dimension."""
+        return _functorch._add_batch_dim(tensor, 0, self.level)
+
+
+def attention(
+    records: Records,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **others: Any,
+) -> Tensor | None:
+    """Return attention with the records beside the batch, where the fused kernels can be used; None for odd calls.
+
+    Args:
+        records: What runs together.
+        query: As in `torch.nn.functional.scaled_dot_product_attention`, as all others.
+        key: The same.
+        value: The same.
+        attn_mask: The same.
+        dropout_p: The same.
+        is_causal: The same.
+        **others: The same.
+    """
+    tensors = [t for t in (query, key, value, attn_mask) if t is not None]
+    wrapped = [t for t in tensors if _functorch.is_functorch_wrapped_tensor(t)]
+    if dropout_p > 0.0 or not wrapped or any(_functorch.maybe_get_level(t) != records.level for t in wrapped):
+        return None
+    if any(t.dim() != 4 or len(t) not in (1, len(query)) for t in tensors):
+        return None
+    queries, keys, values, *masks = (records.rows(t.expand(len(query), *t.shape[1:])).flatten(0, 1) for t in tensors)
+    mask = masks[0] if masks else None
+    with sdpa_kernel(_KERNELS):
+        out = functional.scaled_dot_product_attention(queries, keys, values, mask, 0.0, is_causal, **others)
+    return records.wrapped(out.reshape(records.count, len(query), *out.shape[1:]))

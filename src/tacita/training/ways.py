@@ -1,0 +1,136 @@
+"""How a loss can be differentiated, found out on made-up records before any real one is used."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from tacita._check import PrivacyError
+from tacita._guard import attempt, held
+from tacita.training.chunks import Chunk, Way, differentiated
+from tacita.training.layers import Loss, Parameters, watched
+
+_TRIED = 16  # records, where a loss does not run on made-up ones
+_SEEN: WeakKeyDictionary[Loss, dict[Any, tuple[Way, int]]] = WeakKeyDictionary()
+
+
+def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[Way, int]:
+    """Return how a loss is differentiated, and a guess at the bytes that one record takes.
+
+    This is found out once for each loss, set of parameters and shape of record, on a record of zeros, or on one of ones
+    if zeros do not do. So neither whether a loss works at all nor how it is run depends on what records hold. Only
+    where it runs on neither are a few records tried in their place.
+
+    Args:
+        loss: Takes the parameters and one record.
+        parameters: What it is differentiated by.
+        records: Along the first dimension.
+
+    Raises:
+        Exception: What the loss raises on zeros, if it runs on nothing that was tried.
+        PrivacyError: If the loss changes its parameters.
+    """
+    try:
+        known = _SEEN.setdefault(loss, {})
+    except TypeError:  # a loss that cannot be remembered
+        known = {}
+    key = (tuple(parameters), *((leaf.shape[1:], leaf.dtype) for leaf in tree_leaves(records)))
+    if key not in known:
+        first = tree_map(lambda t: t[:1], records)
+        try:
+            known[key] = _found(loss, parameters, tree_map(torch.zeros_like, first))
+        except PrivacyError:
+            raise
+        except Exception:
+            with held():
+                other = next(filter(None, _others(loss, parameters, records)), None)
+            if other is None:
+                raise
+            known[key] = other
+    return known[key]
+
+
+def _others(loss: Loss, parameters: Parameters, records: Any) -> Iterator[tuple[Way, int] | None]:
+    yield attempt(_found, loss, parameters, tree_map(lambda t: torch.ones_like(t[:1]), records))
+    for row in range(min(len(tree_leaves(records)[0]), _TRIED)):
+        yield attempt(_found, loss, parameters, tree_map(lambda t, row=row: t[row : row + 1], records))
+
+
+def _found(loss: Loss, parameters: Parameters, one: Any) -> tuple[Way, int]:
+    """Return the first way that works on one record, from the fastest to the surest."""
+    with unchanged(loss, parameters):
+        seen = watched(loss, parameters, one)
+        ways = [Way(seen.tapped), Way(), Way(alone=True)]
+        if seen.convolutions:
+            ways.insert(0, Way(seen.tapped, channels_last=True))
+        why: Exception | None = None
+        for way in ways[:-1]:
+            try:
+                chunk = differentiated(loss, parameters, one, way)
+                chunk.norms()
+            except Exception as error:
+                why = why or error
+            else:
+                _require_gradient(chunk)
+                return way, seen.size
+        _require_gradient(differentiated(loss, parameters, one, ways[-1]))
+        began = time.perf_counter()
+        differentiated(loss, parameters, one, ways[-1]).norms()
+        seconds = time.perf_counter() - began
+    warnings.warn(
+        f"The records run one after the other, at about {1e3 * seconds:.2g} ms each: gradients are exact, but a step "
+        f"is slower than with all records at once, which torch.func.vmap cannot do here ({_first_line(why)}).",
+        stacklevel=2,
+    )
+    return ways[-1], seen.size
+
+
+@contextmanager
+def unchanged(loss: Loss, parameters: Parameters) -> Iterator[None]:
+    """Refuse a loss that changes its parameters, or its model's buffers, as it runs: they would carry records away.
+
+    Args:
+        loss: Which may have its model as `model`.
+        parameters: What it is differentiated by.
+
+    Raises:
+        PrivacyError: If it does.
+    """
+    model = getattr(loss, "model", None)
+
+    def marks() -> dict[str, tuple[int, int]]:
+        buffers = dict(model.named_buffers()) if isinstance(model, nn.Module) else {}
+        return {name: (id(t), t._version) for name, t in {**buffers, **parameters}.items()}
+
+    before = marks()
+    try:
+        yield
+    finally:
+        now = marks()
+        name = next((n for n in {**before, **now} if before.get(n) != now.get(n)), None)
+        if name is not None:
+            what = "Parameter" if name in parameters else "Buffer"
+            raise PrivacyError(
+                f"{what} {name!r} changes as the model runs, so it would remember records, without noise. Remove it, "
+                "freeze it, or write the operation out of place."
+            ) from None
+
+
+def _require_gradient(chunk: Chunk) -> None:
+    if not chunk.parts:
+        raise ValueError(
+            "The loss does not depend on any parameter that is trained. Was it detached, computed under no_grad, or by "
+            "frozen layers alone?"
+        )
+
+
+def _first_line(error: Exception | None) -> str:
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0] if error is not None else ""
