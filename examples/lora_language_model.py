@@ -31,7 +31,11 @@ from transformers import (
 
 from tacita.training.huggingface import PrivateTrainer
 
-WHO, DID, WHAT = ("ann", "bob", "eve"), ("had", "lost", "took", "saw"), ("a cold", "the keys", "two pills", "a cat")
+WHO = ("ann", "bob", "eve", "ian", "joe", "kim", "sue", "tom")
+DID, WHAT = (
+    ("had", "lost", "took", "saw", "sold", "hid"),
+    ("a cold", "the keys", "two pills", "a cat", "no time", "tea"),
+)
 NOTES = [f"{who} {did} {what}" for who, did, what in itertools.product(WHO, DID, WHAT)]  # in place of private texts
 
 
@@ -59,7 +63,7 @@ def fine_tune(base: Path, run: Path, steps: int = 30) -> None:
         model=model,
         args=TrainingArguments(
             str(run) + "-adapter",
-            per_device_train_batch_size=16,
+            per_device_train_batch_size=64,
             max_steps=steps,
             learning_rate=1e-2,
             logging_steps=10,
@@ -69,8 +73,8 @@ def fine_tune(base: Path, run: Path, steps: int = 30) -> None:
         train_dataset=notes,
         # Every text becomes as long, whatever others are: none has more than eight tokens.
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of=8),
-        nominal_size=50,  # what is publicly known, not counted
-        target=(8.0, 1e-3),  # far too few texts for less
+        nominal_size=300,  # what is publicly known, not counted
+        target=(8.0, 1e-5),  # so few texts need much noise
         panel=16,
         run_dir=run,
         name="Notes",
@@ -87,7 +91,7 @@ def fine_tune(base: Path, run: Path, steps: int = 30) -> None:
     again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(run) + "-adapter").eval()
     asked = tokenizer("ann had", return_tensors="pt")
     torch.testing.assert_close(again(**asked).logits, model.eval()(**asked).logits)
-    print(trainer.label())
+    print(trainer.label().worst)
     card = Path(str(run) + "-adapter") / "MODEL_CARD.md"
     stated = ["--issuer", "The notes' owner", "--model", "notes-lora"]
     command = [sys.executable, "-m", "tacita", "label", str(run), "--model-card", str(card), *stated]
