@@ -258,6 +258,9 @@ def test_a_run_that_was_stopped_goes_on_from_its_directory(tmp_path):
     assert first.train().global_step == 2
     with pytest.raises(PrivacyError, match="another plan"):
         trainer(tmp_path, noise_multiplier=2.0, **kept).train(resume_from_checkpoint=True)
+    changed = datasets.Dataset.from_dict({**ROWS, "label": [*ROWS["label"][:-1], 1 - ROWS["label"][-1]]})
+    with pytest.raises(PrivacyError, match="it is another dataset"):  # one label of sixty
+        trainer(tmp_path, train_dataset=changed, **kept).train(resume_from_checkpoint=True)
     again = trainer(tmp_path, model=Classifier(), **kept)
     with pytest.raises(ValueError, match="resume_from_checkpoint=True and run_dir"):
         again.train(resume_from_checkpoint="checkpoint-2")
