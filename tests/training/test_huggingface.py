@@ -59,6 +59,13 @@ def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+class Evaluates(TrainerCallback):
+    """Looks at exact figures in the middle of the training."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.trainer.evaluate()
+
+
 class Seen(TrainerCallback):
     """Notes what callbacks are told."""
 
@@ -236,6 +243,10 @@ def test_what_looks_at_private_records_is_refused(tmp_path):
         trainer(tmp_path).hyperparameter_search()
     with pytest.raises(PrivacyError, match="lies in output_dir, which is what gets published"):
         trainer(tmp_path, run_dir=tmp_path / "out" / "run")
+    looking = Evaluates()
+    looking.trainer = trainer(tmp_path, callbacks=[looking], eval_dataset=DATA)
+    with pytest.raises(PrivacyError, match="call it afterwards"):
+        looking.trainer.train()
     with pytest.raises(PrivacyError, match="call train"):
         trainer(tmp_path).label()
 
