@@ -1,3 +1,4 @@
+import html
 import json
 import math
 from dataclasses import replace
@@ -234,3 +235,16 @@ def test_worst_cases_with_curves_compose_by_them():
     pair = replace(one, profile=None)
     assert (one + pair).epsilon == 2 * one.epsilon
     assert (one + pair).profile is None
+
+
+def test_a_guarantee_and_its_profile_are_one_line_in_a_notebook_and_unfold_what_they_rest_on():
+    found = tacita.worst_case(sample_rate=0.01, noise_multiplier=1.0, steps=100, delta=1e-5)
+    assert repr(found) == "<Guarantee: worst_case: epsilon 0.7181 at delta 0.00001, for one record>"
+    assert len(repr(found.profile)) < 100
+    shown = found._repr_html_()
+    assert html.escape(found.claim) in shown
+    assert all(html.escape(a.text) in shown for a in found.assumptions)
+    odd = replace(found, unit="<script>", profile=None)
+    assert "<script>" not in odd._repr_html_()
+    attack = Guarantee(kind="empirical_lower", epsilon=0.123456, delta=1e-5, method="canaries")
+    assert "epsilon 0.1234 " in repr(attack)  # a lower bound is rounded down

@@ -7,6 +7,7 @@ different kinds bound different things, so comparing or adding them raises.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -181,6 +182,17 @@ class Guarantee(_codec.Checked):
         if self.assumptions:
             parts.append("Assumes: " + "; ".join(a.text for a in self.assumptions) + ".")
         return " ".join(parts)
+
+    def __repr__(self) -> str:
+        epsilon = round_up_text(self.epsilon, up=self.kind != "empirical_lower")
+        what = self.kind if self.is_bound else f"{self.kind}, no bound"
+        return f"<Guarantee: {what}: epsilon {epsilon} at delta {delta_text(self.delta)}, for one {self.unit}>"
+
+    def _repr_html_(self) -> str:
+        """Show the claim in a notebook, with what it rests on folded."""
+        rests = "".join(f"<li>{html.escape(a.text)}" for a in self.assumptions)
+        folded = f"<details><summary>What this assumes</summary><ul>{rests}</ul></details>" if rests else ""
+        return f"<p>{html.escape(self.claim)}</p>{folded}"
 
     @property
     def noise_multiplier(self) -> float:

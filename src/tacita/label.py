@@ -122,6 +122,9 @@ class Finding(_codec.Checked):
     tests_claim: bool = True
     measured: Points = ()
 
+    def __repr__(self) -> str:
+        return f"<Finding {self.key!r}, {self.state}: {self.sentence}>"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not all(0 <= value <= 1 for point in self.measured for value in point):
@@ -299,6 +302,9 @@ class Label(_codec.Checked):
         found = (self.readings.rung_counts, self.readings.rung_shares) if self.readings else ()
         if any(part and len(part) != len(self.ladder) for part in found):
             raise ValueError("rung_counts and rung_shares must have one entry for each rung of the ladder.")
+
+    def __repr__(self) -> str:
+        return f"<Label {self.title!r}, {'public' if self.readings is None else 'for the owner'}: {self.worst!r}>"
 
     def __str__(self) -> str:
         from tacita.report.text import label_text

@@ -62,6 +62,9 @@ class Profile(_codec.Checked):
         if not (np.all((dlt >= 0.0) & (dlt <= 1.0)) and np.all(np.diff(dlt) <= 0.0)):
             raise ValueError("A profile's deltas must be in [0, 1] and must not increase.")
 
+    def __repr__(self) -> str:
+        return f"<Profile: {len(self.epsilons)} points, from delta {self.deltas[0]:.4g} to {self.deltas[-1]:.4g}>"
+
     @classmethod
     def of_curve(cls, curve: Callable[[Floats], Floats], epsilons: Floats) -> Profile:
         """Return the profile of a curve at the given epsilons.

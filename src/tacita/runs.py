@@ -21,6 +21,7 @@ new one. Nothing is ever unpickled: tensors are safetensors, everything else is 
 from __future__ import annotations
 
 import hashlib
+import html
 import importlib.metadata
 import json
 import os
@@ -126,6 +127,12 @@ class Run:
     def has_checkpoint(self) -> bool:
         """Whether there is something to go on from."""
         return bool(_steps(self.folder))
+
+    def _repr_html_(self) -> str:
+        """Show what the run is in a notebook, with a link to its public page if there is one."""
+        facts, page = self.facts, self.folder / "label.html"
+        link = f': <a href="{html.escape(str(page))}">{html.escape(str(page))}</a>' if page.exists() else ""
+        return f"<p>{html.escape(facts.title)} ({html.escape(self.kind)}, {facts.status}){link}</p>"
 
     def document(self) -> dict[str, Any]:
         """Return run.json; one of another version is refused."""

@@ -84,6 +84,8 @@ def test_every_attack_is_made_and_kept(made):
     assert "Does the mechanism leak more than it claims?" in page
     for text in ("Proved, 99.95%", "A record like those trained on", "not refuted"):
         assert text in str(found)
+    assert repr(found).startswith("<Audit of 12 steps: canaries not-refuted, leak ")
+    assert found._repr_html_().startswith("<pre>")
 
 
 def test_nothing_is_charged_or_changed(made):

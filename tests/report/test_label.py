@@ -139,3 +139,11 @@ def test_a_figure_that_is_no_bound_is_never_the_headline(make_label, make_guaran
         replace(label, worst=comparison)
     with pytest.raises(PrivacyError, match="publishable"):
         replace(label, comparisons=(comparison,))
+
+
+def test_a_label_and_what_attacks_found_are_one_line_each(make_label):
+    label = make_label("A title")
+    assert repr(label).startswith(f"<Label {label.title!r}, for the owner: <Guarantee: worst_case: epsilon ")
+    assert repr(label.public()).startswith(f"<Label {label.title!r}, public: ")
+    for finding in label.readings.audit:
+        assert repr(finding) == f"<Finding {finding.key!r}, {finding.state}: {finding.sentence}>"

@@ -59,6 +59,13 @@ def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+class Evaluates(TrainerCallback):
+    """Looks at exact figures in the middle of the training."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.trainer.evaluate()
+
+
 class Seen(TrainerCallback):
     """Notes what callbacks are told."""
 
@@ -236,6 +243,10 @@ def test_what_looks_at_private_records_is_refused(tmp_path):
         trainer(tmp_path).hyperparameter_search()
     with pytest.raises(PrivacyError, match="lies in output_dir, which is what gets published"):
         trainer(tmp_path, run_dir=tmp_path / "out" / "run")
+    looking = Evaluates()
+    looking.trainer = trainer(tmp_path, callbacks=[looking], eval_dataset=DATA)
+    with pytest.raises(PrivacyError, match="call it afterwards"):
+        looking.trainer.train()
     with pytest.raises(PrivacyError, match="call train"):
         trainer(tmp_path).label()
 
@@ -258,6 +269,9 @@ def test_a_run_that_was_stopped_goes_on_from_its_directory(tmp_path):
     assert first.train().global_step == 2
     with pytest.raises(PrivacyError, match="another plan"):
         trainer(tmp_path, noise_multiplier=2.0, **kept).train(resume_from_checkpoint=True)
+    changed = datasets.Dataset.from_dict({**ROWS, "label": [*ROWS["label"][:-1], 1 - ROWS["label"][-1]]})
+    with pytest.raises(PrivacyError, match="it is another dataset"):  # one label of sixty
+        trainer(tmp_path, train_dataset=changed, **kept).train(resume_from_checkpoint=True)
     again = trainer(tmp_path, model=Classifier(), **kept)
     with pytest.raises(ValueError, match="resume_from_checkpoint=True and run_dir"):
         again.train(resume_from_checkpoint="checkpoint-2")

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_model
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -115,6 +116,8 @@ def test_checkpoints_of_lightning_hold_released_weights_and_none_of_a_step_that_
     again = Module.load_from_checkpoint(file)
     assert torch.equal(weights(again), weights(own))
     private = made.strategy.private
+    load_model(exported := Module(), private.export(tmp_path / "model.safetensors"))  # by the module's own names
+    assert torch.equal(weights(exported), weights(own))
     private._stepper.state.facts = private._stepper.state.facts.with_status("failed")
     with pytest.raises(PrivacyError, match="failed halfway"):
         made.save_checkpoint(tmp_path / "more.ckpt")

@@ -8,7 +8,10 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from tacita._check import PrivacyError
+from tacita._numbers import round_up_text
+from tacita._progress import quiet
 from tacita.accounting import Target, token_budget, token_profile
+from tacita.runs import Run
 from tacita.training import PrivateTraining
 from tacita.training.randomness import randomness
 from tests.training.trainings import loss_fn, train
@@ -244,3 +247,26 @@ def test_scalars_and_unfit_optimisers(blobs):
         train(blobs, noise_multiplier=1e5)
     silent = train(blobs, individual_every=5, record_budget=token_budget({1.0: 0}), steps=10).run()
     assert silent.label().worst.epsilon == 1e-6
+
+
+def test_run_shows_a_line_for_every_tenth_where_nobody_sees_a_bar(blobs, capsys):
+    private = train(blobs, steps=20, panel=0).run()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[-1] == f"step 20/20: epsilon {round_up_text(private.label().worst.epsilon)} at delta 0.00001"
+    seen = []
+    train(blobs, steps=3, panel=0).run(lambda *now: seen.append(now))
+    assert seen == [(1, 3, "step"), (2, 3, "step"), (3, 3, "step")]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_training_and_its_run_say_in_a_line_how_they_stand(blobs, tmp_path):
+    private = train(blobs, run_dir=tmp_path / "<b>", steps=3, panel=0)
+    assert repr(private).startswith("<PrivateTraining '<b>': step 0 of 3, running; epsilon ")
+    private.run(quiet)
+    epsilon = round_up_text(private.label().worst.epsilon)
+    assert f"step 3 of 3, done; epsilon {epsilon} at delta 0.00001, in " in repr(private)
+    shown = Run.open(tmp_path / "<b>")._repr_html_()
+    assert "(training, done)" in shown
+    assert "label.html" in shown
+    assert "<b>" not in shown

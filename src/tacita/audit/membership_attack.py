@@ -20,7 +20,7 @@ from scipy.special import expit, log_expit, logsumexp
 from torch import Tensor, nn
 
 from tacita import _check
-from tacita._progress import Progress
+from tacita._progress import Progress, quiet
 from tacita.audit.attack import Session
 from tacita.audit.models import outputs
 from tacita.audit.scores import FEWEST, Floats, Membership, compare_scores
@@ -102,7 +102,7 @@ def attack_membership(session: Session) -> tuple[dict[str, Any], Finding]:
 
     def train(inputs: Tensor, targets: Tensor) -> nn.Module:
         rate = min(1.0, target.plan.sample_rate * len(members[1]) / len(targets))
-        return target.retrain((inputs, targets), sample_rate=rate, seed=session.seed(next(seeds))).run().model
+        return target.retrain((inputs, targets), sample_rate=rate, seed=session.seed(next(seeds))).run(quiet).model
 
     found = membership(
         target.trained()[0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import time
 import warnings
 from collections.abc import Iterable, Mapping
@@ -60,6 +61,14 @@ class Audit:
     def __str__(self) -> str:
         lines = [f"Skipped: {name}: {why}." for name, why in self.skipped]
         return "\n".join([findings_text(self.findings), *([""] if lines else []), *lines])
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{finding.key} {finding.state}" for finding in self.findings)
+        return f"<Audit of {self.steps} steps: {found or 'no attack was made'}>"
+
+    def _repr_html_(self) -> str:
+        """Show the findings in a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for audit.json."""

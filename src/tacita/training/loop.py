@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita._files import replace_files
 from tacita._guard import Interrupts
+from tacita._numbers import delta_text, round_up_text
+from tacita._progress import Progress, ProgressBar
 from tacita._tensors import weights_file
 from tacita.accounting import BayesianAccountant
 from tacita.facts import Status
+from tacita.guarantee import Guarantee
 from tacita.label import Label
 from tacita.ledger import Ledger
 from tacita.report.page import page_template
@@ -138,6 +141,13 @@ class PrivateTraining:
         made.plan = made._stepper.plan
         return made
 
+    def __repr__(self) -> str:
+        state = self._stepper.state
+        worst = self.plan.headline(self.taken, self.plan.delta, promise=state.promise)
+        where = "" if self.run_dir is None else f", in {str(self.run_dir)!r}"
+        how_far = f"step {self.taken} of {self.plan.steps}, {self.status}"
+        return f"<PrivateTraining {state.facts.title!r}: {how_far}; {_said(worst)}{where}>"
+
     def __iter__(self) -> Iterator[Step]:
         """Take the remaining steps one by one. Interrupting leaves a run that can be resumed."""
         return self.steps()
@@ -180,10 +190,21 @@ class PrivateTraining:
         """
         return self._stepper.advance()
 
-    def run(self) -> PrivateTraining:
-        """Take all remaining steps."""
-        for _ in self:
-            pass
+    def run(self, progress: Progress | None = None) -> PrivateTraining:
+        """Take all remaining steps.
+
+        Args:
+            progress: Called as `progress(done, total, "step")`. By default there is a bar on a terminal or in a
+                notebook, and elsewhere a line for every tenth of the steps, with the epsilon that the label will have.
+        """
+        step: Step | None = None
+
+        def detail() -> str:
+            return "" if step is None else _said(step.spent)
+
+        with ProgressBar(detail) if progress is None else nullcontext(progress) as shown:
+            for step in self:
+                shown(step.number, self.plan.steps, "step")
         return self
 
     def pause(self) -> None:
@@ -317,3 +338,7 @@ class PrivateTraining:
     def readings(self) -> tuple[tuple[int, float], ...]:
         """(step, typical epsilon so far), from at most 1000 followed records; for the owner."""
         return self._stepper.state.facts.curve
+
+
+def _said(worst: Guarantee) -> str:
+    return f"epsilon {round_up_text(worst.epsilon)} at delta {delta_text(worst.delta)}"
