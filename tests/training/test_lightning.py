@@ -94,13 +94,21 @@ def test_it_takes_the_steps_of_a_private_training(tmp_path, blobs):
 
 def test_epochs_are_of_the_declared_size_and_only_epsilon_is_logged(tmp_path, blobs):
     made = trainer(tmp_path, nominal_size=250, given={"max_steps": -1, "max_epochs": 2})
-    made.fit(module(), loader(blobs))
+    data = lightning.LightningDataModule()
+    data.train_dataloader = lambda: loader(blobs)
+    made.fit(module(), datamodule=data)
     private = made.strategy.private
     assert (private.plan.steps, private.plan.batch_size, private.taken) == (10, 60.0, 10)
     assert set(made.logged_metrics) == {"epsilon"}
     label = made.strategy.label()
     assert float(made.logged_metrics["epsilon"]) >= label.worst.epsilon - 1e-6  # in float32
     assert label.purpose == "A Module model trained with DP-SGD."
+
+
+def test_a_trial_run_of_lightning_is_one_step(tmp_path, blobs):
+    made = trainer(tmp_path, given={"fast_dev_run": True})
+    made.fit(module(), loader(blobs))
+    assert (made.strategy.private.plan.steps, made.strategy.private.taken) == (1, 1)
 
 
 def test_validation_afterwards_works_as_ever(tmp_path, blobs):
@@ -234,7 +242,8 @@ def test_modules_that_do_not_go_with_private_steps_are_refused_with_the_reason(t
     [
         ({"accumulate_grad_batches": 2}, ValueError, "batch_size is the whole batch"),
         ({"gradient_clip_val": 1.0}, ValueError, "clip_norm=… clips that of each record"),
-        ({"limit_train_batches": 0.5}, ValueError, "leaves records out"),
+        ({"limit_train_batches": 0.5}, ValueError, "shortens epochs"),
+        ({"limit_train_batches": 1}, ValueError, "shortens epochs"),
         ({"overfit_batches": 2}, ValueError, "leaves records out"),
         ({"precision": "bf16-true"}, ValueError, "use '32-true' or 'bf16-mixed'"),
         ({"max_steps": -1, "max_epochs": -1}, ValueError, "Declare the steps"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from tacita.training import PrivateTraining
 from tacita.training.records import Records
@@ -174,8 +174,13 @@ def test_a_loader_is_its_dataset_and_collates_each_record_alone(blobs):
 
 def test_loaders_that_would_change_who_is_trained_on_are_refused(blobs):
     data = TensorDataset(*blobs)
-    with pytest.raises(TypeError, match=r"WeightedRandomSampler chooses or weighs records.*Subset"):
-        Records(DataLoader(data, sampler=WeightedRandomSampler([1.0] * 300, 10)))
+    weighed = WeightedRandomSampler([1.0] * 300, 10)
+    for settings in ({"sampler": weighed}, {"batch_sampler": BatchSampler(weighed, 5, drop_last=False)}):
+        with pytest.raises(TypeError, match=r"WeightedRandomSampler may choose or weigh records.*Subset"):
+            Records(DataLoader(data, **settings))
+    with pytest.raises(TypeError, match="The DataLoader's list may choose or weigh records"):
+        Records(DataLoader(data, batch_sampler=[[0, 1], [2, 3]]))
+    assert len(loaded(data, batch_size=None)) == 300
 
     class Stream(IterableDataset):
         def __iter__(self):

@@ -37,7 +37,6 @@ _AS_LARGE = (
 _UNFIT: dict[str, tuple[tuple[Any, ...], str]] = {  # argument of the Trainer: what it may be, and why nothing else
     "accumulate_grad_batches": ((1,), f"accumulates gradients; leave it out: {_AS_LARGE}."),
     "gradient_clip_val": ((None,), "clips the whole gradient; leave it out: clip_norm=… clips that of each record."),
-    "limit_train_batches": ((1.0, 1), "leaves records out; pass a Subset, or fewer steps (max_steps)."),
     "overfit_batches": ((0, 0.0), "leaves records out; pass a Subset."),
     "reload_dataloaders_every_n_epochs": ((0,), "changes the records within a run; leave it out."),
     "precision": (("32-true", "bf16-mixed"), "has no private form; use '32-true' or 'bf16-mixed'."),
@@ -217,8 +216,13 @@ def _refuse(trainer: Any, module: Any, strategy: Any) -> None:
     """Refuse a Trainer, or a module, that does something which does not go with private steps."""
     for name, (allowed, why) in _UNFIT.items():
         value = getattr(trainer, name)
-        if value not in allowed and not (name == "limit_train_batches" and trainer.fast_dev_run):
+        if value not in allowed:
             raise ValueError(f"{name}={value!r} {why}")
+    few = trainer.limit_train_batches
+    if not (isinstance(few, float) and few == 1.0) and not trainer.fast_dev_run:  # 1 is a single batch
+        raise ValueError(
+            f"limit_train_batches={few!r} shortens epochs; leave it out, and take fewer steps (max_steps)."
+        )
     if not module.automatic_optimization:
         raise ValueError("Manual optimisation steps by itself, uncharged. Set automatic_optimization=True.")
     for hook in _HOOKS:

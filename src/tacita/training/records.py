@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import keystr, tree_leaves, tree_map, tree_map_with_path
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     DistributedSampler,
     IterableDataset,
@@ -172,10 +173,14 @@ def unbatched(loader: DataLoader[Any], dtype: torch.dtype | None = None) -> Any:
         raise TypeError(
             "The DataLoader reads a stream; records are sampled by their position: use a map-style dataset."
         )
-    if not isinstance(loader.sampler, SequentialSampler | RandomSampler | DistributedSampler):
+    batches: Any = loader.batch_sampler
+    while hasattr(batches, "batch_sampler"):  # within those of accelerate
+        batches = batches.batch_sampler
+    sampler = batches.sampler if type(batches) is BatchSampler else loader.sampler if batches is None else batches
+    if not isinstance(sampler, SequentialSampler | RandomSampler | DistributedSampler):
         raise TypeError(
-            f"The DataLoader's {type(loader.sampler).__name__} chooses or weighs records, and private training samples "
-            "by itself: pass DataLoader(torch.utils.data.Subset(dataset, indices)), or the dataset."
+            f"The DataLoader's {type(sampler).__name__} may choose or weigh records, and private training samples by "
+            "itself: pass DataLoader(torch.utils.data.Subset(dataset, indices)), or the dataset."
         )
     warnings.warn(
         "The DataLoader's batches are replaced: every record enters a step by its own coin, with chance batch_size / "
