@@ -83,12 +83,12 @@ def _fresh_each_round(made: Federation) -> BayesianAccountant:
 def typical_figures(made: Federation, rounds: BayesianAccountant, delta: float) -> Row:
     """Return the sound typical figures of the followed clients, and the papers' estimates, which are no bounds."""
     panel = made.server.measured.panels["training"]
-    panel.settle()
-    own = panel.accountant.percentiles(delta=delta, percents=(10, 50, 90))
-    typical = panel.accountant.guarantee
+    account = panel.account(delta)
+    own = account.percentiles(delta=delta, percents=(10, 50, 90))
+    typical = account.guarantee
     return {
         "followed": len(panel.indices),
-        "at_the_bound": round(float(np.mean(panel.accountant.counts[:, TOP])) / made.server.taken, 3),
+        "at_the_bound": round(float(np.mean(account.counts[:, TOP])) / made.server.taken, 3),
         "mean_norm": round(float(panel.mean_norms.mean()), 3),
         "band": typical(delta=delta).epsilon,
         "hoelder_bernstein": rounds.guarantee(delta=delta, estimator="bernstein", notion="weak").epsilon,

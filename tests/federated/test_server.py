@@ -158,7 +158,7 @@ def test_only_held_out_clients_certify_shares_of_clients(level, held_out):
         return
     panel = server.settled().measured.panels["held-out"]
     panel.settle()
-    own = np.sort(panel.accountant.epsilons(delta=1e-5))
+    own = np.sort(panel.account(1e-5).epsilons(delta=1e-5))
     rank = next(r for r in range(61) if binom.sf(r - 1, 60, 0.5) <= found.gamma / 15)
     assert dict(found.epsilons)[50.0] == own[rank - 1] < label.worst.epsilon
     assert (found.followed, label.worst.unit) == (60, "client")
@@ -365,7 +365,7 @@ def test_a_round_that_is_begun_again_is_lost_and_counts(level):
     assert server.steps_of("never seen") == 1
     for panel in server.measured.panels.values():
         panel.settle()
-        assert panel.accountant.taken == 3
+        assert panel.account(1e-5).taken == 3
 
 
 def test_lost_rounds_use_up_the_plan():
@@ -400,8 +400,8 @@ def test_a_panel_that_begins_late_is_charged_from_the_first_round():
     assert server.measured.members["training"]
     for panel in server.measured.panels.values():
         panel.settle()
-        assert panel.accountant.taken == server.taken == 2
-        assert (panel.accountant.counts[:, -1] >= 1).all()
+        assert panel.account(1e-5).taken == server.taken == 2
+        assert (panel.account(1e-5).counts[:, -1] >= 1).all()
 
 
 def test_followed_clients_that_do_not_answer_are_charged_at_the_clip_bound():
@@ -411,7 +411,7 @@ def test_followed_clients_that_do_not_answer_are_charged_at_the_clip_bound():
     server.begin("ab")
     server.finish({"a": update(0.05), "b": {"w": torch.full((3, 2), math.nan), "b": torch.zeros(2)}})
     server.measured.panels["training"].settle()
-    counts = server.measured.panels["training"].accountant.counts
+    counts = server.measured.panels["training"].account(1e-5).counts
     assert counts[:, -1].tolist() == [0, 1, 2, 2, 2]
     level = int(np.flatnonzero(counts[0])[0])
     assert NORM_LEVELS[level - 1] < math.sqrt(8) * 0.05 <= NORM_LEVELS[level]
@@ -697,7 +697,7 @@ def test_restoring_keeps_every_count_and_loses_what_was_charged_since():
     assert again.participations == server.participations
     assert again.measured.members == server.measured.members
     for panel in again.measured.panels.values():
-        assert panel.accountant.taken == 4
+        assert panel.account(1e-5).taken == 4
     assert again.ledgers[0].charged(again.identity) == 4
 
 

@@ -28,6 +28,7 @@ from tacita.accounting.population import (
     population_profile,
 )
 from tacita.accounting.state import budget_from, budget_state, reading_state
+from tacita.accounting.unmeasured import Unmeasured
 from tacita.accounting.worst import check_mechanism, worst_case
 from tacita.assumptions import Assumption, assume
 from tacita.estimators import ESTIMATORS, share_bounds, unseen_mass
@@ -107,6 +108,7 @@ class BayesianAccountant:
         self.tolerated = _check.count("tolerated", tolerated, low=0)
         self._mechanism = _Mechanism(sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
         self.history = History(composition, steps, static=levels == "static")
+        self.unmeasured: Unmeasured | None = None
         self._curves: RecordCurves | None = None
 
     def __repr__(self) -> str:
@@ -138,7 +140,8 @@ class BayesianAccountant:
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What estimates from these records rest on, beyond what the worst case does."""
-        return assume("representative"), assume("static-norms" if self.levels == "static" else "observed-norms")
+        seen = assume("representative"), assume("static-norms" if self.levels == "static" else "observed-norms")
+        return seen if self.unmeasured is None else (*seen, self.unmeasured.assumption)
 
     def step(self, norms: ArrayLike, *, steps: int = 1) -> None:
         """Charge one step, or `steps` steps with the same norms.
@@ -157,6 +160,27 @@ class BayesianAccountant:
         values = _check.norms("norms", norms)
         self.history.charge(level_of(values), _check.count("steps", steps))
         self._curves = None
+
+    def completed(self, unmeasured: Unmeasured) -> BayesianAccountant:
+        """Return an accountant of all steps of a run of which only some, drawn at random, were charged here.
+
+        Args:
+            unmeasured: The others.
+
+        Raises:
+            PrivacyError: If the accountant follows no records through the run, declares their levels, or has a budget.
+
+        Guarantee:
+            Except with probability `unmeasured.failure`, over which steps were measured, no record spent more steps at
+            or above any level than the result says. The failure is taken off the delta, or the gamma, of every
+            statement about the population; it stands beside figures of single records.
+        """
+        if self.composition != "panel" or self.levels == "static" or self.budget is not None:
+            raise PrivacyError("Only a panel of observed norms without a budget can be measured at some of the steps.")
+        made = BayesianAccountant(**self._mechanism, steps=self.planned)
+        made.history.counts, made.unmeasured = unmeasured.fill(self.counts), unmeasured
+        made.history.taken = self.taken + unmeasured.steps
+        return made
 
     def guarantee(
         self,
@@ -206,9 +230,12 @@ class BayesianAccountant:
         elif method == "pld":
             raise ValueError(f"estimator {estimator!r} works on moments; method='pld' goes with 'band'.")
         else:
+            left = total - self._failure_before(total)
             figure = moments_figure(
-                estimator, self.history.samples(), self._table, delta=total, gamma=gamma, notion=notion or "strong"
+                estimator, self.history.samples(), self._table, delta=left, gamma=gamma, notion=notion or "strong"
             )
+        if self.unmeasured is not None:
+            figure = replace(figure, delta_split=(*figure.delta_split, ("unmeasured", self.unmeasured.failure)))
         return self._statement(figure, worst, self.assumptions)
 
     def delta(self, *, epsilon: float, gamma: float = 1e-8) -> float:
@@ -223,16 +250,17 @@ class BayesianAccountant:
         values, worst = self._deltas_by_curves(eps)
         ones = np.ones(values.shape[1], dtype=np.int64)
         mean = ESTIMATORS["band"].bound(values, weights=ones, gamma=gamma, worst=worst)
-        return float(min(mean[0] + gamma, worst[0], 1.0))
+        return float(min(mean[0] + gamma + self._failure_before(1.0), worst[0], 1.0))
 
     def running(self, *, delta: float) -> float:
         """Return the `band` epsilon so far, for progress: quick, and capped by our own worst-case curve."""
         total = _check.probability("delta", delta)
         self._require_steps()
         failure = total * _BAND_SHARE
+        target = total - failure - self._failure_before(total)
         largest = float(self._worst_curve().epsilon(total)[0])
         epsilon = mean_delta_epsilon(
-            ESTIMATORS["band"], self._deltas_by_curves, target=total - failure, gamma=failure, largest=largest
+            ESTIMATORS["band"], self._deltas_by_curves, target=target, gamma=failure, largest=largest
         )
         return max(min(epsilon, largest), SMALLEST_EPSILON)
 
@@ -327,6 +355,7 @@ class BayesianAccountant:
             ['50%: 0.16', '90%: 1.74']
         """
         worst = self.worst_case(delta=delta).epsilon
+        gamma -= self._failure_before(gamma)
         return share_bounds(self.epsilons(delta=delta), percents=percents, gamma=gamma, worst=worst)
 
     def worst_case(self, *, delta: float) -> Guarantee:
@@ -351,6 +380,7 @@ class BayesianAccountant:
         """Return an accountant of some of the followed records, by their positions."""
         made = BayesianAccountant(**self._mechanism, steps=self.planned)
         made.history.counts, made.history.taken = self.counts[np.asarray(records)], self.taken
+        made.unmeasured = self.unmeasured
         return made
 
     def state_dict(self) -> dict[str, Any]:
@@ -395,9 +425,9 @@ class BayesianAccountant:
         if method == "pld" and notion == "strong":
             raise PrivacyError("Curves by PLD bound the weak notion; for the strong one pass method='moments'.")
         delta = worst.delta
-        failure = failure_of_each(delta, gamma, uses=1, share=_BAND_SHARE)
+        failure, hidden = failure_of_each(delta, gamma, uses=1, share=_BAND_SHARE), self._failure_before(delta)
         deltas: Deltas = self._deltas_by_curves
-        target, largest = delta - failure, worst.epsilon
+        target, largest = delta - failure - hidden, worst.epsilon
         if method == "moments":
             table = self._table(FIRST_ORDERS)
             own, most = self.counts @ table.T, self.taken * table[:, TOP]
@@ -405,7 +435,7 @@ class BayesianAccountant:
         epsilon = mean_delta_epsilon(ESTIMATORS[estimator], deltas, target=target, gamma=failure, largest=largest)
         curve = None
         if notion == "weak":
-            curve = population_profile(ESTIMATORS[estimator], deltas, gamma=failure, largest=largest)
+            curve = population_profile(ESTIMATORS[estimator], deltas, gamma=failure + hidden, largest=largest)
         split = ((estimator, failure), ("expected", target))
         return PopulationFigure(
             epsilon=epsilon, estimator=estimator, notion=notion, method=method, delta_split=split, profile=curve
@@ -427,6 +457,20 @@ class BayesianAccountant:
         terms = assume("certificate", followed=len(self.counts), tolerated=self.tolerated)
         rests_on = (assume("exchangeable"), terms, assume("joint-delta"))
         return self._statement(figure, self.worst_case(delta=delta), rests_on)
+
+    def _failure_before(self, total: float) -> float:
+        """Return the chance that unmeasured steps hold more than is charged, which comes out of a total.
+
+        Raises:
+            PrivacyError: If nothing would be left of it.
+        """
+        failure = 0.0 if self.unmeasured is None else self.unmeasured.failure
+        if failure > 0.5 * total:
+            raise PrivacyError(
+                f"What unmeasured steps hold is bounded except with probability {failure:.3g}: too much for a total of "
+                f"{total:.3g}."
+            )
+        return failure
 
     def _statement(self, figure: PopulationFigure, worst: Guarantee, assumptions: tuple[Assumption, ...]) -> Guarantee:
         static = self.levels == "static"

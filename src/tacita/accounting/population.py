@@ -112,7 +112,8 @@ def population_profile(estimator: Estimator, deltas: Deltas, *, gamma: float, la
         estimator: An estimator that averages deltas.
         deltas: Each record's own delta, and the worst case's.
         gamma: The probability with which any of the bounds may fail; the worst case counts then. It is counted twice:
-            the curve is combined with a figure that may fail as often, for other panels.
+            the curve is combined with a figure that may fail as often, for other panels. What may fail before, such
+            as a bound on unmeasured steps, counts in it.
         largest: The epsilon to which the curve goes.
 
     Returns:

@@ -47,10 +47,14 @@ def certified_shares(accountant: BayesianAccountant, worst: Guarantee) -> Shares
 
     Guarantee:
         If they were drawn independently from the population: all of it holds for the levels of this run except with
-        probability `GAMMA`. A third of it goes to the epsilons, a third to the successes, and a third to the tests, in
-        equal parts to each false-positive rate; within each, every percentage takes an equal part.
+        probability `GAMMA`. What steps that were not measured may hide comes out of it first; a third of the rest goes
+        to the epsilons, a third to the successes, and a third to the tests, in equal parts to each false-positive rate;
+        within each, every percentage takes an equal part.
     """
-    third = GAMMA / 3.0
+    hidden = 0.0 if accountant.unmeasured is None else accountant.unmeasured.failure
+    if hidden > GAMMA / 2.0:
+        return None
+    third = (GAMMA - hidden) / 3.0
     epsilons = share_bounds(own_epsilons(accountant, worst), percents=PERCENTS, gamma=third, worst=worst.epsilon)
     if epsilons[PERCENTS[0]] >= worst.epsilon:
         return None

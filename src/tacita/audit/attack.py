@@ -200,7 +200,7 @@ def _of_folder(folder: Path) -> Target:
             why="the run was made in Python: call tacita.audit.run(private) where its model and records are at hand",
         )
     made = reopen(folder)
-    accountants = {name: panel.accountant for name, panel in standing.panels.items()}
+    accountants = {name: panel.account(plan.delta) for name, panel in standing.panels.items()}
     return Target(
         plan=plan,
         steps=standing.taken,

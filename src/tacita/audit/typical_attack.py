@@ -97,6 +97,7 @@ def attack_typical_case(session: Session) -> tuple[dict[str, Any], Finding]:
             train,
             holdout=records,
             panel=len(records[-1]),
+            panel_rate=None if plan.individual_every else 1.0,
             individual_every=plan.individual_every,
             record_budget=plan.record_budget,
             seed=session.seed(3),

@@ -221,17 +221,18 @@ def _charged(server: Server) -> Assumption:
 def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -> Readings:
     typical = [*_typical_clients(server, delta), *_typical_records(server, delta)]
     panels, followed = server.measured.panels, server.plan.privacy_level.followed
-    own = own_epsilons(panels["training"].accountant, worst) if "training" in panels else np.zeros(0)
+    account = panels["training"].account(worst.delta) if "training" in panels else None
+    own = np.zeros(0) if account is None else own_epsilons(account, worst)
     if panels:
         sizes = " and ".join(f"{len(panel.indices)} {kind}" for kind, panel in panels.items())
         followed = f"{sizes} clients were followed through all rounds"
     # Records are followed by their clients, among those they train on: only held-out clients speak for a population.
-    shares = certified_shares(panels["held-out"].accountant, worst) if "held-out" in panels else None
+    shares = certified_shares(panels["held-out"].account(worst.delta), worst) if "held-out" in panels else None
     return Readings(
         typical=tuple(typical),
         panels=followed if typical else "Nothing was followed, so there is no typical figure.",
         percentiles=percentiles(own),
-        successes=percentiles(own_successes(panels["training"].accountant, worst)) if "training" in panels else (),
+        successes=() if account is None else percentiles(own_successes(account, worst)),
         shares=shares,
         checks=(
             *((assume("clients-own-choices"),) if shares else ()),
@@ -279,7 +280,7 @@ def _panel_figures(panels: dict[str, Panel], delta: float) -> list[Guarantee]:
         for estimator in ("band", "student"):
             if estimator == "student" and len(panel.indices) < 2:
                 continue
-            found = panel.accountant.guarantee(delta=delta, estimator=estimator)
+            found = panel.account(delta).guarantee(delta=delta, estimator=estimator)
             figures.append(replace(found, unit="client", assumptions=(who, assume("observed-norms"))))
     return sorted(figures, key=lambda g: (g.estimator != "band", -g.epsilon))
 

@@ -132,6 +132,7 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
         certificate=_profile(recipe.certificate_profile, recipe.steps),
         tolerated=recipe.tolerated,
         panel=recipe.panel,
+        panel_rate=recipe.panel_rate,
         holdout=job.held,
         groups=job.groups,
         ledger=recipe.ledger,

@@ -12,7 +12,7 @@ import numpy as np
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita._numbers import delta_text, round_up_text
-from tacita.accounting import MomentsBudget
+from tacita.accounting import BayesianAccountant, MomentsBudget
 from tacita.accounting.filters import Budget
 from tacita.accounting.shares import GAMMA, certified_shares, own_epsilons, own_successes
 from tacita.assumptions import Assumption, assume
@@ -46,15 +46,20 @@ from tacita.training.rungs import ladder_of
 if TYPE_CHECKING:
     from tacita._check import Floats
 
-_OF_PANELS = ("representative", "static-norms", "observed-norms", "exchangeable")  # the rest is enforced by training
+_OF_PANELS = (
+    "representative",
+    "static-norms",
+    "observed-norms",
+    "measured-at-random",
+    "exchangeable",
+)  # the rest is enforced by training
 _SMALL = 1000  # records in a running figure
 
 
 def reading(panel: Panel, delta: float) -> float:
     """Return the typical epsilon so far, from at most 1000 followed records, evenly spread."""
-    panel.settle()
     some = np.unique(np.linspace(0, len(panel.indices) - 1, _SMALL).astype(int))
-    return panel.accountant.subset(some).running(delta=delta)
+    return panel.account(delta).subset(some).running(delta=delta)
 
 
 @dataclass(frozen=True)
@@ -125,13 +130,12 @@ class Standing:
             ("Steps taken", f"{self.taken} of {plan.steps}; the typical figures are for these"),
             *status_rows(self.facts),
         )
-        for panel in panels.values():
-            panel.settle()
         if not panels:
             return Readings(
                 metrics=metrics, facts=own, panels="No records were followed, so there is no typical figure."
             )
-        statements = {name: self._typical(name, delta) for name in panels}
+        accounts = {name: panel.account(delta) for name, panel in panels.items()}
+        statements = {name: self._typical(name, accounts[name], delta) for name in panels}
         larger = max(statements, key=lambda name: statements[name].epsilon)
         headline = statements.pop(larger)
         if headline.epsilon > worst.epsilon:
@@ -142,16 +146,17 @@ class Standing:
             followed = (
                 f"{' and '.join(sizes)} records were followed; the {larger} ones gave the larger figure, which is shown"
             )
-        papers = [self._typical(larger, delta, estimator="student")] if len(panels[larger].indices) > 1 else []
-        epsilons = own_epsilons(panels["training"].accountant, worst)
+        several = len(panels[larger].indices) > 1
+        papers = [self._typical(larger, accounts[larger], delta, estimator="student")] if several else []
+        epsilons = own_epsilons(accounts["training"], worst)
         ladder = ladder_of(plan, delta)
         held_out = panels["held-out"].counts() if ladder.rungs and "held-out" in panels else None
         return Readings(
             typical=(headline, *statements.values(), *papers),
             panels=followed,
             percentiles=percentiles(epsilons),
-            successes=percentiles(own_successes(panels["training"].accountant, worst)),
-            shares=certified_shares(panels["held-out"].accountant, worst) if "held-out" in panels else None,
+            successes=percentiles(own_successes(accounts["training"], worst)),
+            shares=certified_shares(accounts["held-out"], worst) if "held-out" in panels else None,
             curve=self.facts.curve if delta == plan.delta else (),
             groups=tuple(_group_rows(panels["training"], self.groups, epsilons)),
             metrics=metrics,
@@ -162,9 +167,9 @@ class Standing:
             facts=own,
         )
 
-    def _typical(self, name: str, delta: float, **estimator: Any) -> Guarantee:
+    def _typical(self, name: str, account: BayesianAccountant, delta: float, **estimator: Any) -> Guarantee:
         """Return a panel's figure without what training enforces, saying what following training records means."""
-        found = self.panels[name].accountant.guarantee(delta=delta, **estimator)
+        found = account.guarantee(delta=delta, **estimator)
         own = [a for a in found.assumptions if a.code in _OF_PANELS]
         if name == "training":
             own = [assume("training-panel-only" if len(self.panels) == 1 else "training-panel"), *own[1:]]
@@ -338,7 +343,7 @@ def _certificate(plan: Plan, panels: Mapping[str, Panel], delta: float) -> str:
     if plan.certificate is None:
         return ""
     try:
-        issued = [p.accountant.guarantee(delta=delta, estimator="conformal") for p in panels.values()]
+        issued = [p.account(delta).guarantee(delta=delta, estimator="conformal") for p in panels.values()]
     except PrivacyError as error:
         return f"Not issued: {error}"
     larger = max(issued, key=lambda g: g.epsilon)

@@ -314,10 +314,8 @@ class PrivateTraining:
 
     @property
     def accountants(self) -> dict[str, BayesianAccountant]:
-        """The followed records' accountants, `training` and `held-out`; sensitive."""
-        for panel in self._stepper.state.panels.values():
-            panel.settle()
-        return {name: panel.accountant for name, panel in self._stepper.state.panels.items()}
+        """The followed records' accountants, `training` and `held-out`, at the plan's delta; sensitive."""
+        return {name: panel.account(self.plan.delta) for name, panel in self._stepper.state.panels.items()}
 
     @property
     def run_dir(self) -> Path | None:

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
+from tacita import _check
 from tacita.accounting import NORM_LEVELS, BayesianAccountant, affordable, level_of
 from tacita.accounting.filters import Budget
 from tacita.accounting.state import panel_state
+from tacita.accounting.unmeasured import Unmeasured, measuring_rate
 from tacita.assumptions import Assumption, assume
 from tacita.training.plan import Plan
 from tacita.training.records import Records
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _FALSE_ALARMS = 0.01  # of the test for ordered data
 _FEWEST = 8  # followed, so that the test can find something
+_HIDDEN = 1e-3  # of delta, for what steps that were not measured may hide
 
 
 class Panel:
@@ -34,10 +37,14 @@ class Panel:
         indices: Which records are followed.
         accountant: Their accounts.
         budget: What each may spend.
+        rate: The chance with which a step is measured; those in between are bounded by `account`.
     """
 
-    def __init__(self, indices: Counts, accountant: BayesianAccountant, *, budget: Budget | None = None) -> None:
-        self.indices, self.accountant, self.budget = indices, accountant, budget
+    def __init__(
+        self, indices: Counts, accountant: BayesianAccountant, *, budget: Budget | None = None, rate: float = 1.0
+    ) -> None:
+        self.indices, self.budget, self.rate = indices, budget, rate
+        self._measured_steps, self.unmeasured, self._skipping = accountant, 0, False
         self.levels: Counts = np.full(len(indices), len(NORM_LEVELS) - 1, dtype=np.int64)
         self.pending = 0
         self.mean_norms: Floats = np.zeros(len(indices))
@@ -56,32 +63,52 @@ class Panel:
                 self.counts(),
                 wanted,
                 steps=period,
-                sample_rate=self.accountant.sample_rate,
-                noise_multiplier=self.accountant.noise_multiplier,
+                sample_rate=self._measured_steps.sample_rate,
+                noise_multiplier=self._measured_steps.noise_multiplier,
             )
         self.levels = wanted
 
+    def skip(self) -> None:
+        """Do not measure before the next step: a coin said so."""
+        self.settle()
+        self._skipping = True
+
     def tick(self) -> None:
-        """Note that a step was taken at the current levels."""
-        self.pending += 1
+        """Note that a step was taken, at the current levels unless it was skipped."""
+        if self._skipping:
+            self.unmeasured += 1
+        else:
+            self.pending += 1
+        self._skipping = False
+
+    def account(self, delta: float) -> BayesianAccountant:
+        """Return the records' account of all steps taken.
+
+        Args:
+            delta: Of the figures that are wanted: a thousandth of it bounds what steps in between may hide.
+        """
+        self.settle()
+        if not self.unmeasured:
+            return self._measured_steps
+        return self._measured_steps.completed(Unmeasured(self.unmeasured, self.rate, delta * _HIDDEN))
 
     def settle(self) -> None:
         """Charge the steps taken since the last measurement."""
         if self.pending:
-            self.accountant.step(NORM_LEVELS[self.levels], steps=self.pending)
+            self._measured_steps.step(NORM_LEVELS[self.levels], steps=self.pending)
             self.pending = 0
 
     def lose(self, steps: int) -> None:
         """Charge steps of which nothing is known any more, at the clip bound."""
         self.settle()
         if steps:
-            self.accountant.step(np.ones(len(self.indices)), steps=steps)
+            self._measured_steps.step(np.ones(len(self.indices)), steps=steps)
 
     def counts(self) -> Counts:
-        """Return the (records, levels) matrix of steps charged."""
-        if self.accountant.taken == 0:
+        """Return the (records, levels) matrix of steps charged; those that were not measured are not in it."""
+        if self._measured_steps.taken == 0:
             return np.zeros((len(self.indices), len(NORM_LEVELS)), dtype=np.int64)
-        return self.accountant.counts
+        return self._measured_steps.counts
 
     def ordered(self) -> bool:
         """Return whether the norms change along the order of those followed, by a rank test."""
@@ -92,7 +119,7 @@ class Panel:
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return tensors and plain data for a checkpoint."""
         self.settle()
-        state = self.accountant.state_dict()
+        state = self._measured_steps.state_dict()
         state.pop("panel", None)
         tensors = {
             "indices": torch.from_numpy(self.indices.astype(np.int64)),
@@ -100,7 +127,8 @@ class Panel:
             "levels": torch.from_numpy(self.levels.astype(np.int64)),
             "mean_norms": torch.from_numpy(self.mean_norms),
         }
-        return tensors, {"accountant": state, "measured": self.measured}
+        plain = {"accountant": state, "measured": self.measured, "rate": self.rate, "unmeasured": self.unmeasured}
+        return tensors, plain
 
     @classmethod
     def restore(cls, tensors: Any, document: Any, *, budget: Budget | None) -> Panel:
@@ -114,13 +142,16 @@ class Panel:
         state = dict(document["accountant"])
         if state["taken"]:
             state["panel"] = panel_state(tensors["counts"].numpy().astype(np.int64))
-        panel = cls(tensors["indices"].numpy(), BayesianAccountant.from_state(state), budget=budget)
+        rate = float(document.get("rate", 1.0))  # checkpoints of earlier versions measured every step
+        panel = cls(tensors["indices"].numpy(), BayesianAccountant.from_state(state), budget=budget, rate=rate)
         panel.levels, panel.mean_norms = tensors["levels"].numpy(), tensors["mean_norms"].numpy()
-        panel.measured = int(document["measured"])
+        panel.measured, panel.unmeasured = int(document["measured"]), int(document.get("unmeasured", 0))
         return panel
 
 
-def new_panels(plan: Plan, parts: Mapping[str, Records], size: int, *, rng: np.random.Generator) -> dict[str, Panel]:
+def new_panels(
+    plan: Plan, parts: Mapping[str, Records], size: int, *, rng: np.random.Generator, rate: float | None = None
+) -> dict[str, Panel]:
     """Return who is followed: everybody where every record has its own bound, else `size` records of each part.
 
     Args:
@@ -128,8 +159,18 @@ def new_panels(plan: Plan, parts: Mapping[str, Records], size: int, *, rng: np.r
         parts: Training and held-out records.
         size: How many of each; 0 follows nobody.
         rng: Who is drawn.
+        rate: The chance with which they are measured at a step; None for `measuring_rate`. With bounds or a
+            certificate, which hold at every step, all of them are measured as the plan says.
     """
-    panels = {}
+    panels: dict[str, Panel] = {}
+    if plan.individual_every is not None or plan.certificate is not None:
+        if rate not in (None, 1.0):
+            raise ValueError("panel_rate is for panels without individual bounds or a certificate: leave it out.")
+        rate = 1.0
+    elif rate is None:
+        rate = measuring_rate(plan.steps, plan.batch_size, size * len(parts))
+    else:
+        _check.in_range("panel_rate", rate, 1e-3, 1.0)
     for name, records in parts.items():
         if size == 0 and plan.individual_every is None:
             continue
@@ -143,7 +184,7 @@ def new_panels(plan: Plan, parts: Mapping[str, Records], size: int, *, rng: np.r
             budget=plan.certificate,
             tolerated=plan.tolerated,
         )
-        panels[name] = Panel(everyone, accountant, budget=plan.record_budget)
+        panels[name] = Panel(everyone, accountant, budget=plan.record_budget, rate=rate)
     return panels
 
 

@@ -26,7 +26,7 @@ from tacita.training.charges import ledger_at
 from tacita.training.keeper import Keeper, State
 from tacita.training.labels import reading, reading_times
 from tacita.training.mechanism import Mechanism
-from tacita.training.panel import new_panels
+from tacita.training.panel import Panel, new_panels
 from tacita.training.plan import Plan
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.settings import Books, Follow, group_codes
@@ -100,7 +100,7 @@ class Stepper:
             form_taken=records.form_taken,
             features=priors_of(mechanism.model),
         )
-        panels = new_panels(plan, parts, size, rng=random.sampling) if leads else {}
+        panels = new_panels(plan, parts, size, rng=random.sampling, rate=follow.panel_rate) if leads else {}
         state = State(plan, facts, panels, group_codes(follow.groups, len(records)), data="")
         with processes.together():
             if leads and (books.run_dir is not None or processes.size > 1):
@@ -234,8 +234,9 @@ class Stepper:
         """Measure followed records where one is due, at the current parameters, which are released."""
         every, state, processes = self.plan.individual_every or 1, self.state, self.mechanism.processes
         period = min(every - state.taken % every, self.plan.steps - state.taken)
-        is_due = state.measure_now or state.taken % every == 0
-        due = {name: panel.indices for name, panel in state.panels.items()} if is_due else {}
+        sampled = any(panel.rate < 1.0 for panel in state.panels.values())
+        coin = float(self.random.sampling.random()) if sampled else 0.0
+        due = {name: panel.indices for name, panel in state.panels.items() if self._is_due(panel, every, coin)}
         for name, places in processes.agree(due).items():
             with processes.together():
                 own = self.mechanism.norms(name, processes.share(places), rng=self.random.sampling)
@@ -245,6 +246,14 @@ class Stepper:
             if self.leads:
                 state.panels[name].measure(self.plan.contributions(norms), period=period)
         state.measure_now = False
+
+    def _is_due(self, panel: Panel, every: int, coin: float) -> bool:
+        """Return whether a panel is measured before the next step."""
+        if panel.rate == 1.0:
+            return self.state.measure_now or self.state.taken % every == 0
+        if coin >= panel.rate:
+            panel.skip()
+        return coin < panel.rate
 
     def _note(self, step: Step) -> None:
         """Keep what a step showed, and a checkpoint now and then."""

@@ -1,0 +1,141 @@
+"""What it loses to measure followed records at some of the steps instead of all.
+
+    python -m experiments.panel.run                          # every row that is missing
+    python -m experiments.panel.run --quick                  # digits, few steps, into quick.jsonl
+    python -m experiments.panel.run --table                  # what docs/how-to/train.md shows
+
+MNIST, the recipe's CNN, noise 1, clip norm 1, batches of 256. Held-out records are measured at every step of one
+training; what each way of following them would have said is computed from these levels, so that nothing differs but
+the way. Nothing is chosen by the results.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from experiments import rows as measured
+from experiments.rows import Jobs, Rows, main
+from experiments.tables import table
+from tacita import BayesianAccountant
+from tacita.accounting.levels import NORM_LEVELS, TOP
+from tacita.accounting.shares import certified_shares
+from tacita.accounting.unmeasured import Unmeasured, measuring_rate
+from tacita.data import load
+from tacita.training import PrivateTraining
+from tacita.training.recipes import default_model
+
+DELTA, BATCH, DEFAULT = 1e-5, 256, 200
+SHARES = ("50.0", "75.0", "90.0")
+
+
+def levels_of(name: str, steps: int, followed: int, seed: int) -> tuple[Any, float]:
+    """Return the norm levels of held-out records at every step, (steps, records), and the accuracy in percent."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    data = load(name)
+    train, test = (
+        tuple(map(torch.from_numpy, part))
+        for part in ((data.inputs, data.targets), (data.test_inputs, data.test_targets))
+    )
+    model = default_model(tuple(train[0].shape[1:]), 10)
+    private = PrivateTraining(
+        model, nn.functional.cross_entropy, train,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9),
+        batch_size=BATCH, nominal_size=data.nominal_size, steps=steps, noise_multiplier=1.0, delta=DELTA,
+        panel=followed, panel_rate=1.0, holdout=test, seed=seed,
+    )  # fmt: skip
+    found, before = np.empty((steps, followed), dtype=np.int64), np.zeros((followed, len(NORM_LEVELS)), dtype=np.int64)
+    for step in private.steps(curve=False):
+        counts = private.accountants["held-out"].counts.copy()
+        found[step.number - 1] = (counts - before).argmax(1)
+        before = counts
+        if step.number % 100 == 0:
+            print(f"step {step.number} of {steps}", flush=True)
+    with torch.no_grad():
+        right = float((model(test[0]).argmax(1) == test[1]).double().mean())
+    return found, 100.0 * right
+
+
+def account(levels: Any, rate: float) -> BayesianAccountant:
+    """Return an accountant of records with these levels at every step."""
+    made = BayesianAccountant(sample_rate=rate, noise_multiplier=1.0)
+    for row in levels:
+        made.step(NORM_LEVELS[row])
+    return made
+
+
+def ways(levels: Any, rate: float, rng: np.random.Generator) -> dict[str, BayesianAccountant]:
+    """Return an account of the same records by each way of following them."""
+    steps, some = len(levels), levels[:, :DEFAULT]
+    chance = measuring_rate(steps, BATCH, 2 * DEFAULT)
+    coins, every = rng.random(steps) < chance, max(1, round(1 / chance))
+    held = np.where((np.arange(steps) % every == 0)[:, None], some, TOP)
+    unmeasured = Unmeasured(int((~coins).sum()), chance, 1e-3 * DELTA)
+    return {
+        "all": account(levels, rate),
+        "default size, every step": account(some, rate),
+        "default": account(some[coins], rate).completed(unmeasured),
+        "bound in between": account(held, rate),
+        "few, every step": account(levels[:, : round(DEFAULT * chance)], rate),
+    }
+
+
+def row(name: str, steps: int, followed: int, seed: int) -> dict[str, Any]:
+    """Return what each way says of shares of the population and of the typical case."""
+    levels, accuracy = levels_of(name, steps, followed, seed)
+    rate = BATCH / load(name).nominal_size
+    found: dict[str, Any] = {}
+    for way, made in ways(levels, rate, np.random.default_rng(seed)).items():
+        worst = made.worst_case(delta=DELTA)
+        shares = certified_shares(made, worst)
+        found[way] = {
+            "followed": len(made.counts),
+            "shares": {str(p): e for p, e in shares.epsilons} if shares else None,
+            "typical": made.guarantee(delta=DELTA).epsilon,
+            "worst": worst.epsilon,
+        }
+    chance = measuring_rate(steps, BATCH, 2 * DEFAULT)
+    settings = "set beforehand; nothing was chosen"
+    return {"seeds": [seed], "settings": settings, "steps": steps, "accuracy": accuracy, "rate": chance, "ways": found}
+
+
+def rows(quick: bool) -> Jobs:
+    """Return what measures each row."""
+    if quick:
+        return {"digits 40": partial(row, "digits", 40, 220, 0)}
+    return {"mnist 1000": partial(row, "mnist", 1000, 500, 0), "mnist 3500": partial(row, "mnist", 3500, 250, 0)}
+
+
+WORDS = {
+    "all": "{n} records at every step",
+    "default size, every step": "200 records at every step",
+    "default": "200 records at {percent} of the steps, at random (default)",
+    "bound in between": "200 records at as many steps, the clip bound in between",
+    "few, every step": "{n} records at every step, which costs as much",
+}
+
+
+def compared(found: Rows) -> str:
+    """Return the table of the guide."""
+    lines = []
+    for name, wanted in found.items():
+        data, steps = name.split()
+        for way, made in wanted["ways"].items():
+            shares = made["shares"] or dict.fromkeys(SHARES)
+            said = [f"{e:.2f}" if e is not None and e < made["worst"] else "–" for e in map(shares.get, SHARES)]
+            words = WORDS[way].format(n=made["followed"], percent=f"{100 * wanted['rate']:.0f}%")
+            lines.append([f"{data.upper()}, {steps} steps", words, *said, f"{made['worst']:.2f}"])
+    return table(["run", "held-out records followed", "50% of people", "75%", "90%", "anyone"], lines)
+
+
+if __name__ == "__main__":
+    if "--table" in sys.argv:
+        print(compared(measured.load("panel")))
+    else:
+        main("panel", rows)
