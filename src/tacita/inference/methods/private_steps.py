@@ -97,6 +97,7 @@ class PrivateSteps(Method):
                 delta=request.delta,
                 holdout=_holdout(separated, request.holdout),
                 panel=request.panel,
+                panel_rate=1.0,  # a record's gradient is cheap here
                 ledger=request.ledger,
                 run_dir=request.run_dir,
                 seed=request.seed,
