@@ -93,8 +93,8 @@ _OPEN = {
     "static-norms": "each record's norm is fixed for the whole run by the record and by public facts (declared static)",
     "observed-norms": "what each followed record contributed (its gradient norm) was observed in this run; another run "
     "may differ",
-    "measured-at-random": "followed records were measured at random steps, each with chance {share}; what they may "
-    "have contributed in the other steps is bounded, except with probability {failure}",
+    "measured-at-random": "each followed record was measured at random steps, {share} of them; what it may have "
+    "contributed in the others is bounded, except with probability {failure}",
     "exchangeable": "the followed records and the record in question are exchangeable; budget and tolerance were "
     "declared beforehand",
     "certificate": "{followed} records were followed, and {tolerated} of them were allowed to exceed the budget",

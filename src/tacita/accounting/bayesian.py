@@ -28,7 +28,7 @@ from tacita.accounting.population import (
     population_profile,
 )
 from tacita.accounting.state import budget_from, budget_state, reading_state
-from tacita.accounting.unmeasured import Unmeasured
+from tacita.accounting.unmeasured import Sampled
 from tacita.accounting.worst import check_mechanism, worst_case
 from tacita.assumptions import Assumption, assume
 from tacita.estimators import ESTIMATORS, share_bounds, unseen_mass
@@ -108,7 +108,7 @@ class BayesianAccountant:
         self.tolerated = _check.count("tolerated", tolerated, low=0)
         self._mechanism = _Mechanism(sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
         self.history = History(composition, steps, static=levels == "static")
-        self.unmeasured: Unmeasured | None = None
+        self.sampled: Sampled | None = None
         self._curves: RecordCurves | None = None
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class BayesianAccountant:
     def assumptions(self) -> tuple[Assumption, ...]:
         """What estimates from these records rest on, beyond what the worst case does."""
         seen = assume("representative"), assume("static-norms" if self.levels == "static" else "observed-norms")
-        return seen if self.unmeasured is None else (*seen, self.unmeasured.assumption)
+        return seen if self.sampled is None else (*seen, self.sampled.assumption)
 
     def step(self, norms: ArrayLike, *, steps: int = 1) -> None:
         """Charge one step, or `steps` steps with the same norms.
@@ -161,25 +161,25 @@ class BayesianAccountant:
         self.history.charge(level_of(values), _check.count("steps", steps))
         self._curves = None
 
-    def completed(self, unmeasured: Unmeasured) -> BayesianAccountant:
-        """Return an accountant of all steps of a run of which only some, drawn at random, were charged here.
+    def completed(self, seen: Counts, sampled: Sampled) -> BayesianAccountant:
+        """Return an accountant of all steps of a run in which each record was measured at some, drawn at random.
 
         Args:
-            unmeasured: The others.
+            seen: How many steps each record spent at each level, of those in which it was measured.
+            sampled: How they were drawn.
 
         Raises:
             PrivacyError: If the accountant follows no records through the run, declares their levels, or has a budget.
 
         Guarantee:
-            Except with probability `unmeasured.failure`, over which steps were measured, no record spent more steps at
-            or above any level than the result says. The failure is taken off the delta, or the gamma, of every
-            statement about the population; it stands beside figures of single records.
+            For each record, except with probability `sampled.failure` over its coins, its true counts cost no more than
+            those of the result. The failure is taken off the delta of every statement about the population; `shares`
+            allow for it by a higher rank; it stands beside figures of single records.
         """
         if self.composition != "panel" or self.levels == "static" or self.budget is not None:
             raise PrivacyError("Only a panel of observed norms without a budget can be measured at some of the steps.")
         made = BayesianAccountant(**self._mechanism, steps=self.planned)
-        made.history.counts, made.unmeasured = unmeasured.fill(self.counts), unmeasured
-        made.history.taken = self.taken + unmeasured.steps
+        made.history.counts, made.history.taken, made.sampled = sampled.fill(seen), sampled.steps, sampled
         return made
 
     def guarantee(
@@ -234,8 +234,8 @@ class BayesianAccountant:
             figure = moments_figure(
                 estimator, self.history.samples(), self._table, delta=left, gamma=gamma, notion=notion or "strong"
             )
-        if self.unmeasured is not None:
-            figure = replace(figure, delta_split=(*figure.delta_split, ("unmeasured", self.unmeasured.failure)))
+        if self.sampled is not None:
+            figure = replace(figure, delta_split=(*figure.delta_split, ("unmeasured", self.too_low)))
         return self._statement(figure, worst, self.assumptions)
 
     def delta(self, *, epsilon: float, gamma: float = 1e-8) -> float:
@@ -355,8 +355,8 @@ class BayesianAccountant:
             ['50%: 0.16', '90%: 1.74']
         """
         worst = self.worst_case(delta=delta).epsilon
-        gamma -= self._failure_before(gamma)
-        return share_bounds(self.epsilons(delta=delta), percents=percents, gamma=gamma, worst=worst)
+        own = self.epsilons(delta=delta)
+        return share_bounds(own, percents=percents, gamma=gamma, worst=worst, low=self.too_low)
 
     def worst_case(self, *, delta: float) -> Guarantee:
         """Return the worst-case guarantee of the steps taken so far."""
@@ -380,7 +380,7 @@ class BayesianAccountant:
         """Return an accountant of some of the followed records, by their positions."""
         made = BayesianAccountant(**self._mechanism, steps=self.planned)
         made.history.counts, made.history.taken = self.counts[np.asarray(records)], self.taken
-        made.unmeasured = self.unmeasured
+        made.sampled = self.sampled
         return made
 
     def state_dict(self) -> dict[str, Any]:
@@ -458,19 +458,23 @@ class BayesianAccountant:
         rests_on = (assume("exchangeable"), terms, assume("joint-delta"))
         return self._statement(figure, self.worst_case(delta=delta), rests_on)
 
+    @property
+    def too_low(self) -> float:
+        """The chance with which a followed record's own figures are too low: 0 if every step was measured."""
+        return 0.0 if self.sampled is None or self.sampled.rate == 1.0 else self.sampled.failure
+
     def _failure_before(self, total: float) -> float:
-        """Return the chance that unmeasured steps hold more than is charged, which comes out of a total.
+        """Return what figures that may be too low take off a total.
 
         Raises:
-            PrivacyError: If nothing would be left of it.
+            PrivacyError: If too little would be left of it.
         """
-        failure = 0.0 if self.unmeasured is None else self.unmeasured.failure
-        if failure > 0.5 * total:
+        if self.too_low > 0.5 * total:
             raise PrivacyError(
-                f"What unmeasured steps hold is bounded except with probability {failure:.3g}: too much for a total of "
-                f"{total:.3g}."
+                f"Records' figures may be too low with probability {self.too_low:.3g}, as they were measured at some "
+                f"steps only: too much for a total of {total:.3g}."
             )
-        return failure
+        return self.too_low
 
     def _statement(self, figure: PopulationFigure, worst: Guarantee, assumptions: tuple[Assumption, ...]) -> Guarantee:
         static = self.levels == "static"

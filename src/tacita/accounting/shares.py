@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -47,21 +47,21 @@ def certified_shares(accountant: BayesianAccountant, worst: Guarantee) -> Shares
 
     Guarantee:
         If they were drawn independently from the population: all of it holds for the levels of this run except with
-        probability `GAMMA`. What steps that were not measured may hide comes out of it first; a third of the rest goes
-        to the epsilons, a third to the successes, and a third to the tests, in equal parts to each false-positive rate;
-        within each, every percentage takes an equal part.
+        probability `GAMMA`. A third of it goes to the epsilons, a third to the successes, and a third to the tests, in
+        equal parts to each false-positive rate; within each, every percentage takes an equal part.
     """
-    hidden = 0.0 if accountant.unmeasured is None else accountant.unmeasured.failure
-    if hidden > GAMMA / 2.0:
-        return None
-    third = (GAMMA - hidden) / 3.0
-    epsilons = share_bounds(own_epsilons(accountant, worst), percents=PERCENTS, gamma=third, worst=worst.epsilon)
+    third = GAMMA / 3.0
+
+    def bounds(values: Floats, percents: Sequence[float], gamma: float, most: float) -> dict[float, float]:
+        return share_bounds(values, percents=percents, gamma=gamma, worst=most, low=accountant.too_low)
+
+    epsilons = bounds(own_epsilons(accountant, worst), PERCENTS, third, worst.epsilon)
     if epsilons[PERCENTS[0]] >= worst.epsilon:
         return None
     most = worst.curve.attack_success()
-    successes = share_bounds(own_successes(accountant, worst), percents=PERCENTS, gamma=third, worst=most)
+    successes = bounds(own_successes(accountant, worst), PERCENTS, third, most)
     found = [
-        share_bounds(values, percents=TESTED, gamma=third / len(RATES), worst=worst.curve.tpr(rate))
+        bounds(values, TESTED, third / len(RATES), worst.curve.tpr(rate))
         for rate, values in zip(RATES, accountant.tprs(RATES), strict=True)
     ]
     return Shares(

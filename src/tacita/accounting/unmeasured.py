@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
 _SHARE = 0.2  # of a run's gradients, that measuring adds
 _ENOUGH = 150  # measurements of a run
+_RATIO = 1.1  # between numbers of steps that are told apart
 
 
 @dataclass(frozen=True)
-class Unmeasured:
-    """Steps in which followed records were not measured, because a coin said so.
+class Sampled:
+    """How followed records were measured: at each step each of them on a coin of its own.
 
     Attributes:
-        steps: How many.
-        rate: The chance with which a step was measured, on a coin of its own.
-        failure: The chance, over the coins, with which a record may have spent more than `fill` says.
+        steps: All steps of the run so far.
+        rate: The chance with which a record was measured in a step.
+        failure: The chance, for each record and over its coins, that it spent more than `fill` says.
     """
 
     steps: int
@@ -37,26 +38,37 @@ class Unmeasured:
         _check.in_range("rate", self.rate, 1e-9, 1.0)
         _check.probability("failure", self.failure)
 
-    def fill(self, counts: Counts) -> Counts:
-        """Return counts of all steps from those of the measured ones.
+    def fill(self, seen: Counts) -> Counts:
+        """Return counts of all steps from those of the steps in which each record was measured.
 
-        Of N steps that a record spends at or above a level, Binomial(N, rate) are measured, whatever the run does: the
-        coins steer nothing. So N is at most the largest number of which so few would be seen with probability
-        `failure`, shared among all levels of all records; and at most those seen and all that were not measured.
+        Sort a record's steps by their level, the highest first. Of the first n, Binomial(n, rate) are measured,
+        whatever the run does: the coins steer nothing. So for a few n, chosen beforehand, as many are measured as all
+        but a share of `failure` of coins would have it; and where fewer were seen at or above a level, fewer than n
+        steps were there.
 
         Args:
-            counts: (records, levels): measured steps, and steps that are charged for certain.
+            seen: (records, levels): steps in which a record was measured, and steps that are charged for certain.
 
         Returns:
             Counts of the same shape, whose rows add up to all steps.
         """
-        above = counts[:, ::-1].cumsum(axis=1)[:, ::-1]  # steps at or above each level
-        each = self.failure / above.size
-        seen, place = np.unique(above, return_inverse=True)
-        most = np.minimum(largest_total(seen, self.rate, each, most=int(seen[-1]) + self.steps), seen + self.steps)
-        total: Counts = most[place].reshape(above.shape)
-        total[:, 0] = above[:, 0] + self.steps
+        above = seen[:, ::-1].cumsum(axis=1, dtype=np.int64)[:, ::-1]  # steps at or above each level
+        unseen = self.steps - above[:, :1]
+        total: Counts = np.minimum(self.most(above), above + unseen)
+        total[:, 0] = self.steps
         return total - np.pad(total[:, 1:], ((0, 0), (0, 1)))
+
+    def most(self, seen: Counts) -> Counts:
+        """Return how many steps there were at or above a level at which so many were seen, at most."""
+        if self.rate == 1.0:
+            return seen.copy()
+        first = max(1.0, np.log(self.failure) / np.log1p(-self.rate))  # of fewer steps none may be measured
+        count = max(0, int(np.log(max(self.steps, 1) / first) / np.log(_RATIO) + 1.0))
+        grid = np.unique(np.minimum(np.ceil(first * _RATIO ** np.arange(count)), self.steps).astype(np.int64))
+        each = self.failure / max(len(grid), 1) * (1.0 - 1e-9)  # round-off of the quantile
+        unlikely = binom.ppf(each, grid, self.rate) - 1.0  # so few are measured of the first n with that chance at most
+        place = np.searchsorted(np.maximum.accumulate(unlikely), seen)
+        return np.append(grid - 1, self.steps)[place]
 
     @property
     def assumption(self) -> Assumption:
@@ -64,28 +76,11 @@ class Unmeasured:
         return assume("measured-at-random", share=f"{100.0 * self.rate:.3g}%", failure=f"{self.failure:.1e}")
 
 
-def largest_total(seen: Counts, rate: float, failure: float, *, most: int) -> Counts:
-    """Return the largest N, up to `most`, for which Binomial(N, rate) is at most `seen` with at least a probability.
-
-    Args:
-        seen: Numbers of successes.
-        rate: The chance of each.
-        failure: The probability.
-        most: At least every number seen.
-    """
-    low, high = seen.copy(), np.full_like(seen, most)
-    while (low < high).any():
-        middle = (low + high + 1) // 2
-        likely = binom.cdf(seen, middle, rate) >= failure * (1.0 - 1e-9)  # round-off of the cdf
-        low, high = np.where(likely, middle, low), np.where(likely, high, middle - 1)
-    return np.asarray(low)
-
-
 def measuring_rate(steps: int, batch_size: float, followed: int) -> float:
     """Return the chance with which followed records are measured at a step, where none was chosen.
 
     Measuring costs a gradient for each followed record. The rate adds about a fifth to the cost of a run, but not less
-    than what keeps figures useful: 150 measurements, or every step of a shorter run.
+    than what keeps figures useful: 150 measurements of each, or every step of a shorter run.
 
     Args:
         steps: Planned.

@@ -80,7 +80,9 @@ def share_interval(successes: int, trials: int, *, confidence: float = 0.95) -> 
     return low, high
 
 
-def share_bounds(values: ArrayLike, *, percents: Sequence[float], gamma: float, worst: float) -> dict[float, float]:
+def share_bounds(
+    values: ArrayLike, *, percents: Sequence[float], gamma: float, worst: float, low: float = 0.0
+) -> dict[float, float]:
     """Return what each percentage of a population stays under, from a sample of it.
 
     For a share p, the r-th smallest of m values, with r the smallest rank at which Pr[Bin(m, p) ≥ r] is at most
@@ -93,6 +95,8 @@ def share_bounds(values: ArrayLike, *, percents: Sequence[float], gamma: float, 
         percents: In (0, 100), chosen before the values are seen.
         gamma: The probability with which any of the statements may fail.
         worst: What no record exceeds; used where the sample is too small for a percentage.
+        low: The chance with which a value is too low, for each record on its own. A value is then below the p-quantile
+            with a chance of at most p + low (1 - p), which takes the place of p.
 
     Returns:
         From percentage to value, never above `worst`.
@@ -110,6 +114,7 @@ def share_bounds(values: ArrayLike, *, percents: Sequence[float], gamma: float, 
     found = {}
     for percent in percents:
         share = _check.probability("a percentage over 100", percent / 100.0)
+        share += low * (1.0 - share)
         rank = int(binom.isf(each, len(own), share)) + 1  # the smallest r with Pr[Bin ≥ r] ≤ gamma / J
         while binom.sf(rank - 1, len(own), share) > each:
             rank += 1

@@ -227,7 +227,7 @@ def _readings(server: Server, facts: RunFacts, worst: Guarantee, delta: float) -
         sizes = " and ".join(f"{len(panel.indices)} {kind}" for kind, panel in panels.items())
         followed = f"{sizes} clients were followed through all rounds"
     # Records are followed by their clients, among those they train on: only held-out clients speak for a population.
-    shares = certified_shares(panels["held-out"].account(worst.delta), worst) if "held-out" in panels else None
+    shares = certified_shares(panels["held-out"].account_for_shares(), worst) if "held-out" in panels else None
     return Readings(
         typical=tuple(typical),
         panels=followed if typical else "Nothing was followed, so there is no typical figure.",

@@ -156,7 +156,7 @@ class Standing:
             panels=followed,
             percentiles=percentiles(epsilons),
             successes=percentiles(own_successes(accounts["training"], worst)),
-            shares=certified_shares(accounts["held-out"], worst) if "held-out" in panels else None,
+            shares=certified_shares(panels["held-out"].account_for_shares(), worst) if "held-out" in panels else None,
             curve=self.facts.curve if delta == plan.delta else (),
             groups=tuple(_group_rows(panels["training"], self.groups, epsilons)),
             metrics=metrics,

@@ -10,10 +10,11 @@ import torch
 from scipy.stats import spearmanr
 
 from tacita import _check
+from tacita._check import PrivacyError
 from tacita.accounting import NORM_LEVELS, BayesianAccountant, affordable, level_of
 from tacita.accounting.filters import Budget
-from tacita.accounting.state import panel_state
-from tacita.accounting.unmeasured import Unmeasured, measuring_rate
+from tacita.accounting.state import panel_state, whole_numbers
+from tacita.accounting.unmeasured import Sampled, measuring_rate
 from tacita.assumptions import Assumption, assume
 from tacita.training.plan import Plan
 from tacita.training.records import Records
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 _FALSE_ALARMS = 0.01  # of the test for ordered data
 _FEWEST = 8  # followed, so that the test can find something
-_HIDDEN = 1e-3  # of delta, for what steps that were not measured may hide
+_TOO_LOW = 1e-3  # of delta: how often a record's own figure may be too low where some steps were not measured
+_TOO_LOW_OF_SHARES = 0.05  # the same for shares, which pay for it by a slightly higher rank
+_TOP = len(NORM_LEVELS) - 1
 
 
 class Panel:
@@ -33,29 +36,41 @@ class Panel:
     nothing else enters, and it holds until the next measurement. With a budget a record that cannot pay for
     its level is held to the highest one it can pay for, or sits out, in silence.
 
+    With a rate below 1 each record is measured at a step by a coin of its own, for that step alone; what it may have
+    spent in the other steps is bounded when an account is asked for.
+
     Args:
         indices: Which records are followed.
-        accountant: Their accounts.
+        accountant: Their accounts; of no step where the rate is below 1.
         budget: What each may spend.
-        rate: The chance with which a step is measured; those in between are bounded by `account`.
+        rate: The chance with which a record is measured at a step.
     """
 
     def __init__(
         self, indices: Counts, accountant: BayesianAccountant, *, budget: Budget | None = None, rate: float = 1.0
     ) -> None:
         self.indices, self.budget, self.rate = indices, budget, rate
-        self._measured_steps, self.unmeasured, self._skipping = accountant, 0, False
-        self.levels: Counts = np.full(len(indices), len(NORM_LEVELS) - 1, dtype=np.int64)
+        self._accountant = accountant
+        self.levels: Counts = np.full(len(indices), _TOP, dtype=np.int64)
         self.pending = 0
         self.mean_norms: Floats = np.zeros(len(indices))
         self.measured = 0
+        self.places: Counts = np.arange(len(indices))  # of those measured last
+        self._seen, self._steps = np.zeros((len(indices) if rate < 1.0 else 0, len(NORM_LEVELS)), dtype=np.int64), 0
+
+    def draw(self, rng: np.random.Generator) -> Counts:
+        """Return which records are measured before the next step: those whose coins say so."""
+        self.places = np.flatnonzero(rng.random(len(self.indices)) < self.rate)
+        self.levels = np.zeros(len(self.places), dtype=np.int64)
+        return self.indices[self.places]
 
     def measure(self, norms: Floats, *, period: int) -> None:
         """Set the levels for the next `period` steps from norms of contributions, over the clip norm."""
         self.settle()
         clipped = np.minimum(norms, 1.0)
         self.measured += 1
-        self.mean_norms += (clipped - self.mean_norms) / self.measured
+        times = self.measured if self.rate == 1.0 else 1 + self._seen[self.places].sum(1)
+        self.mean_norms[self.places] += (clipped - self.mean_norms[self.places]) / times
         wanted = level_of(clipped)
         if self.budget is not None:
             wanted = affordable(
@@ -63,52 +78,61 @@ class Panel:
                 self.counts(),
                 wanted,
                 steps=period,
-                sample_rate=self._measured_steps.sample_rate,
-                noise_multiplier=self._measured_steps.noise_multiplier,
+                sample_rate=self._accountant.sample_rate,
+                noise_multiplier=self._accountant.noise_multiplier,
             )
         self.levels = wanted
 
-    def skip(self) -> None:
-        """Do not measure before the next step: a coin said so."""
-        self.settle()
-        self._skipping = True
-
     def tick(self) -> None:
-        """Note that a step was taken, at the current levels unless it was skipped."""
-        if self._skipping:
-            self.unmeasured += 1
-        else:
+        """Note that a step was taken at the current levels."""
+        if self.rate == 1.0:
             self.pending += 1
-        self._skipping = False
-
-    def account(self, delta: float) -> BayesianAccountant:
-        """Return the records' account of all steps taken.
-
-        Args:
-            delta: Of the figures that are wanted: a thousandth of it bounds what steps in between may hide.
-        """
-        self.settle()
-        if not self.unmeasured:
-            return self._measured_steps
-        return self._measured_steps.completed(Unmeasured(self.unmeasured, self.rate, delta * _HIDDEN))
+            return
+        self._seen[self.places, self.levels] += 1
+        self._steps += 1
+        self.places = np.empty(0, dtype=np.int64)
 
     def settle(self) -> None:
         """Charge the steps taken since the last measurement."""
         if self.pending:
-            self._measured_steps.step(NORM_LEVELS[self.levels], steps=self.pending)
+            self._accountant.step(NORM_LEVELS[self.levels], steps=self.pending)
             self.pending = 0
 
     def lose(self, steps: int) -> None:
         """Charge steps of which nothing is known any more, at the clip bound."""
         self.settle()
-        if steps:
-            self._measured_steps.step(np.ones(len(self.indices)), steps=steps)
+        if steps and self.rate == 1.0:
+            self._accountant.step(np.ones(len(self.indices)), steps=steps)
+        elif steps:
+            self._seen[:, _TOP] += steps  # as if measured: a crash may have come because records were
+            self._steps += steps
+
+    def account(self, delta: float) -> BayesianAccountant:
+        """Return the records' account of all steps taken.
+
+        Args:
+            delta: Of the figures that are wanted. A record's own are too low with a thousandth of it at most, over the
+                steps at which it was measured; never if that was at every step.
+        """
+        return self._account(delta * _TOO_LOW)
+
+    def account_for_shares(self) -> BayesianAccountant:
+        """Return the account for shares of the population, which allow for records whose figures are too low."""
+        return self._account(_TOO_LOW_OF_SHARES)
+
+    def _account(self, failure: float) -> BayesianAccountant:
+        self.settle()
+        if self.rate == 1.0:
+            return self._accountant
+        return self._accountant.completed(self._seen, Sampled(self._steps, self.rate, failure))
 
     def counts(self) -> Counts:
-        """Return the (records, levels) matrix of steps charged; those that were not measured are not in it."""
-        if self._measured_steps.taken == 0:
+        """Return the (records, levels) matrix of steps that were measured, or are charged at the clip bound."""
+        if self.rate < 1.0:
+            return self._seen
+        if self._accountant.taken == 0:
             return np.zeros((len(self.indices), len(NORM_LEVELS)), dtype=np.int64)
-        return self._measured_steps.counts
+        return self._accountant.counts
 
     def ordered(self) -> bool:
         """Return whether the norms change along the order of those followed, by a rank test."""
@@ -119,7 +143,7 @@ class Panel:
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return tensors and plain data for a checkpoint."""
         self.settle()
-        state = self._measured_steps.state_dict()
+        state = self._accountant.state_dict()
         state.pop("panel", None)
         tensors = {
             "indices": torch.from_numpy(self.indices.astype(np.int64)),
@@ -127,8 +151,7 @@ class Panel:
             "levels": torch.from_numpy(self.levels.astype(np.int64)),
             "mean_norms": torch.from_numpy(self.mean_norms),
         }
-        plain = {"accountant": state, "measured": self.measured, "rate": self.rate, "unmeasured": self.unmeasured}
-        return tensors, plain
+        return tensors, {"accountant": state, "measured": self.measured, "rate": self.rate, "steps": self._steps}
 
     @classmethod
     def restore(cls, tensors: Any, document: Any, *, budget: Budget | None) -> Panel:
@@ -140,12 +163,17 @@ class Panel:
             budget: What each record may spend.
         """
         state = dict(document["accountant"])
+        counts = tensors["counts"].numpy().astype(np.int64)
         if state["taken"]:
-            state["panel"] = panel_state(tensors["counts"].numpy().astype(np.int64))
+            state["panel"] = panel_state(counts)
         rate = float(document.get("rate", 1.0))  # checkpoints of earlier versions measured every step
         panel = cls(tensors["indices"].numpy(), BayesianAccountant.from_state(state), budget=budget, rate=rate)
         panel.levels, panel.mean_norms = tensors["levels"].numpy(), tensors["mean_norms"].numpy()
-        panel.measured, panel.unmeasured = int(document["measured"]), int(document.get("unmeasured", 0))
+        panel.measured = int(document["measured"])
+        if rate < 1.0:
+            panel._seen, panel._steps = whole_numbers(counts, panel._seen.shape), int(document["steps"])
+            if (panel._seen.sum(1) > panel._steps).any():
+                raise PrivacyError("The checkpoint is damaged: records were measured in more steps than were taken.")
         return panel
 
 

@@ -234,9 +234,8 @@ class Stepper:
         """Measure followed records where one is due, at the current parameters, which are released."""
         every, state, processes = self.plan.individual_every or 1, self.state, self.mechanism.processes
         period = min(every - state.taken % every, self.plan.steps - state.taken)
-        sampled = any(panel.rate < 1.0 for panel in state.panels.values())
-        coin = float(self.random.sampling.random()) if sampled else 0.0
-        due = {name: panel.indices for name, panel in state.panels.items() if self._is_due(panel, every, coin)}
+        due = {name: self._due(panel, every) for name, panel in state.panels.items()}
+        due = {name: places for name, places in due.items() if len(places)}
         for name, places in processes.agree(due).items():
             with processes.together():
                 own = self.mechanism.norms(name, processes.share(places), rng=self.random.sampling)
@@ -247,13 +246,11 @@ class Stepper:
                 state.panels[name].measure(self.plan.contributions(norms), period=period)
         state.measure_now = False
 
-    def _is_due(self, panel: Panel, every: int, coin: float) -> bool:
-        """Return whether a panel is measured before the next step."""
-        if panel.rate == 1.0:
-            return self.state.measure_now or self.state.taken % every == 0
-        if coin >= panel.rate:
-            panel.skip()
-        return coin < panel.rate
+    def _due(self, panel: Panel, every: int) -> Any:
+        """Return which of a panel's records are measured before the next step."""
+        if panel.rate < 1.0:
+            return panel.draw(self.random.sampling)
+        return panel.indices if self.state.measure_now or self.state.taken % every == 0 else panel.indices[:0]
 
     def _note(self, step: Step) -> None:
         """Keep what a step showed, and a checkpoint now and then."""
