@@ -38,7 +38,10 @@ def levels_of(name: str, steps: int, followed: int, seed: int) -> tuple[Any, flo
     """Return the norm levels of held-out records at every step, (steps, records), and the accuracy in percent."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    data = load(name)
+    data, cache = load(name), measured.HERE / "panel" / ".cache" / f"{name}-{steps}-{followed}-{seed}.npz"
+    if cache.exists():
+        kept = np.load(cache)
+        return kept["levels"].astype(np.int64), float(kept["accuracy"])
     train, test = (
         tuple(map(torch.from_numpy, part))
         for part in ((data.inputs, data.targets), (data.test_inputs, data.test_targets))
@@ -59,6 +62,8 @@ def levels_of(name: str, steps: int, followed: int, seed: int) -> tuple[Any, flo
             print(f"step {step.number} of {steps}", flush=True)
     with torch.no_grad():
         right = float((model(test[0]).argmax(1) == test[1]).double().mean())
+    cache.parent.mkdir(exist_ok=True)
+    np.savez_compressed(cache, levels=found.astype(np.int16), accuracy=100.0 * right)
     return found, 100.0 * right
 
 

@@ -157,8 +157,8 @@ def test_what_needs_every_step_cannot_be_completed():
             accountant.completed(seen, Sampled(5, 0.5, 1e-8))
 
 
-def test_the_rate_keeps_to_a_fifth_of_the_gradients_and_measures_often_enough():
-    assert measuring_rate(10_000, 500, 200) == 0.5
-    assert measuring_rate(10_000, 256, 400) == pytest.approx(0.128)
+def test_the_rate_keeps_to_an_eighth_of_the_gradients_and_measures_often_enough():
+    assert measuring_rate(10_000, 500, 200) == pytest.approx(0.3)
+    assert measuring_rate(10_000, 256, 400) == pytest.approx(0.0768)
     assert measuring_rate(300, 16, 400) == 0.5
     assert measuring_rate(100, 16, 400) == measuring_rate(10_000, 4000, 200) == measuring_rate(10, 1, 0) == 1.0

@@ -56,8 +56,8 @@ class Recipe:
         momentum: For sgd.
         individual_every: Give every record its own bound, measured once in so many steps. 0 for none.
         panel: How many records are followed if not all are measured.
-        panel_rate: The chance with which they are measured at a step, such as 1.0; by default about a fifth of a run's
-            cost goes into measuring.
+        panel_rate: The chance with which they are measured at a step, such as 1.0; by default as many as
+            add an eighth to a run's gradients.
         holdout_rate: Chance with which a record is held out, where the data have no test part.
         record_profile: {fraction of the clip norm: share of the steps}: what a record may spend.
         rungs: Fractions of the plan, such as [0.125, 0.25, 0.5, 1.0]; these with `individual_every`, [] for none.

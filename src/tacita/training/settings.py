@@ -23,8 +23,8 @@ class Follow:
             under.
         panel_rate: The chance with which they are measured at a step, which costs a gradient each. What they may have
             spent in the other steps is bounded by how often they were seen at each norm, so figures get larger the
-            smaller it is. None adds about a fifth to the cost of a run, but measures 150 times, or at every step of a
-            shorter run; 1 measures at every step.
+            smaller it is. None adds about an eighth of its gradients to a run, but measures 150 times, or at every step
+            of a shorter run; 1 measures at every step.
         holdout: Records like those of the dataset that are not trained on.
         groups: For the owner's tables: {column: one value per training record}.
     """
