@@ -29,7 +29,9 @@ BEGIN = textwrap.dedent("""
 # Now and then gloo's threads abort a process that Python leaves in its usual way.
 LEAVE = "sys.stdout.flush(); os._exit(0)"
 
-TEAM = BEGIN + textwrap.dedent("""
+TEAM = (
+    BEGIN
+    + textwrap.dedent("""
     import numpy as np
     from tacita.ledger import Ledger
 
@@ -78,7 +80,9 @@ TEAM = BEGIN + textwrap.dedent("""
     if rank == 0:
         books = [Ledger.open(f"{where}/{name}.sqlite").runs() for name in ("noise", "broken", "budget")]
         print(*(sum(run["charged"] for run in book.values()) for book in books))
-""") + LEAVE
+""")
+    + LEAVE
+)
 
 DYING = BEGIN + textwrap.dedent("""
     model = nn.Linear(3, 2)
@@ -96,7 +100,9 @@ DYING = BEGIN + textwrap.dedent("""
         print(type(error).__name__, private.taken, private.status, str(error)[:42], sep="|")
 """)
 
-RESUMING = BEGIN + textwrap.dedent("""
+RESUMING = (
+    BEGIN
+    + textwrap.dedent("""
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     private = PrivateTraining.resume(f"{where}/run", model, nn.functional.cross_entropy, data, optimizer=optimizer)
@@ -104,7 +110,9 @@ RESUMING = BEGIN + textwrap.dedent("""
     print([round(float(p.sum()), 6) for p in model.parameters()])
     dist.barrier()
     dist.destroy_process_group()
-""") + LEAVE
+""")
+    + LEAVE
+)
 
 SHARDED = BEGIN + textwrap.dedent("""
     from torch.distributed.fsdp import fully_shard
