@@ -26,12 +26,12 @@ from tacita.data import load
 TRAINED, HELD, BATCH = 25_000, 5_000, 8192
 AVERAGED = 0.3  # of the steps: their iterates are averaged, for comparison
 GRID = {  # clip norm, learning rate times clip norm, steps
-    "cifar10 1": [*((0.2, product, 100) for product in (10.0, 20.0, 40.0)), (0.5, 20.0, 100)],
+    "cifar10 1": [*((0.2, product, 100) for product in (10.0, 20.0, 30.0)), (0.2, 20.0, 200), (0.5, 20.0, 100)],
     "cifar10 3": [
-        *((0.2, product, 100) for product in (10.0, 20.0, 40.0, 80.0)),
-        (0.1, 40.0, 100), (0.5, 40.0, 100), (0.2, 40.0, 200),
+        *((0.2, product, 200) for product in (20.0, 30.0, 40.0)),
+        (0.2, 40.0, 100), (0.1, 30.0, 200), (0.5, 30.0, 200), (0.2, 30.0, 300),
     ],
-    "cifar10 8": [(0.2, 40.0, 100), (0.2, 80.0, 100), (0.5, 40.0, 100), (0.5, 80.0, 100), (0.5, 80.0, 200)],
+    "cifar10 8": [*((0.2, product, 200) for product in (30.0, 40.0, 60.0)), (0.5, 60.0, 200), (0.2, 40.0, 300)],
     "fashion-mnist 1": [*((0.2, product, 150) for product in (6.0, 12.0, 24.0)), (0.5, 12.0, 150)],
     "fashion-mnist 3": [*((0.2, product, 150) for product in (10.0, 20.0, 40.0)), (0.5, 20.0, 150)],
 }  # fmt: skip

@@ -26,7 +26,12 @@ BEGIN = textwrap.dedent("""
     sizes = {"sample_rate": 0.1, "batch_size": 10, "noise_multiplier": 2.0, "panel": 8}
 """)
 
-TEAM = BEGIN + textwrap.dedent("""
+# Now and then gloo's threads abort a process that Python leaves in its usual way.
+LEAVE = "sys.stdout.flush(); os._exit(0)"
+
+TEAM = (
+    BEGIN
+    + textwrap.dedent("""
     import numpy as np
     from tacita.ledger import Ledger
 
@@ -70,11 +75,14 @@ TEAM = BEGIN + textwrap.dedent("""
 
     attempt(lambda: train("records", (data[0] + rank, data[1])))
     attempt(lambda: train("plans", steps=4 + rank))
+    dist.barrier()
     dist.destroy_process_group()
     if rank == 0:
         books = [Ledger.open(f"{where}/{name}.sqlite").runs() for name in ("noise", "broken", "budget")]
         print(*(sum(run["charged"] for run in book.values()) for book in books))
 """)
+    + LEAVE
+)
 
 DYING = BEGIN + textwrap.dedent("""
     model = nn.Linear(3, 2)
@@ -92,14 +100,19 @@ DYING = BEGIN + textwrap.dedent("""
         print(type(error).__name__, private.taken, private.status, str(error)[:42], sep="|")
 """)
 
-RESUMING = BEGIN + textwrap.dedent("""
+RESUMING = (
+    BEGIN
+    + textwrap.dedent("""
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     private = PrivateTraining.resume(f"{where}/run", model, nn.functional.cross_entropy, data, optimizer=optimizer)
     print(private.status, private.taken, len(list(private)), private.status, private.taken)
     print([round(float(p.sum()), 6) for p in model.parameters()])
+    dist.barrier()
     dist.destroy_process_group()
 """)
+    + LEAVE
+)
 
 SHARDED = BEGIN + textwrap.dedent("""
     from torch.distributed.fsdp import fully_shard

@@ -3,6 +3,7 @@
 from tacita.features.dead_leaves import dead_leaves as dead_leaves
 from tacita.features.histograms import GradientHistograms as GradientHistograms
 from tacita.features.patches import Patches as Patches
+from tacita.features.pictures import Halved as Halved
 from tacita.features.pictures import PublicLinear as PublicLinear
 from tacita.features.pictures import picture_features as picture_features
 from tacita.features.pictures import priors_of as priors_of
