@@ -25,7 +25,7 @@ import numpy as np
 from tacita import _check
 from tacita.accounting.levels import NORM_LEVELS, TOP
 from tacita.accounting.losses import StepLoss, largest_loss, loss_spread, step_losses
-from tacita.accounting.spectra import Composed, log_mgfs, polynomials, products, window
+from tacita.accounting.spectra import ROWS, Composed, log_mgfs, polynomials, products, window
 from tacita.profile import Profile, chord, inverse_chord, most_missed
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ _MAX_CELLS = 1 << 17  # of a group's grid
 _FEW_RECORDS = 1000  # more of them share polynomials, and grids of fewer epsilons
 _FALL, _FAR_FALL, _FAR = 0.4, 1.5, 26.0  # by how many nats δ falls between those epsilons; and where it is below e^-26
 _FEWEST = 64  # of those epsilons
-_ROWS = 1 << 13  # compared at once
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ def _distinct_rows(counts: Counts) -> tuple[Counts, Counts]:
     if not len(counts):
         return counts, np.empty(0, dtype=np.int64)
     weights = np.random.default_rng(0).integers(1 << 62, size=counts.shape[1])
-    slices = [slice(start, start + _ROWS) for start in range(0, len(counts), _ROWS)]
+    slices = [slice(start, start + ROWS) for start in range(0, len(counts), ROWS)]
     sums = np.concatenate([counts[rows].astype(np.int64) @ weights for rows in slices])
     _, first, back = np.unique(sums, return_index=True, return_inverse=True)
     if not all(np.array_equal(counts[rows], counts[first[back[rows]]]) for rows in slices):

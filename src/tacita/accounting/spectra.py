@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _TAIL = 1e-15  # mass allowed to wrap around the window
 _BATCH = 1 << 18  # complex numbers held at once: few enough for a processor's cache
-_ROWS = 1 << 13  # of counts that are turned into reals at once
+ROWS = 1 << 13  # of counts that are worked on at once, so that no copy of all of them is made
 _LEVELS = 32  # whose moments are computed at once
 _FEW_FREQUENCIES = 1024
 _DEGREES = 24  # of the polynomials, from 0
@@ -30,8 +30,8 @@ _UNIT = 2.0**-53
 
 def products(counts: Counts, weights: Floats) -> Floats:
     """Return counts @ weights without a copy of all counts as reals."""
-    starts = range(0, len(counts), _ROWS)
-    parts = [counts[start : start + _ROWS].astype(np.float64) @ weights for start in starts]
+    starts = range(0, len(counts), ROWS)
+    parts = [counts[start : start + ROWS].astype(np.float64) @ weights for start in starts]
     return np.concatenate(parts) if parts else counts @ weights
 
 

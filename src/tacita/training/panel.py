@@ -11,7 +11,6 @@ from scipy.stats import spearmanr
 
 from tacita.accounting import NORM_LEVELS, BayesianAccountant, affordable, level_of
 from tacita.accounting.filters import Budget
-from tacita.accounting.state import panel_state
 from tacita.assumptions import Assumption, assume
 from tacita.training.plan import Plan
 from tacita.training.records import Records
@@ -80,7 +79,7 @@ class Panel:
     def counts(self) -> Counts:
         """Return the (records, levels) matrix of steps charged."""
         if self.accountant.taken == 0:
-            return np.zeros((len(self.indices), len(NORM_LEVELS)), dtype=np.int64)
+            return np.zeros((len(self.indices), len(NORM_LEVELS)), dtype=np.int8)
         return self.accountant.counts
 
     def ordered(self) -> bool:
@@ -92,15 +91,13 @@ class Panel:
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return tensors and plain data for a checkpoint."""
         self.settle()
-        state = self.accountant.state_dict()
-        state.pop("panel", None)
         tensors = {
             "indices": torch.from_numpy(self.indices.astype(np.int64)),
-            "counts": torch.from_numpy(self.counts().astype(np.int32)),
+            "counts": torch.from_numpy(self.counts()),
             "levels": torch.from_numpy(self.levels.astype(np.int64)),
             "mean_norms": torch.from_numpy(self.mean_norms),
         }
-        return tensors, {"accountant": state, "measured": self.measured}
+        return tensors, {"accountant": self.accountant.state_without_panel(), "measured": self.measured}
 
     @classmethod
     def restore(cls, tensors: Any, document: Any, *, budget: Budget | None) -> Panel:
@@ -113,7 +110,7 @@ class Panel:
         """
         state = dict(document["accountant"])
         if state["taken"]:
-            state["panel"] = panel_state(tensors["counts"].numpy().astype(np.int64))
+            state["panel"] = tensors["counts"].numpy()
         panel = cls(tensors["indices"].numpy(), BayesianAccountant.from_state(state), budget=budget)
         panel.levels, panel.mean_norms = tensors["levels"].numpy(), tensors["mean_norms"].numpy()
         panel.measured = int(document["measured"])
