@@ -35,6 +35,7 @@ _MAX_CELLS = 1 << 17  # of a group's grid
 _FEW_RECORDS = 1000  # more of them share polynomials, and grids of fewer epsilons
 _FALL, _FAR_FALL, _FAR = 0.4, 1.5, 26.0  # by how many nats δ falls between those epsilons; and where it is below e^-26
 _FEWEST = 64  # of those epsilons
+_COARSER = 4  # levels taken together to place a grid
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,10 @@ def _group_curves(
     narrowest, widest = float(width[order[0]]), float(width[order[-1]])
     theta = np.geomspace(min(0.25, 1.0 / widest), 16.0 / narrowest, 24)
     basis = polynomials(ratios) if many else None
-    for interval in _intervals(counts[few], ratios, sample_rate, narrowest, theta):
+    step = _COARSER if basis is not None else 1
+    ends = np.arange(len(ratios) - 1, -1, -step)[::-1]  # the top level among them
+    fewer = np.add.reduceat(counts[few], np.concatenate([[0], ends[:-1] + 1]), axis=1, dtype=np.int64)
+    for interval in _intervals(fewer, ratios[ends], sample_rate, narrowest, theta):
         directions = [
             Composed(counts, losses, interval, theta, few=few, basis=basis)
             for losses in zip(*_pairs(sample_rate, ratios, interval), strict=True)
@@ -202,7 +206,10 @@ def _group_curves(
 
 
 def _intervals(counts: Counts, ratios: Floats, sample_rate: float, narrowest: float, theta: Floats) -> Iterator[float]:
-    """Yield the spacing of the losses' grid: as fine as wanted, and as coarse as many records can afford."""
+    """Yield the spacing of the losses' grid: as fine as wanted, and as coarse as many records can afford.
+
+    No bound rests on it, so that counts may be those of fewer levels, rounded up.
+    """
     one_step = narrowest / math.sqrt(counts.sum(axis=1).max())
     widest_loss = largest_loss(sample_rate, float(ratios.max()))
     coarse = max(one_step / 2.0, widest_loss / 16384)
