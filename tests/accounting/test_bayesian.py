@@ -597,3 +597,35 @@ def test_small_costs_are_followed_to_high_orders():
     g = accountant.guarantee(delta=1e-5, estimator="student")
     assert g.epsilon < math.log(1e5) / ORDERS[95]
     assert g.epsilon < 0.1 * math.log(1e5) / 32
+
+
+@pytest.mark.parametrize(("planned", "kind"), [(127, np.int8), (128, np.int16), (40_000, np.int32)])
+def test_counts_are_kept_in_the_smallest_type_that_holds_the_plan(planned, kind):
+    accountant = BayesianAccountant(**MECHANISM, steps=planned)
+    accountant.step(np.array([0.3, 1.0]), steps=planned)
+    assert accountant.counts.dtype == kind
+    assert accountant.counts.max(axis=1).tolist() == [planned, planned]
+
+
+def test_counts_without_a_plan_never_overflow():
+    accountant = BayesianAccountant(**MECHANISM)
+    for _ in range(3):
+        accountant.step(np.array([0.3, 1.0]), steps=127)
+    accountant.step(np.array([1.0, 0.3]), steps=40_000)
+    assert accountant.counts.sum(axis=1).tolist() == [40_381, 40_381]
+    assert accountant.counts.min() == 0
+    again = BayesianAccountant.from_state(accountant.state_dict())
+    assert np.array_equal(again.counts, accountant.counts)
+
+
+@pytest.mark.parametrize("kind", [np.int16, np.int32, np.int64])
+def test_a_panel_is_read_as_a_matrix_of_any_type_and_refused_if_it_does_not_add_up(kind):
+    accountant = BayesianAccountant(**MECHANISM, steps=300)
+    accountant.step(np.array([0.3, 1.0]), steps=200)
+    state, counts = accountant.state_without_panel(), accountant.counts.astype(kind)
+    assert BayesianAccountant.from_state({**state, "panel": counts}).epsilons(delta=1e-5) == pytest.approx(
+        accountant.epsilons(delta=1e-5), rel=0.0
+    )
+    for wrong in (counts[:, :-1], counts - 1, counts.astype(float), counts // 2, 2 * counts, counts[:0], counts[0]):
+        with pytest.raises(PrivacyError, match="state is damaged"):
+            BayesianAccountant.from_state({**state, "panel": wrong})

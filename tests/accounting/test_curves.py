@@ -11,9 +11,10 @@ from hypothesis import given
 from scipy.special import ndtr
 
 from tacita.accounting import NORM_LEVELS, level_of, record_curves, worst_curve
-from tacita.accounting.curves import _log_mgf, _log_mgf_roundoff
+from tacita.accounting.curves import _distinct_rows
 from tacita.accounting.levels import TOP
 from tacita.accounting.losses import LOST_PER_STEP, step_losses
+from tacita.accounting.spectra import log_mgf_roundoff, log_mgfs
 
 
 def counts_of(*rows):
@@ -135,9 +136,9 @@ def test_log_moments_of_a_gridded_loss_equal_those_in_forty_digits(rate, ratio, 
         with mp.workdps(40):
             cells = [(mp.mpf(interval) * (loss.first + i), mp.mpf(float(p))) for i, p in enumerate(loss.probabilities)]
             exact = [mp.log(mp.fsum(p * mp.exp(float(t) * x) for x, p in cells)) for t in theta]
-            found = _log_mgf(loss, interval, theta)
+            found = np.concatenate([log_mgfs((loss,), interval, part)[0] for part in (theta[:3], theta[3:])])
             errors = np.array([abs(float(mp.mpf(float(f)) - e)) for f, e in zip(found, exact, strict=True)])
-        assert (errors < _log_mgf_roundoff(loss, interval, theta)).all()
+        assert (errors < log_mgf_roundoff(loss, interval, theta)).all()
         assert (errors < 1e-10 * (1.0 + np.abs(theta))).all()
 
 
@@ -308,6 +309,47 @@ def test_large_epsilons_are_resolved_too():
 def test_below_the_round_off_moments_still_answer():
     found = float(worst_curve(10**6, sample_rate=1e-3, noise_multiplier=3.0).epsilon(1e-10)[0])
     assert 2.0807 < found < 2.0807 * 1.15
+
+
+@pytest.fixture(scope="module")
+def crowd():
+    """More records than have a grid each, over most levels, and alike."""
+    rng = np.random.default_rng(5)
+    norms = np.minimum(rng.lognormal(-1.0, 0.1, (1500, 1)) * rng.lognormal(0.0, 0.6, (1500, 60)), 1.0)
+    counts = np.zeros((1500, len(NORM_LEVELS)), dtype=np.int16)
+    np.add.at(counts, (np.arange(1500)[:, None], level_of(norms)), 10)
+    return counts
+
+
+def test_many_records_curves_are_those_of_few_and_at_most_slightly_looser(crowd):
+    mechanism = {"sample_rate": 0.01, "noise_multiplier": 1.0}
+    many, some = record_curves(crowd, **mechanism), np.arange(0, 1500, 5)
+    assert max(len(group.deltas) for group in many.groups) > 100
+    few = record_curves(crowd[some], **mechanism)
+    for delta in (1e-3, 1e-5, 1e-8):
+        ratio = many.epsilon(delta)[some] / few.epsilon(delta)
+        assert ratio.min() > 0.998  # which has a grid of its own, and may itself be a little too large
+        assert ratio.max() < 1.005
+    assert many.delta(np.zeros(1))[0, some] == pytest.approx(few.delta(np.zeros(1))[0], rel=2e-3)
+
+
+@pytest.mark.slow
+def test_many_records_curves_are_above_the_contour_integral(crowd, contour_delta):
+    epsilons = record_curves(crowd, sample_rate=0.01, noise_multiplier=1.0).epsilon(1e-5)
+    for place in (int(epsilons.argmin()), int(epsilons.argmax()), 7):
+        parts = [(float(NORM_LEVELS[level]), int(n)) for level, n in enumerate(crowd[place]) if n and level]
+        assert contour_delta(float(epsilons[place]), 0.01, parts) <= 1e-5
+        assert contour_delta(float(epsilons[place]) / 1.005, 0.01, parts) > 1e-5
+
+
+def test_rows_whose_weighted_sums_are_equal_are_told_apart():
+    weights = np.random.default_rng(0).integers(1 << 62, size=len(NORM_LEVELS))
+    rows = np.zeros((3, len(NORM_LEVELS)), dtype=np.int64)
+    rows[0, 5], rows[1, 9], rows[2, 5] = weights[9], weights[5], weights[9]
+    assert rows[0] @ weights == rows[1] @ weights
+    distinct, back = _distinct_rows(rows)
+    assert len(distinct) == 2
+    assert np.array_equal(distinct[back], rows)
 
 
 def check_random_runs(rng, contour_delta, repeats):

@@ -91,6 +91,23 @@ def test_f7_records_enter_by_independent_coins():
         assert min(sampling_pvalues(impostor, size, rate)) < FALSE_ALARM
 
 
+@pytest.mark.stat
+@pytest.mark.parametrize("rate", [1 / 300, 1 / 256, 0.3, 0.99])
+def test_coins_of_millions_of_records_have_the_declared_rate_and_are_independent(rng, rate):
+    size = 2 * 2**20 + 5
+    heads = np.zeros(size, dtype=bool)
+    heads[poisson_sample(size, rate, rng=rng)] = True
+    assert binomtest(int(heads.sum()), size, rate).pvalue > FALSE_ALARM
+    assert binomtest(int(heads.sum()), size, rate - 0.1 * min(rate, 1 - rate)).pvalue < FALSE_ALARM
+    for lag in (1, 7, 8, 2**20):  # coins of one word, of neighbouring words, and of neighbouring blocks
+        both = int((heads[lag:] & heads[:-lag]).sum())
+        assert binomtest(both, size - lag, rate**2).pvalue > FALSE_ALARM
+
+
+def test_coins_of_millions_of_records_at_rate_one_are_all_heads(rng):
+    assert np.array_equal(poisson_sample(2**20 + 3, 1.0, rng=rng), np.arange(2**20 + 3))
+
+
 def test_the_loop_uses_that_sampler(blobs):
     """Bounds seen by the step are those of independent coins: batch sizes vary as they should."""
     private = train(blobs, steps=200, panel=0, seed=3)

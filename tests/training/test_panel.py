@@ -1,11 +1,14 @@
-"""Followed records: when they are measured, and what is charged in between."""
+"""Followed records: when they are measured, what is charged in between, and how they are kept."""
 
 import numpy as np
 import pytest
+import torch
 
+from tacita import BayesianAccountant, PrivacyError
 from tacita.training import label_of_run
 from tacita.training.panel import Panel
-from tests.training.trainings import again, start, train
+from tests.training.trainings import again as resumed_training
+from tests.training.trainings import start, train
 
 
 def test_followed_records_are_measured_at_random_steps(blobs, tmp_path):
@@ -19,7 +22,7 @@ def test_followed_records_are_measured_at_random_steps(blobs, tmp_path):
     before = private.accountants["training"].counts
     assert (before.sum(1) == 31).all()
     assert np.array_equal(private.accountants["training"].counts, before)  # looking changes nothing
-    resumed, _ = again(tmp_path / "run", blobs)
+    resumed, _ = resumed_training(tmp_path / "run", blobs)
     assert np.array_equal(resumed.accountants["training"].counts, before)
     resumed.run()
     assert (resumed.accountants["training"].counts.sum(1) == 80).all()
@@ -53,3 +56,36 @@ def test_a_rate_is_refused_where_bounds_hold_at_every_step(blobs):
         train(blobs, individual_every=2, panel_rate=0.5)
     with pytest.raises(ValueError, match="panel_rate"):
         train(blobs, panel_rate=0.0)
+
+
+def measured(steps):
+    panel = Panel(np.arange(5), BayesianAccountant(sample_rate=0.1, noise_multiplier=1.0, steps=steps))
+    panel.measure(np.array([0.0, 0.1, 0.5, 1.0, 3.0]), period=steps // 2)
+    for _ in range(steps // 2):
+        panel.tick()
+    return panel
+
+
+@pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.int64])  # earlier checkpoints held int32
+def test_a_checkpoint_of_any_whole_numbers_is_read_alike(kind):
+    panel = measured(400)
+    tensors, document = panel.state()
+    assert tensors["counts"].dtype == torch.int16
+    again = Panel.restore({**tensors, "counts": tensors["counts"].to(kind)}, document, budget=None)
+    assert again.counts().dtype == np.int16
+    assert np.array_equal(again.counts(), panel.counts())
+    assert np.array_equal(again.account(1e-5).epsilons(delta=1e-5), panel.account(1e-5).epsilons(delta=1e-5))
+
+
+def test_a_checkpoint_whose_steps_do_not_add_up_is_refused():
+    tensors, document = measured(400).state()
+    for wrong in (tensors["counts"].to(torch.int8), tensors["counts"] // 2, tensors["counts"].float()):
+        with pytest.raises(PrivacyError, match="state is damaged"):
+            Panel.restore({**tensors, "counts": wrong}, document, budget=None)
+
+
+def test_a_checkpoint_before_the_first_step_is_small_and_read():
+    panel = Panel(np.arange(5), BayesianAccountant(sample_rate=0.1, noise_multiplier=1.0, steps=400))
+    tensors, document = panel.state()
+    assert tensors["counts"].dtype == torch.int8
+    assert Panel.restore(tensors, document, budget=None).account(1e-5).taken == 0

@@ -27,6 +27,7 @@ from tacita.accounting.population import (
     moments_figure,
     population_profile,
 )
+from tacita.accounting.spectra import products
 from tacita.accounting.state import budget_from, budget_state, reading_state
 from tacita.accounting.unmeasured import Sampled
 from tacita.accounting.worst import check_mechanism, worst_case
@@ -134,7 +135,10 @@ class BayesianAccountant:
 
     @property
     def counts(self) -> Counts:
-        """How many steps each followed record spent at each level, shape (records, levels); sensitive."""
+        """How many steps each followed record spent at each level, shape (records, levels); sensitive.
+
+        In the smallest signed type that holds the planned steps.
+        """
         return self.history.panel
 
     @property
@@ -385,8 +389,13 @@ class BayesianAccountant:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything as plain data, fit for JSON; `from_state` reads it."""
+        return {**self.state_without_panel(), **self.history.state()}
+
+    def state_without_panel(self) -> dict[str, Any]:
+        """Return everything but `counts`; `from_state` takes these as the entry `panel`, as the matrix they are."""
         values = {"steps": self.planned} | {name: getattr(self, name) for name in _SETTINGS if name != "steps"}
-        return {"schema": STATE_SCHEMA, **values, "budget": budget_state(self.budget), **self.history.state()}
+        own = {"schema": STATE_SCHEMA, **values, "budget": budget_state(self.budget)}
+        return {**own, **self.history.state_without_panel()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> BayesianAccountant:
@@ -430,7 +439,7 @@ class BayesianAccountant:
         target, largest = delta - failure - hidden, worst.epsilon
         if method == "moments":
             table = self._table(FIRST_ORDERS)
-            own, most = self.counts @ table.T, self.taken * table[:, TOP]
+            own, most = products(self.counts, table.T), self.taken * table[:, TOP]
             deltas, largest = deltas_by_moments(own, most, target=target, notion=notion)
         epsilon = mean_delta_epsilon(ESTIMATORS[estimator], deltas, target=target, gamma=failure, largest=largest)
         curve = None

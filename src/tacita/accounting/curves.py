@@ -3,11 +3,12 @@ r"""Every followed record's own privacy curve δ_x(ε), by Fourier transform, al
 A record that spent n_l steps at level l has, at frequency ω, the transform Π_l φ_l(ω)^{n_l}, where φ_l is
 that of one step's gridded loss. Then δ_x(ε) = E (1 - e^{ε-L})_+ is a sum over frequencies (Parseval), so
 no record needs an inverse transform; and because a sum of many steps is smooth, a few dozen frequencies
-carry everything. Records of similar spread share a grid.
+carry everything (`spectra`). Records of similar spread share a grid.
 
 What is added to δ, so that the result is an upper bound: the loss that wraps around the window's upper end
 (Chernoff, from the gridded losses themselves), the noise cut off beyond 9.75 standard deviations, the
-frequencies left out, and round-off. Between grid points of ε the chord in e^ε is used: δ is convex there.
+frequencies left out, what stands in for many levels, and round-off. Between grid points of ε the chord
+in e^ε is used: δ is convex there.
 The derivation is in docs/explanation/theory/bounds.md#record-curves.
 """
 
@@ -20,22 +21,21 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
 
 from tacita import _check
 from tacita.accounting.levels import NORM_LEVELS, TOP
-from tacita.accounting.losses import LOST_PER_STEP, StepLoss, largest_loss, loss_spread, step_losses
+from tacita.accounting.losses import StepLoss, largest_loss, loss_spread, step_losses
+from tacita.accounting.spectra import ROWS, Composed, log_mgfs, polynomials, products, window
 from tacita.profile import Profile, chord, inverse_chord, most_missed
 
 if TYPE_CHECKING:
-    from tacita._check import Complexes, Counts, Floats
+    from tacita._check import Counts, Floats
 
-_TAIL = 1e-15  # mass allowed to wrap around the window
 _MAX_CELLS = 1 << 17  # of a group's grid
-_BATCH = 1 << 22  # complex numbers held at once
-_FEW_FREQUENCIES = 1024
-_FEW_RECORDS = 1000
-_UNIT = 2.0**-53
+_FEW_RECORDS = 1000  # more of them share polynomials, and grids of fewer epsilons
+_FALL, _FAR_FALL, _FAR = 0.4, 1.5, 26.0  # by how many nats δ falls between those epsilons; and where it is below e^-26
+_FEWEST = 64  # of those epsilons
+_COARSER = 4  # levels taken together to place a grid
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
         counts: Shape (m, len(NORM_LEVELS)); row x says how many steps record x spent at each level.
         sample_rate: q.
         noise_multiplier: σ.
-        points: The fewest epsilons at which curves are evaluated; more are tighter between them.
+        points: The fewest epsilons at which curves are evaluated, more being tighter between them. Where more than
+            1000 different records are alike, about 150 are placed where their curves bend.
 
     Returns:
         Curves that are upper bounds in both directions (record added, record removed).
@@ -116,22 +117,18 @@ def record_curves(counts: Counts, *, sample_rate: float, noise_multiplier: float
         raise ValueError(f"counts must be non-negative, of shape (m, {len(NORM_LEVELS)}), got {np.shape(counts)}.")
     spread = loss_spread(sample_rate, NORM_LEVELS / noise_multiplier) * (NORM_LEVELS > 0.0)
     distinct, back = _distinct_rows(counts)
-    width = np.sqrt(distinct @ spread**2)
+    width = np.sqrt(products(distinct, spread**2))
     groups = []
     for rows in _alike(width):
         used = np.flatnonzero(distinct[rows].any(axis=0) & (NORM_LEVELS > 0.0))
-        group_counts = np.ascontiguousarray(distinct[np.ix_(rows, used)], dtype=np.float64)
-        epsilons, deltas = _group_curves(
-            group_counts,
-            NORM_LEVELS[used] / noise_multiplier,
-            sample_rate,
-            (float(width[rows].min()), float(width[rows].max())),
-            points,
-        )
-        place = np.full(len(distinct), -1)
-        place[rows] = np.arange(len(rows))
-        members = np.flatnonzero(place[back] >= 0)
-        groups.append(_Group(members, place[back[members]], epsilons, deltas))
+        ratios = NORM_LEVELS[used] / noise_multiplier
+        for some, epsilons, deltas in _group_curves(
+            distinct[np.ix_(rows, used)], ratios, sample_rate, width[rows], points
+        ):
+            place = np.full(len(distinct), -1)
+            place[rows[some]] = np.arange(len(some))
+            members = np.flatnonzero(place[back] >= 0)
+            groups.append(_Group(members, place[back[members]], epsilons, deltas))
     return RecordCurves(len(counts), tuple(groups))
 
 
@@ -154,10 +151,20 @@ def worst_curve(steps: int, *, sample_rate: float, noise_multiplier: float, poin
 
 
 def _distinct_rows(counts: Counts) -> tuple[Counts, Counts]:
-    flat = np.ascontiguousarray(counts)
-    keys = flat.view(np.dtype((np.void, flat.dtype.itemsize * flat.shape[1]))).ravel()
-    _, first, back = np.unique(keys, return_index=True, return_inverse=True)
-    return flat[first], back
+    """Return every row once, and where each row is among them.
+
+    Rows are sorted by a weighted sum modulo 2^64, then compared number by number; rows that differ and have one sum, of
+    which there is next to no chance, are sorted whole.
+    """
+    if not len(counts):
+        return counts, np.empty(0, dtype=np.int64)
+    weights = np.random.default_rng(0).integers(1 << 62, size=counts.shape[1])
+    slices = [slice(start, start + ROWS) for start in range(0, len(counts), ROWS)]
+    sums = np.concatenate([counts[rows].astype(np.int64) @ weights for rows in slices])
+    _, first, back = np.unique(sums, return_index=True, return_inverse=True)
+    if not all(np.array_equal(counts[rows], counts[first[back[rows]]]) for rows in slices):
+        _, first, back = np.unique(counts, axis=0, return_index=True, return_inverse=True)
+    return counts[first], back
 
 
 def _alike(width: Floats) -> Iterator[Counts]:
@@ -169,197 +176,93 @@ def _alike(width: Floats) -> Iterator[Counts]:
 
 
 def _group_curves(
-    counts: Floats, ratios: Floats, sample_rate: float, width: tuple[float, float], least: int
-) -> tuple[Floats, Floats]:
-    one_step = width[0] / math.sqrt(counts.sum(axis=1).max())
+    counts: Counts, ratios: Floats, sample_rate: float, width: Floats, least: int
+) -> Iterator[tuple[Counts, Floats, Floats]]:
+    """Yield which records, at which epsilons, and their curves there."""
+    many, order = len(counts) > _FEW_RECORDS, np.argsort(width, kind="stable")
+    few = order[np.linspace(0, len(order) - 1, _FEW_RECORDS).astype(np.int64)] if many else np.arange(len(order))
+    narrowest, widest = float(width[order[0]]), float(width[order[-1]])
+    theta = np.geomspace(min(0.25, 1.0 / widest), 16.0 / narrowest, 24)
+    basis = polynomials(ratios) if many else None
+    step = _COARSER if basis is not None else 1
+    ends = np.arange(len(ratios) - 1, -1, -step)[::-1]  # the top level among them
+    fewer = np.add.reduceat(counts[few], np.concatenate([[0], ends[:-1] + 1]), axis=1, dtype=np.int64)
+    for interval in _intervals(fewer, ratios[ends], sample_rate, narrowest, theta):
+        directions = [
+            Composed(counts, losses, interval, theta, few=few, basis=basis)
+            for losses in zip(*_pairs(sample_rate, ratios, interval), strict=True)
+        ]
+        if not many or all(d.smooth for d in directions):
+            break  # otherwise one inverse transform per record, on a grid that many records can afford
+    bottom, top = min(d.bottom for d in directions), max(d.top for d in directions)
+    for some in _pieces(order, width) if many else [few]:
+        if many:
+            epsilons = _paced_grid(directions, some, bottom, top, float(width[some[0]]))
+        else:
+            epsilons = _epsilon_grid(bottom, top, narrowest, least)
+        deltas = directions[0].delta(some, epsilons)
+        np.maximum(deltas, directions[1].delta(some, epsilons), out=deltas)
+        yield some, epsilons, np.minimum(np.minimum.accumulate(deltas, axis=1, out=deltas), 1.0, out=deltas)
+
+
+def _intervals(counts: Counts, ratios: Floats, sample_rate: float, narrowest: float, theta: Floats) -> Iterator[float]:
+    """Yield the spacing of the losses' grid: as fine as wanted, and as coarse as many records can afford.
+
+    No bound rests on it, so that counts may be those of fewer levels, rounded up.
+    """
+    one_step = narrowest / math.sqrt(counts.sum(axis=1).max())
     widest_loss = largest_loss(sample_rate, float(ratios.max()))
-    theta = np.geomspace(min(0.25, 1.0 / width[1]), 16.0 / width[0], 24)
     coarse = max(one_step / 2.0, widest_loss / 16384)
     room = 0.0
     for losses in zip(*_pairs(sample_rate, ratios, coarse), strict=True):
-        _, bottom, top = _window(
-            counts @ _log_mgfs(losses, coarse, theta), counts @ _log_mgfs(losses, coarse, -theta), theta
-        )
+        up, down = (products(counts, log_mgfs(losses, coarse, sign * theta)) for sign in (1.0, -1.0))
+        _, bottom, top = window(up, down, theta)
         room = max(room, top - bottom)
     for cells in (_MAX_CELLS, _MAX_CELLS // 8):
-        interval = max(min(0.1 * one_step, 0.02 * width[0]), widest_loss / cells, room / cells)
-        pairs = _pairs(sample_rate, ratios, interval)
-        directions = [_Composed(counts, losses, interval, theta) for losses in zip(*pairs, strict=True)]
-        if len(counts) <= _FEW_RECORDS or all(d.smooth for d in directions):
-            break  # otherwise one inverse transform per record, on a grid that many records can afford
-    most = 4096 if len(counts) <= _FEW_RECORDS else 1024
-    bottom, top = min(d.bottom for d in directions), max(d.top for d in directions)
-    epsilons = _epsilon_grid(bottom, top, width[0], (least, most))
-    deltas = np.maximum(directions[0].delta(epsilons), directions[1].delta(epsilons))
-    return epsilons, np.minimum(np.minimum.accumulate(deltas, axis=1), 1.0)
+        yield max(min(0.1 * one_step, 0.02 * narrowest), widest_loss / cells, room / cells)
 
 
-def _epsilon_grid(bottom: float, top: float, narrowest: float, limits: tuple[int, int]) -> Floats:
+def _pieces(order: Counts, width: Floats) -> list[Counts]:
+    """Return records in the order of their widths, cut where these have grown by a factor of 2^(1/8)."""
+    scale = np.floor(8.0 * np.log2(width[order]))
+    return np.split(order, np.flatnonzero(np.diff(scale)) + 1)
+
+
+def _paced_grid(directions: list[Composed], rows: Counts, bottom: float, top: float, narrowest: float) -> Floats:
+    """Return epsilons from 0 to top between which log δ falls by about as much for the records unlike each other.
+
+    Its slope is that of the bound by moments. It places the grid, and no bound rests on it.
+    """
+    low = max(0.0, bottom)
+    share = np.linspace(0.0, 1.0, 1024)
+    at = low + (top - low) * share**2
+    density = np.full(len(at), float(_FEWEST))  # along `share`
+    bulk = at - low < 3.0 * narrowest
+    density[bulk] = np.maximum(density[bulk], 20.0 * (top - low) * share[bulk] / narrowest)
+    for d in directions:
+        moments = d.log_moments[rows]
+        ends = np.concatenate([[0, len(rows) - 1], moments.argmax(axis=0)[::6], moments.argmin(axis=0)[::6]])
+        for guide in np.unique(ends):
+            rates = np.outer(at, d.theta) - moments[guide]
+            fallen = rates.max(axis=1)
+            each = np.where(fallen < _FAR, 1.0 / _FALL, 1.0 / _FAR_FALL) * (fallen < 1.5 * _FAR)
+            falls = d.theta[rates.argmax(axis=1)] * 2.0 * (top - low) * share
+            np.maximum(density, falls * each, out=density)
+    way = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(share))])
+    grid = np.unique(np.interp(np.linspace(0.0, way[-1], math.ceil(way[-1]) + 2), way, at))
+    return grid if low == 0.0 else np.concatenate([[0.0], grid])
+
+
+def _epsilon_grid(bottom: float, top: float, narrowest: float, least: int) -> Floats:
     """Return where curves are evaluated: from 0 to top, close together where the losses lie.
 
     Close means a small part of the losses' spread, and of 1, as the chord is in e^ε.
     """
     low = max(0.0, bottom)
-    points = int(np.clip((top - low) * max(10.0 / narrowest, 4.0), *limits))
+    points = int(np.clip((top - low) * max(10.0 / narrowest, 4.0), least, 4096))
     grid = low + (top - low) * np.linspace(0.0, 1.0, points) ** 2
     return grid if low == 0.0 else np.concatenate([[0.0], grid])
 
 
 def _pairs(sample_rate: float, ratios: Floats, interval: float) -> list[tuple[StepLoss, StepLoss]]:
     return [step_losses(sample_rate, float(r), interval) for r in ratios]
-
-
-class _Composed:
-    """One direction of a group: the composed loss of every record, as its low frequencies."""
-
-    def __init__(self, counts: Floats, losses: tuple[StepLoss, ...], interval: float, theta: Floats) -> None:
-        self.counts, self.interval, self.theta = counts, interval, theta
-        self.steps = counts.sum(axis=1)
-        self.log_moments = counts @ _log_mgfs(losses, interval, theta)
-        self.moments_roundoff = np.max([_log_mgf_roundoff(loss, interval, theta) for loss in losses], axis=0)
-        upper, self.bottom, self.top = _window(self.log_moments, counts @ _log_mgfs(losses, interval, -theta), theta)
-        first, last = math.floor(self.bottom / interval), math.ceil(self.top / interval)
-        self.size = 2 * next_fast_len((last - first + 2) // 2, real=True)
-        self.first, self.last = first, first + self.size - 1
-        transforms = np.stack([_transform(loss, self.size) for loss in losses])
-        magnitude = np.log(np.maximum(np.abs(transforms), 1e-300))
-        self.kept, dropped = _frequencies_needed(counts, magnitude)
-        self.smooth = self.kept <= _FEW_FREQUENCIES
-        self.log_magnitude = magnitude[:, : self.kept]
-        self.angle = np.angle(transforms[:, : self.kept])
-        roundoff = 6.0 * (4.0 * self.steps + 64.0) * _UNIT
-        self.excess = upper + dropped + roundoff + self.steps * LOST_PER_STEP
-
-    def delta(self, epsilons: Floats) -> Floats:
-        """Return the upper bound on δ, shape (records, epsilons)."""
-        out = np.empty((len(self.counts), len(epsilons)))
-        payoff = self._payoff(epsilons) if self.smooth else None
-        batch = max(1, _BATCH // (self.kept if self.smooth else self.size))
-        for start in range(0, len(out), batch):
-            part = self.counts[start : start + batch]
-            size, phase = np.exp(part @ self.log_magnitude), part @ self.angle
-            real, imaginary = size * np.cos(phase), size * np.sin(phase)
-            if payoff is not None:
-                values = real @ payoff.real - imaginary @ payoff.imag
-            else:
-                values = self._inverted(real + 1j * imaginary, epsilons)
-            out[start : start + batch] = values
-        out = np.maximum(out, 0.0) + self.excess[:, None]
-        near_floor = (out < 100.0 * self.excess[:, None]).any(axis=0)
-        out[:, near_floor] = np.minimum(out[:, near_floor], self._by_moments(epsilons[near_floor]))
-        return np.asarray(out)
-
-    def _by_moments(self, epsilons: Floats) -> Floats:
-        """Return δ from the gridded losses' moments: looser, but it has no round-off floor.
-
-        Its own round-off goes into the exponent.
-        """
-        lam = self.theta
-        moments = self.log_moments - np.log1p(lam) - lam * np.log1p(1.0 / lam)
-        moments += self.steps[:, None] * self.moments_roundoff
-        bounds = np.zeros((len(self.counts), len(epsilons)))
-        by_size = np.argsort(self.log_moments[:, len(lam) // 2])
-        for guide in {by_size[0], by_size[len(by_size) // 2], by_size[-1]}:  # alike, so their best orders serve all
-            best = np.argmin(moments[guide] - np.outer(epsilons, lam), axis=1)
-            np.minimum(bounds, moments[:, best] - lam[best] * epsilons, out=bounds)
-        return np.asarray(np.exp(bounds) + self.steps[:, None] * LOST_PER_STEP)
-
-    def _inverted(self, transforms: Complexes, epsilons: Floats) -> Floats:
-        """Return δ by one inverse transform per record: the way for losses that are not smooth."""
-        from scipy.signal import lfilter  # as slow to import as a label is to make, and rarely needed
-
-        probabilities = np.roll(irfft(transforms, self.size, axis=1), -(self.first % self.size), axis=1)
-        probabilities = np.maximum(probabilities, 0.0)[:, ::-1]  # from the largest loss down
-        above = np.cumsum(probabilities, axis=1)
-        faded = lfilter([1.0], [1.0, -math.exp(-self.interval)], probabilities, axis=1)  # Σ p e^{loss here - loss}
-        start = np.maximum(np.ceil(epsilons / self.interval), self.first)
-        index = self.last - start.astype(np.int64)
-        at = np.maximum(index, 0)
-        values = above[:, at] * (1.0 + self.size * _UNIT) - np.exp(epsilons - start * self.interval) * faded[:, at]
-        return np.where(index >= 0, values, 0.0)
-
-    def _payoff(self, epsilons: Floats) -> Complexes:
-        """Return (1/N) Σ_k (1 - e^{ε - kh})_+ e^{2πijk/N}, shape (frequencies, epsilons), with h the interval.
-
-        In closed form, summed by parts so that nothing cancels: with z = e^{2πij/N}, k from a to b - 1,
-        (1 - z) Σ z^k g_k = g_a z^a - g_{b-1} z^b + Σ_{k>a} z^k (g_k - g_{k-1}), and the last is a geometric sum.
-        """
-        h, stop = self.interval, self.last + 1
-        start = np.ceil(epsilons / h)
-        inside = start < stop  # past the window's upper end only the excess is left
-        start = np.clip(start, self.first, self.last)
-        frequency = 2.0 * np.pi * np.arange(self.kept) / self.size
-        half = np.exp(0.5j * frequency)
-        turn, short_of_one = half * half, -2j * np.sin(frequency / 2.0) * half  # z, and 1 - z to full accuracy
-        head, tail = np.exp(1j * np.outer(frequency, start)), np.exp(1j * frequency * stop)[:, None]
-        at_start, at_end = np.minimum(epsilons - start * h, 0.0), np.minimum(epsilons - self.last * h, 0.0)
-        falling = (np.exp(at_start) * head * turn[:, None] - np.exp(at_end) * tail) * -math.expm1(-h)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            payoff = -np.expm1(at_start) * head + np.expm1(at_end) * tail
-            payoff = (payoff + falling / (short_of_one - turn * math.expm1(-h))[:, None]) / short_of_one[:, None]
-        count = (stop - start).astype(np.int64)
-        rising = np.concatenate([[0.0], np.cumsum(-np.expm1(-h * np.arange(count.max())))])
-        payoff[0] = rising[count] - np.expm1(at_start) * np.expm1(-h * count) / math.expm1(-h)
-        weight = np.full(self.kept, 2.0)
-        weight[0] = 1.0
-        if self.kept == self.size // 2 + 1:
-            weight[-1] = 1.0  # the highest frequency has no mirror image
-        return np.where(inside, payoff * weight[:, None] / self.size, 0.0)
-
-
-def _transform(loss: StepLoss, size: int) -> Complexes:
-    """Return Σ_k p_k e^{-2πijk/N}; losses outside the window wrap around it."""
-    wrapped = np.zeros(size)
-    position = np.arange(loss.first, loss.first + len(loss.probabilities)) % size
-    np.add.at(wrapped, position, loss.probabilities)
-    return np.asarray(rfft(wrapped))
-
-
-def _window(upward: Floats, downward: Floats, theta: Floats) -> tuple[Floats, float, float]:
-    """Return a bound on each record's mass above the window, and the window's lower and upper end.
-
-    Chernoff: Pr[L > z] ≤ exp(Σ_l n_l κ_l(θ) - θ z) for every θ > 0, with κ_l the log moment generating
-    function of the gridded one-step loss and `upward` the sum; for the lower end the same with -L.
-    """
-    goal = -math.log(_TAIL)
-    top = float(((upward + goal) / theta).min(axis=1).max())
-    bottom = -float(((downward + goal) / theta).min(axis=1).max())
-    return np.exp((upward - theta * top).min(axis=1)), bottom, top
-
-
-def _log_mgfs(losses: tuple[StepLoss, ...], interval: float, theta: Floats) -> Floats:
-    """Return log E e^{θ loss} for each level's gridded loss, shape (levels, theta)."""
-    return np.stack([_log_mgf(loss, interval, theta) for loss in losses])
-
-
-def _log_mgf(loss: StepLoss, interval: float, theta: Floats) -> Floats:
-    keep = loss.probabilities > 0.0
-    points = interval * (loss.first + np.flatnonzero(keep))
-    exponent = np.outer(theta, points) + np.log(loss.probabilities[keep])
-    peak = exponent.max(axis=1)
-    return np.asarray(peak + np.log(np.exp(exponent - peak[:, None]).sum(axis=1)))
-
-
-def _log_mgf_roundoff(loss: StepLoss, interval: float, theta: Floats) -> Floats:
-    """Return a bound on the round-off of `_log_mgf`: it grows with the exponents, and so with the largest loss."""
-    largest = interval * max(-loss.first, loss.first + len(loss.probabilities))
-    return np.asarray(_UNIT * (64.0 + 4.0 * largest) * (1.0 + np.abs(theta)))
-
-
-def _frequencies_needed(counts: Floats, magnitude: Floats) -> tuple[int, Floats]:
-    """Return how many frequencies to keep, and a bound on what the others could add to each record's δ.
-
-    The payoff's transform at frequency j is at most N/j in size, so frequencies from J on add at most
-    2 (1 + ln(N / 2J)) times the largest of their magnitudes; a running maximum bounds those.
-    """
-    total = magnitude.shape[1]
-    envelope = np.maximum.accumulate(magnitude[:, ::-1], axis=1)[:, ::-1]
-    candidates = np.unique(np.geomspace(16, total, 40).astype(np.int64))
-    candidates = candidates[candidates < total]
-    if len(candidates):
-        largest = counts @ envelope[:, candidates]
-        enough = np.flatnonzero(largest.max(axis=0) < math.log(1e-17))
-        if len(enough):
-            kept = int(candidates[enough[0]])
-            return kept, 2.0 * (1.0 + math.log(total / kept)) * np.exp(largest[:, enough[0]])
-    return total, np.zeros(len(counts))

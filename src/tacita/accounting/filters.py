@@ -19,6 +19,7 @@ from tacita.accounting.conversion import epsilon_from_costs
 from tacita.accounting.curves import RecordCurves, record_curves
 from tacita.accounting.levels import NORM_LEVELS, ORDERS, TOP, cost_table, level_of
 from tacita.accounting.profiles import moments_profile
+from tacita.accounting.spectra import ROWS, products
 from tacita.guarantee import SMALLEST_EPSILON
 from tacita.profile import Profile
 
@@ -63,7 +64,7 @@ class MomentsBudget:
         Returns:
             Shape (records,).
         """
-        costs = counts @ cost_table(sample_rate, noise_multiplier, self.orders).T
+        costs = products(counts, cost_table(sample_rate, noise_multiplier, self.orders).T)
         return np.asarray((costs <= np.array(self.costs) * (1.0 + 1e-12)).all(axis=1))
 
     def epsilon(self, delta: float, *, sample_rate: float, noise_multiplier: float, notion: str = "weak") -> float:
@@ -117,9 +118,12 @@ class TokenBudget:
         Returns:
             Shape (records,).
         """
-        used = np.cumsum(counts[:, :0:-1], axis=1)
         allowed = np.cumsum(np.array(self.tokens)[:0:-1])
-        return np.asarray((used <= allowed).all(axis=1))
+        within = np.empty(len(counts), dtype=bool)
+        for start in range(0, len(counts), ROWS):
+            used = np.cumsum(counts[start : start + ROWS, :0:-1], axis=1)
+            within[start : start + ROWS] = (used <= allowed).all(axis=1)
+        return within
 
     def curve(self, *, sample_rate: float, noise_multiplier: float) -> RecordCurves:
         """Return the claim: the privacy curve of spending every token."""
@@ -227,11 +231,15 @@ def affordable(
         The levels, shape (records,).
     """
     if isinstance(budget, TokenBudget):
-        above = np.cumsum(np.array(budget.tokens)[::-1])[::-1] - np.cumsum(counts[:, ::-1], axis=1)[:, ::-1]
-        free = np.minimum.accumulate(above[:, 1:], axis=1)  # tokens free for a step at each level
-        return np.asarray(np.minimum(wanted, np.count_nonzero(free >= steps, axis=1)))
+        highest, allowed = np.array(wanted), np.cumsum(np.array(budget.tokens)[::-1])[::-1]
+        for start in range(0, len(counts), ROWS):
+            above = allowed - np.cumsum(counts[start : start + ROWS, ::-1], axis=1)[:, ::-1]
+            free = np.minimum.accumulate(above[:, 1:], axis=1)  # tokens free for a step at each level
+            rows = highest[start : start + ROWS]
+            np.minimum(rows, np.count_nonzero(free >= steps, axis=1), out=rows)
+        return highest
     table = cost_table(sample_rate, noise_multiplier, budget.orders).T
-    spare = np.array(budget.costs) * (1.0 + 1e-12) - counts @ table
+    spare = np.array(budget.costs) * (1.0 + 1e-12) - products(counts, table)
     low, high = np.zeros_like(wanted), np.array(wanted)
     while (low < high).any():
         middle = (low + high + 1) // 2

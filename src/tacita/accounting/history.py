@@ -13,7 +13,8 @@ import numpy as np
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting.levels import NORM_LEVELS
-from tacita.accounting.state import panel_from, panel_state, whole_numbers
+from tacita.accounting.spectra import products
+from tacita.accounting.state import count_type, panel_from, panel_state, whole_numbers
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -82,7 +83,7 @@ class History:
             self.taken += repeat
             return
         if self.counts is None:
-            self.counts = np.zeros((len(index), len(NORM_LEVELS)), dtype=np.int64)
+            self.counts = np.zeros((len(index), len(NORM_LEVELS)), dtype=self._count_type(repeat))
         elif self.static and not np.array_equal(index, self.counts.argmax(axis=1)):
             raise PrivacyError(
                 "The norms changed although levels='static' was declared. Use levels='observed' for a reading."
@@ -92,8 +93,13 @@ class History:
                 f"norms must hold the same {len(self.counts)} records at every step, got {len(index)}; "
                 "for fresh records each step use composition='hoelder'."
             )
+        self.counts = self.counts.astype(self._count_type(self.taken + repeat), copy=False)  # before it can overflow
         self.counts[np.arange(len(index)), index] += repeat
         self.taken += repeat
+
+    def _count_type(self, taken: int) -> np.dtype[Any]:
+        """Return a type that holds every count now, and up to the planned end if there is a plan."""
+        return count_type(max(taken, self.planned or 0))
 
     @property
     def panel(self) -> Counts:
@@ -109,19 +115,23 @@ class History:
         if self.composition == "panel":
             counts = self.panel
             ones = np.ones(len(counts), dtype=np.int64)
-            return [Sample(lambda table: table @ counts.T, ones, self.taken)]
+            return [Sample(lambda table: products(counts, table.T).T, ones, self.taken)]
         return fresh_samples(self.histograms, power=self.planned or 1)
 
     def state(self) -> dict[str, Any]:
         """Return the steps and the counts as plain data."""
         panel = {} if self.counts is None else {"panel": panel_state(self.counts)}
+        return {**self.state_without_panel(), **panel}
+
+    def state_without_panel(self) -> dict[str, Any]:
+        """Return the steps and the histograms as plain data; a panel's counts are kept as a matrix elsewhere."""
         histograms = [[repeat, histogram.tolist()] for repeat, histogram in self.histograms]
-        return {"taken": self.taken, **panel, "histograms": histograms}
+        return {"taken": self.taken, "histograms": histograms}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take in what `state` wrote; refuse counts and steps that do not add up."""
         self.taken = _check.count("taken", state["taken"], low=0)
-        self.counts = panel_from(state.get("panel"), self.taken)
+        self.counts = panel_from(state.get("panel"), self.taken, dtype=self._count_type(self.taken))
         self.histograms = [
             (_check.count("steps", repeat), whole_numbers(histogram, (len(NORM_LEVELS),)))
             for repeat, histogram in state["histograms"]

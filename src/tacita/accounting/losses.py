@@ -111,8 +111,7 @@ def _log_odds(loss: Floats, sample_rate: float) -> Floats:
 
 def _cell_masses(edges: Floats) -> Floats:
     """Return N(0, 1)'s mass between neighbouring edges, from whichever tail is more accurate."""
-    low, high = edges[:-1], edges[1:]
-    return np.asarray(np.where(low > 0.0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low)))
+    return np.asarray(np.where(edges[:-1] > 0.0, -np.diff(ndtr(-edges)), np.diff(ndtr(edges))))
 
 
 def _split(own: Floats, other: Floats, grid: Floats, interval: float) -> Floats:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tacita._check import Counts, Floats
 
 _PROFILE_POINTS = 32
+_COSTS = 1 << 23  # of records at orders, held at once
 FIRST_ORDERS = ORDERS[:96]  # the others are tried only if these do not bracket the minimum
 
 Deltas = Callable[["Floats"], tuple["Floats", "Floats"]]  # ε -> each record's δ (E, m), and the worst case's (E,)
@@ -222,9 +223,14 @@ def population_costs(estimator: Estimator, samples: Sequence[Sample], table: Flo
     """
     total = np.zeros(len(table))
     for sample in samples:
-        costs, worst = sample.costs(table), sample.steps * table[:, TOP]
-        one = estimator.bound(costs, weights=sample.weights, gamma=gamma, worst=worst)
-        total += sample.repeat * one / sample.root
+        blocks = np.array_split(table, min(len(table), 1 + len(table) * len(sample.weights) // _COSTS))
+        one = [
+            estimator.bound(
+                sample.costs(block), weights=sample.weights, gamma=gamma, worst=sample.steps * block[:, TOP]
+            )
+            for block in blocks
+        ]
+        total += sample.repeat * np.concatenate(one) / sample.root
     return total
 
 

@@ -13,7 +13,7 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.accounting import NORM_LEVELS, BayesianAccountant, affordable, level_of
 from tacita.accounting.filters import Budget
-from tacita.accounting.state import panel_state, whole_numbers
+from tacita.accounting.state import whole_numbers
 from tacita.accounting.unmeasured import Sampled, measuring_rate
 from tacita.assumptions import Assumption, assume
 from tacita.training.plan import Plan
@@ -131,7 +131,7 @@ class Panel:
         if self.rate < 1.0:
             return self._seen
         if self._accountant.taken == 0:
-            return np.zeros((len(self.indices), len(NORM_LEVELS)), dtype=np.int64)
+            return np.zeros((len(self.indices), len(NORM_LEVELS)), dtype=np.int8)
         return self._accountant.counts
 
     def ordered(self) -> bool:
@@ -143,15 +143,14 @@ class Panel:
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return tensors and plain data for a checkpoint."""
         self.settle()
-        state = self._accountant.state_dict()
-        state.pop("panel", None)
         tensors = {
             "indices": torch.from_numpy(self.indices.astype(np.int64)),
-            "counts": torch.from_numpy(self.counts().astype(np.int32)),
+            "counts": torch.from_numpy(self.counts()),
             "levels": torch.from_numpy(self.levels.astype(np.int64)),
             "mean_norms": torch.from_numpy(self.mean_norms),
         }
-        return tensors, {"accountant": state, "measured": self.measured, "rate": self.rate, "steps": self._steps}
+        accountant = self._accountant.state_without_panel()
+        return tensors, {"accountant": accountant, "measured": self.measured, "rate": self.rate, "steps": self._steps}
 
     @classmethod
     def restore(cls, tensors: Any, document: Any, *, budget: Budget | None) -> Panel:
@@ -163,15 +162,17 @@ class Panel:
             budget: What each record may spend.
         """
         state = dict(document["accountant"])
-        counts = tensors["counts"].numpy().astype(np.int64)
         if state["taken"]:
-            state["panel"] = panel_state(counts)
+            state["panel"] = tensors["counts"].numpy()
         rate = float(document.get("rate", 1.0))  # checkpoints of earlier versions measured every step
         panel = cls(tensors["indices"].numpy(), BayesianAccountant.from_state(state), budget=budget, rate=rate)
         panel.levels, panel.mean_norms = tensors["levels"].numpy(), tensors["mean_norms"].numpy()
         panel.measured = int(document["measured"])
         if rate < 1.0:
-            panel._seen, panel._steps = whole_numbers(counts, panel._seen.shape), int(document["steps"])
+            panel._seen, panel._steps = (
+                whole_numbers(tensors["counts"].numpy(), panel._seen.shape),
+                int(document["steps"]),
+            )
             if (panel._seen.sum(1) > panel._steps).any():
                 raise PrivacyError("The checkpoint is damaged: records were measured in more steps than were taken.")
         return panel

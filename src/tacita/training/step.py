@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,7 @@ def one_thread() -> Iterator[None]:
 
 
 _DRAWN = 1 << 14  # numbers drawn at once
+_MANY = 1 << 20  # coins thrown at once
 
 
 def noisy_mean(
@@ -112,7 +114,24 @@ def poisson_sample(size: int, sample_rate: float, *, rng: np.random.Generator) -
         sample_rate: The chance of each.
         rng: Where the coins come from.
     """
-    return np.flatnonzero(rng.random(size) < _check.rate("sample_rate", sample_rate))
+    rate = _check.rate("sample_rate", sample_rate)
+    if size <= _MANY:
+        return np.flatnonzero(rng.random(size) < rate)
+    starts = range(0, size, _MANY)
+    return np.concatenate([start + _heads(min(_MANY, size - start), rate, rng=rng) for start in starts])
+
+
+def _heads(size: int, rate: float, *, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Return the places of the coins that fall on heads: of 53 random bits each, as `rng.random` has them.
+
+    A coin is heads if its bits are a number below ⌈2^53 rate⌉. The first 8 bits decide that but for one in 256 coins,
+    and only for those are the other 45 drawn.
+    """
+    first, rest = divmod(math.ceil(rate * 2**53), 2**45)
+    bits = rng.integers(2**64 - 1, size=-(-size // 8), dtype=np.uint64, endpoint=True).view(np.uint8)[:size]
+    heads, open_ = bits < first, np.flatnonzero(bits == first)
+    heads[open_] = rng.integers(2**45, size=len(open_)) < rest
+    return np.flatnonzero(heads)
 
 
 def check_clip_norm(value: object) -> float:
