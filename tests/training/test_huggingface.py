@@ -146,6 +146,53 @@ def test_what_evaluate_finds_is_for_the_owner(tmp_path):
     assert "eval_loss" not in (tmp_path / "run" / "label.html").read_text()
 
 
+class Logs(PrivateTrainer):
+    """Logs parts of its loss, as subclasses of Trainer do."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss = super().compute_loss(model, inputs)
+        self.log({"part": loss.detach()})
+        return loss
+
+
+def test_what_a_loss_logs_of_a_record_is_dropped(tmp_path):
+    seen = Seen()
+    args = TrainingArguments(str(tmp_path), per_device_train_batch_size=12, max_steps=2, logging_steps=1, use_cpu=True)
+    settings = {"train_dataset": DATA, "nominal_size": 60, "noise_multiplier": 1.0, "panel": 0, "callbacks": [seen]}
+    made = Logs(classifier(), args, **settings)
+    made.train()
+    assert [set(logs) for logs in seen.logs] == 2 * [{"epsilon", "delta", "learning_rate", "epoch"}]
+    assert "part" not in json.dumps(made.state.log_history)
+
+
+def test_callbacks_get_no_exact_figure_of_an_evaluation(tmp_path):
+    """Loggers such as WandbCallback write down what on_predict is given."""
+    told = {}
+
+    class Writes(TrainerCallback):
+        def on_evaluate(self, args, state, control, metrics, **kwargs):
+            told.update(metrics)
+
+        on_predict = on_evaluate
+
+    made = trainer(tmp_path, callbacks=[Writes()], eval_dataset=DATA)
+    made.train()
+    exact = made.evaluate() | made.predict(DATA).metrics
+    assert exact["eval_loss"] == pytest.approx(exact["test_loss"])
+    assert {"eval_loss", "test_loss"} <= set(told)
+    assert all(math.isnan(value) for value in told.values())
+
+
+def test_a_predict_within_the_training_is_refused(tmp_path):
+    class Predicts(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            made.predict(DATA)
+
+    made = trainer(tmp_path, callbacks=[Predicts()])
+    with pytest.raises(PrivacyError, match=r"predict\(\) while the model trains"):
+        made.train()
+
+
 class Weighed(PrivateTrainer):
     """Has a loss of its own."""
 

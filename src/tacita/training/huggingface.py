@@ -6,7 +6,8 @@ import copy
 import inspect
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,10 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
 
     Only what is public is logged and returned: epsilon, delta and the learning rate. The exact loss of every step is in
     the run directory, in metrics.jsonl, for the data's owner. `evaluate` works as ever, after the training: its
-    figures go to the owner's label, not to loggers.
+    figures go to the owner's label, not to loggers and callbacks.
 
     Args:
+        model: As of `Trainer`.
         args: As of `Trainer`; what no private step can keep to is refused with what to do instead. Checkpoints hold
             weights and what is logged. `train(resume_from_checkpoint=True)` goes on from the run directory.
         chunk: Records differentiated at once; by default it adapts to memory.
@@ -97,12 +99,12 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
     """The training underneath, once it has begun: its accounts, and how to end it."""
     control: Any
 
-    def __init__(self, *, args: Any = None, chunk: int | None = None, **settings: Any) -> None:
+    def __init__(self, model: Any = None, args: Any = None, *, chunk: int | None = None, **settings: Any) -> None:
         args = TrainingArguments("tmp_trainer") if args is None else copy.copy(args)
         _refuse(args, settings.get("callbacks") or ())
         args.save_only_model = True  # whatever else there is to keep is in the run directory
         theirs = {name: settings.pop(name) for name in list(settings) if name in _THEIRS}
-        super().__init__(args=args, **theirs)
+        super().__init__(model=model, args=args, **theirs)
         if self.args.n_gpu > 1:
             raise ValueError("Several GPUs in one process (DataParallel) mix chunks: start it with torchrun instead.")
         self._follow = grouped("follow", Follow, None, settings)
@@ -111,20 +113,21 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
         self.plan = _declared(self.args, settings)
         self._chunk, self._quiet, self._figures = chunk, False, dict[str, str]()
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **others: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
+    ) -> Any:
         """Take the steps of the plan.
 
         Args:
             resume_from_checkpoint: True goes on with the run in `run_dir`.
-            others: Further arguments of `Trainer.train`, which are refused.
+            trial: Of a search; refused.
+            ignore_keys_for_eval: Without effect, since nothing is evaluated meanwhile.
 
         Returns:
             A `TrainOutput` of public figures: the steps taken and their epsilon. Its loss is NaN.
         """
-        if any(value is not None for value in others.values()):
-            raise PrivacyError(
-                f"{', '.join(others)}: a search over private runs needs a shared ledger; run each alone."
-            )
+        if trial is not None:
+            raise PrivacyError("trial: a search over private runs needs a shared ledger; run each alone.")
         if isinstance(resume_from_checkpoint, str):
             raise ValueError("The run goes on from its run directory: pass resume_from_checkpoint=True and run_dir=….")
         if self.private is None:
@@ -164,20 +167,40 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
 
         A choice that is made by it, if the records are private, is covered by no label.
         """
-        if self.is_in_train:
-            raise PrivacyError(
-                "evaluate() while the model trains shows exact figures to callbacks: call it afterwards."
-            )
-        self._quiet = True
-        try:
+        self._require_trained("evaluate")
+        with self._silent():
             found: dict[str, float] = super().evaluate(*args, **kwargs)
-        finally:
-            self._quiet = False
         self._figures |= {k: f"{v:.4g}" for k, v in found.items() if k != "epoch" and not k.endswith(_SPEED)}
         return found
 
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict as `Trainer` does. The figures in what it returns are exact, so callbacks do not get them."""
+        self._require_trained("predict")
+        with self._silent():
+            return super().predict(*args, **kwargs)
+
+    def _require_trained(self, name: str) -> None:
+        if self.is_in_train:
+            raise PrivacyError(f"{name}() while the model trains shows exact figures to callbacks: call it afterwards.")
+
+    @contextmanager
+    def _silent(self) -> Iterator[None]:
+        """Log nothing meanwhile, and give callbacks NaN in the place of every figure."""
+        handler, before = self.callback_handler, (self._quiet, self.callback_handler.call_event)
+
+        def call(event: str, *args: Any, **told: Any) -> Any:
+            if told.get("metrics") is not None:
+                told["metrics"] = dict.fromkeys(told["metrics"], math.nan)
+            return before[1](event, *args, **told)
+
+        self._quiet, handler.call_event = True, call
+        try:
+            yield
+        finally:
+            self._quiet, handler.call_event = before
+
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log what is public; the figures of `evaluate` are not."""
+        """Log what is public; the figures of `evaluate`, and what a loss logs of a record, are not."""
         if not self._quiet:
             super().log(logs, *args, **kwargs)
 
@@ -218,7 +241,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
         return private
 
     def _loss(self, model: Any, batch: Any) -> Tensor:
-        with self.accelerator.autocast():
+        with self.accelerator.autocast(), self._silent():
             loss: Tensor = self.compute_loss(model, dict(batch))
         return loss
 
@@ -264,7 +287,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
             )
 
 
-_THEIRS = frozenset(inspect.signature(Trainer.__init__).parameters) - {"self", "args"}
+_THEIRS = frozenset(inspect.signature(Trainer.__init__).parameters) - {"self", "model", "args"}
 
 
 def _refuse(args: Any, callbacks: Any) -> None:
