@@ -193,6 +193,23 @@ def test_a_predict_within_the_training_is_refused(tmp_path):
         made.train()
 
 
+class Modes(torch.optim.SGD):
+    """Takes steps in train mode alone, as optimisers without a schedule do."""
+
+    def train(self):
+        self.ready = True
+
+    def step(self, closure=None):
+        assert self.ready
+        super().step(closure)
+
+
+def test_optimisers_that_have_modes_are_put_in_train_mode(tmp_path):
+    model = classifier()
+    made = trainer(tmp_path, model=model, optimizers=(Modes(model.parameters(), lr=0.1), None))
+    assert made.train().global_step == 4
+
+
 class Weighed(PrivateTrainer):
     """Has a loss of its own."""
 
@@ -246,8 +263,12 @@ def test_each_record_is_padded_alone(tmp_path):
     alone, together = (made.private.mechanism.records.marked(places).record for places in ([0], [0, 3]))
     assert torch.equal(alone["attention_mask"][0], together["attention_mask"][0])
     assert alone["attention_mask"].tolist() == [[1, 0, 0, 0]]
-    with pytest.raises(ValueError, match=r"no common form.*pad_to_multiple_of"):
-        trainer(tmp_path, train_dataset=rows, data_collator=DataCollatorWithPadding(Tokens())).train()
+    longest = trainer(tmp_path, train_dataset=rows, data_collator=DataCollatorWithPadding(Tokens()))
+    with (
+        pytest.warns(UserWarning, match="DataCollatorWithPadding pads to the longest.*contribute nothing"),
+        pytest.raises(ValueError, match=r"no common form.*pad_to_multiple_of"),
+    ):
+        longest.train()
 
 
 REFUSED = {

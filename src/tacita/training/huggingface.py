@@ -227,6 +227,9 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
         if "metrics" in inspect.signature(self.lr_scheduler.step).parameters:
             raise PrivacyError("The scheduler looks at exact figures; use another one.")
         self.model.train()
+        if callable(getattr(self.optimizer, "train", None)):  # those without a schedule have modes, too
+            self.optimizer.train()
+        self._warn_of_padding()
         seen, records = as_loss(self.model, self._loss), self._records(self.get_train_dataloader())
         held = None if self._follow.holdout is None else self._records(self.get_eval_dataloader(self._follow.holdout))
         attached = {"optimizer": self.optimizer, "scheduler": self.lr_scheduler, "chunk": self._chunk}
@@ -277,6 +280,17 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
         if self.control.should_save:
             self._save_checkpoint(self.model, None)
             self._tell("on_save")
+
+    def _warn_of_padding(self) -> None:
+        """Say that records are padded alone, by what the collator is; the records themselves decide nothing."""
+        pads, multiple = getattr(self.data_collator, "padding", True), "pad_to_multiple_of"
+        if getattr(self.data_collator, multiple, 0) is None and pads in (True, "longest"):
+            warnings.warn(
+                f"{type(self.data_collator).__name__} pads to the longest of a batch, and here each record is a batch "
+                "of its own: records that are not as long as most contribute nothing. Give it pad_to_multiple_of=…, as "
+                "large as the longest record may be, unless the dataset is padded already (padding='max_length').",
+                stacklevel=4,
+            )
 
     def _require_apart(self) -> None:
         run, published = self._books.run_dir, Path(self.args.output_dir).resolve()
