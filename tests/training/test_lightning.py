@@ -275,6 +275,24 @@ class Remembers(Module):
         return super().training_step(batch, batch_idx)
 
 
+class Counts(nn.Module):
+    """As a metric of torchmetrics does."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = 0
+
+    def forward(self, x):
+        self.total += 1
+        return x
+
+
+class Measures(Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(4, 2), Counts())
+
+
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 @pytest.mark.parametrize(
     ("kind", "error", "why"),
@@ -285,6 +303,7 @@ class Remembers(Module):
         (Moves, ValueError, "on_after_batch_transfer is never called"),
         (Paces, PrivacyError, "training_step moves a scheduler"),
         (Mixes, PrivacyError, "BatchNorm1d at 'layer.1' mixes records"),
+        (Measures, PrivacyError, r"^'model.layer.1.total' changes"),
         (Remembers, PrivacyError, "changes whenever the model or the loss runs"),
     ],
 )

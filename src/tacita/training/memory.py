@@ -86,7 +86,8 @@ def _reached(roots: tuple[object, ...], *, code: bool = False) -> Iterator[tuple
 def _parts(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, nn.Module):
         own = {key: part for key, part in vars(value).items() if key not in (*_ELSEWHERE, "_modules")}
-        return [*own.items(), *((k, m) for k, m in value._modules.items() if m is not None)]
+        layers = [(k, m) for k, m in value._modules.items() if m is not None]
+        return [*layers, *own.items()]  # a layer is named by its place, wherever else it is
     if isinstance(value, Mapping):
         return [(str(k), v) for k, v in list(value.items())[:_MOST]]
     if isinstance(value, list | tuple | set | frozenset):
