@@ -210,6 +210,41 @@ def test_optimisers_that_have_modes_are_put_in_train_mode(tmp_path):
     assert made.train().global_step == 4
 
 
+def test_a_run_goes_on_in_train_mode_after_an_evaluation(tmp_path):
+    made = trainer(tmp_path, callbacks=[Seen(stop=2)], eval_dataset=DATA)
+    made.train()
+    made.evaluate()
+    assert not made.model.training
+    assert made.train().global_step == 4
+    assert made.model.training
+
+
+class Perturbs(PrivateTrainer):
+    def training_step(self, *args, **kwargs):
+        return super().training_step(*args, **kwargs)
+
+
+class Norms(TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        pass
+
+
+def test_what_is_never_called_is_refused_where_it_is_overridden(tmp_path):
+    settings = {"train_dataset": DATA, "nominal_size": 60, "noise_multiplier": 1.0}
+    with pytest.raises(ValueError, match=r"training_step is never called.*compute_loss"):
+        Perturbs(classifier(), TrainingArguments(str(tmp_path), use_cpu=True), **settings)
+    for callback in (Norms, Norms()):
+        with pytest.raises(ValueError, match=r"Norms\.on_pre_optimizer_step is never called"):
+            trainer(tmp_path, callbacks=[callback])
+
+
+def test_the_figures_of_a_training_can_be_printed(tmp_path, capsys):
+    """log_metrics rounds numbers to four places, which makes a delta of 1e-5 a zero."""
+    made = trainer(tmp_path)
+    made.log_metrics("train", made.train().metrics)
+    assert "= 0.00001" in capsys.readouterr().out
+
+
 class Weighed(PrivateTrainer):
     """Has a loss of its own."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita._numbers import round_up_text
+from tacita._numbers import delta_text, round_up_text
 from tacita.label import Label
 from tacita.training.adapters import as_loss, steps_in_epoch
 from tacita.training.loop import PrivateTraining
@@ -26,7 +26,7 @@ from tacita.training.settings import Books, Follow, grouped
 from tacita.training.stepping import Step
 
 try:
-    from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
+    from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
     from transformers.trainer_utils import TrainOutput
 except ImportError as error:
     raise _check.missing("PrivateTrainer needs transformers and accelerate", "huggingface") from error
@@ -62,6 +62,8 @@ _LOOKING: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "eval_on_start": ((False,), "logs exact figures; leave it out and call evaluate() afterwards."),
 }
+_UNCALLED = ("training_step", "_prepare_inputs", "get_batch_samples", "_inner_training_loop")  # of a Trainer
+_UNCALLED_EVENTS = ("on_pre_optimizer_step", "on_optimizer_step")
 _PLATEAU = ("reduce_lr_on_plateau", "greedy")
 
 
@@ -102,6 +104,9 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
     def __init__(self, model: Any = None, args: Any = None, *, chunk: int | None = None, **settings: Any) -> None:
         args = TrainingArguments("tmp_trainer") if args is None else copy.copy(args)
         _refuse(args, settings.get("callbacks") or ())
+        for name in _UNCALLED:
+            if getattr(type(self), name, None) is not getattr(Trainer, name, None):
+                raise ValueError(f"{name} is never called: records run one by one; override compute_loss instead.")
         args.save_only_model = True  # whatever else there is to keep is in the run directory
         theirs = {name: settings.pop(name) for name in list(settings) if name in _THEIRS}
         super().__init__(model=model, args=args, **theirs)
@@ -132,18 +137,19 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
             raise ValueError("The run goes on from its run directory: pass resume_from_checkpoint=True and run_dir=….")
         if self.private is None:
             self.private = self._begin(resume=bool(resume_from_checkpoint))
+        self._to_train_mode()
         state = self.state
         state.global_step, state.max_steps = self.private.taken, self.plan.steps
         state.num_train_epochs = math.ceil(self.plan.steps / steps_in_epoch(self.plan.sample_rate))
         state.train_batch_size = round(self.plan.batch_size)
         state.compute_steps(self.args, self.plan.steps)
-        spent: dict[str, float] = {}
+        spent: dict[str, float | str] = {}
         for event in ("on_train_begin", "on_epoch_begin", "on_step_begin"):
             self._tell(event)
         self.is_in_train = True
         try:
             for step in self.private:
-                spent = _spent(step)
+                spent = {**_spent(step), "delta": delta_text(step.spent.delta)}  # a text: log_metrics rounds numbers
                 self._after(step)
                 if self.control.should_training_stop:
                     break
@@ -226,9 +232,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
         self.create_optimizer_and_scheduler(self.plan.steps)
         if "metrics" in inspect.signature(self.lr_scheduler.step).parameters:
             raise PrivacyError("The scheduler looks at exact figures; use another one.")
-        self.model.train()
-        if callable(getattr(self.optimizer, "train", None)):  # those without a schedule have modes, too
-            self.optimizer.train()
+        self._to_train_mode()
         self._warn_of_padding()
         seen, records = as_loss(self.model, self._loss), self._records(self.get_train_dataloader())
         held = None if self._follow.holdout is None else self._records(self.get_eval_dataloader(self._follow.holdout))
@@ -242,6 +246,11 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
         if private.plan.frozen() != self.plan.frozen():
             raise PrivacyError("The run was started with another plan; resume it with the arguments of its start.")
         return private
+
+    def _to_train_mode(self) -> None:
+        self.model.train()
+        if callable(getattr(self.optimizer, "train", None)):  # those without a schedule have modes, too
+            self.optimizer.train()
 
     def _loss(self, model: Any, batch: Any) -> Tensor:
         with self.accelerator.autocast(), self._silent():
@@ -320,6 +329,9 @@ def _refuse(args: Any, callbacks: Any) -> None:
         kind = callback if isinstance(callback, type) else type(callback)
         if issubclass(kind, EarlyStoppingCallback):
             raise PrivacyError(f"{kind.__name__} {_LOOKS}; stop by released parameters, or declare stops=….")
+        for event in _UNCALLED_EVENTS:
+            if getattr(kind, event) is not getattr(TrainerCallback, event):
+                raise ValueError(f"{kind.__name__}.{event} is never called; use on_step_begin or on_step_end.")
 
 
 def _plain(args: Any, name: str) -> Any:
