@@ -115,6 +115,10 @@ def test_arguments_declare_the_plan(tmp_path):
     assert trainer(tmp_path, clip_norm=2.0, target=(3.0, 1e-5), noise_multiplier=None).plan.clip_norm == 2.0
     with pytest.raises(TypeError, match="nominal_sizes"):
         trainer(tmp_path, nominal_sizes=60)
+    with pytest.raises(TypeError, match="batch_size is that of the TrainingArguments: set per_device_train_batch_size"):
+        trainer(tmp_path, batch_size=12)
+    with pytest.raises(TypeError, match="steps is that of the TrainingArguments: set max_steps"):
+        trainer(tmp_path, steps=12)
 
 
 def test_callbacks_logs_and_checkpoints_get_public_things_only(tmp_path):

@@ -191,6 +191,8 @@ def test_a_run_that_was_stopped_goes_on_from_its_directory(tmp_path, blobs):
     assert Run.open(tmp_path / "run").facts.status == "done"
     with pytest.raises(PrivacyError, match="trained already"):
         again.fit(module(), loader(blobs))
+    with pytest.raises(TypeError, match=r"Trainer\(max_steps=…\)"):
+        PrivateStrategy(steps=4)
     with pytest.raises(ValueError, match="needs run_dir"):
         PrivateStrategy(resume=True)
 

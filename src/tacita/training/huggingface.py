@@ -347,6 +347,9 @@ def _spent(step: Step) -> dict[str, float]:
 
 def _declared(args: Any, settings: dict[str, Any]) -> Plan:
     """Return the plan that the Trainer's arguments and further settings declare."""
+    for name, theirs in (("batch_size", "per_device_train_batch_size"), ("steps", "max_steps")):
+        if name in settings:
+            raise TypeError(f"{name} is that of the TrainingArguments: set {theirs} there.")
     batch, steps = args.train_batch_size * args.world_size, args.max_steps
     if steps <= 0:
         _, rate = declared_rate(settings.get("sample_rate"), batch, settings.get("nominal_size"))

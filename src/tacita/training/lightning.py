@@ -107,6 +107,8 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # the types 
         self._follow = grouped("follow", Follow, None, settings)
         self._books = grouped("books", Books, None, settings)
         self._settings, self._resume, self._chunk = settings, resume, chunk
+        if "steps" in settings:
+            raise TypeError("steps is that of the Trainer: set Trainer(max_steps=…), or max_epochs=….")
         if resume and self._books.run_dir is None:
             raise ValueError("resume=True needs run_dir=…, where the run is kept.")
 
