@@ -1,5 +1,7 @@
 """Records must not reach each other: not through what a model keeps, and not through what it draws."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -135,6 +137,33 @@ def test_f24_a_record_on_which_a_client_raises_stops_no_federation(level):
     plan = federation_plan(level=level, clients=6, rounds=3, **declared)
     federation = Federation(nn.Linear(3, 2), nn.functional.cross_entropy, data, plan, panel=0, record_panel=0).run()
     assert federation.server.taken == 3
+
+
+class Later(nn.Module):
+    """Its loss changes after a few steps, to one that cannot run on all records at once."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.linear, self.after, self.steps = nn.Linear(1, 1, bias=False), after, 0
+
+    def forward(self, x):
+        out = self.linear(x)
+        return out * out.item() if self.steps >= self.after else out
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_loss_that_fails_on_everything_after_some_steps_is_warned_about_whatever_the_records(after):
+    """Every record contributes nothing, in silence, and the noise alone moves the parameters."""
+    model, warned = Later(after), []
+    private = train((torch.ones(9, 1), torch.zeros(9)), model, total, steps=6)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in private:
+            warned.append((step.number, len(caught)))
+            model.steps = step.number
+    seen = [{1: 2, 3: 5}[after] <= number for number, _ in warned]
+    assert [count > 0 for _, count in warned] == seen
+    assert "it raises RuntimeError" in str(caught[0].message)
 
 
 class Draws(nn.Module):

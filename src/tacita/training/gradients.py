@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tacita._check import PrivacyError
 from tacita._guard import Stopped, attempt, held
 from tacita.training.chunks import Chunk, differentiated
 from tacita.training.layers import Loss as Loss
@@ -132,6 +133,25 @@ def record_norms(
         for _, norm, rows in _chunks(loss, parameters, records, chunk):
             norms[rows] = torch.where(norm < _LARGEST, norm, 0.0)
     return norms
+
+
+def fault_on_zeros(loss: Loss, parameters: Parameters, records: Any) -> Exception | None:
+    """Return what a loss raises on a record of zeros, in the way that it is differentiated; None if nothing.
+
+    Args:
+        loss: As for `clipped_sum`.
+        parameters: What to differentiate.
+        records: Of which only the form counts.
+    """
+    zeros = tree_map(lambda t: torch.zeros_like(t[:1]), records)
+    with _draws(loss, None), unchanged(loss, parameters):
+        try:
+            differentiated(loss, parameters, zeros, tried(loss, parameters, zeros)[0]).norms()
+        except PrivacyError:
+            raise
+        except Exception as error:
+            return error
+    return None
 
 
 def _chunks(
