@@ -350,6 +350,8 @@ def test_what_looks_at_private_records_is_refused(tmp_path):
         trainer(tmp_path).hyperparameter_search()
     with pytest.raises(PrivacyError, match="lies in output_dir, which is what gets published"):
         trainer(tmp_path, run_dir=tmp_path / "out" / "run")
+    with pytest.raises(PrivacyError, match="output_dir lies in run_dir"):
+        trainer(tmp_path, run_dir=tmp_path)
     looking = Evaluates()
     looking.trainer = trainer(tmp_path, callbacks=[looking], eval_dataset=DATA)
     with pytest.raises(PrivacyError, match="call it afterwards"):

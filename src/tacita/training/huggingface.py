@@ -308,6 +308,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
                 f"run_dir={str(run)!r} lies in output_dir, which is what gets published; the run directory holds what "
                 "was computed from records. Put it elsewhere."
             )
+        if run is not None and published.is_relative_to(Path(run).resolve()):
+            raise PrivacyError(f"output_dir lies in run_dir={str(run)!r}, which the run has to itself: move it.")
 
 
 _THEIRS = frozenset(inspect.signature(Trainer.__init__).parameters) - {"self", "model", "args"}
