@@ -115,6 +115,10 @@ def test_arguments_declare_the_plan(tmp_path):
     assert trainer(tmp_path, clip_norm=2.0, target=(3.0, 1e-5), noise_multiplier=None).plan.clip_norm == 2.0
     with pytest.raises(TypeError, match="nominal_sizes"):
         trainer(tmp_path, nominal_sizes=60)
+    with pytest.raises(TypeError, match="batch_size is that of the TrainingArguments: set per_device_train_batch_size"):
+        trainer(tmp_path, batch_size=12)
+    with pytest.raises(TypeError, match="steps is that of the TrainingArguments: set max_steps"):
+        trainer(tmp_path, steps=12)
 
 
 def test_callbacks_logs_and_checkpoints_get_public_things_only(tmp_path):
@@ -144,6 +148,105 @@ def test_what_evaluate_finds_is_for_the_owner(tmp_path):
     label = made.label(metrics={"words": "9"})
     assert dict(label.readings.metrics).keys() == {"eval_loss", "words"}
     assert "eval_loss" not in (tmp_path / "run" / "label.html").read_text()
+
+
+class Logs(PrivateTrainer):
+    """Logs parts of its loss, as subclasses of Trainer do."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss = super().compute_loss(model, inputs)
+        self.log({"part": loss.detach()})
+        return loss
+
+
+def test_what_a_loss_logs_of_a_record_is_dropped(tmp_path):
+    seen = Seen()
+    args = TrainingArguments(str(tmp_path), per_device_train_batch_size=12, max_steps=2, logging_steps=1, use_cpu=True)
+    settings = {"train_dataset": DATA, "nominal_size": 60, "noise_multiplier": 1.0, "panel": 0, "callbacks": [seen]}
+    made = Logs(classifier(), args, **settings)
+    made.train()
+    assert [set(logs) for logs in seen.logs] == 2 * [{"epsilon", "delta", "learning_rate", "epoch"}]
+    assert "part" not in json.dumps(made.state.log_history)
+
+
+def test_callbacks_get_no_exact_figure_of_an_evaluation(tmp_path):
+    """Loggers such as WandbCallback write down what on_predict is given."""
+    told = {}
+
+    class Writes(TrainerCallback):
+        def on_evaluate(self, args, state, control, metrics, **kwargs):
+            told.update(metrics)
+
+        on_predict = on_evaluate
+
+    made = trainer(tmp_path, callbacks=[Writes()], eval_dataset=DATA)
+    made.train()
+    exact = made.evaluate() | made.predict(DATA).metrics
+    assert exact["eval_loss"] == pytest.approx(exact["test_loss"])
+    assert {"eval_loss", "test_loss"} <= set(told)
+    assert all(math.isnan(value) for value in told.values())
+
+
+def test_a_predict_within_the_training_is_refused(tmp_path):
+    class Predicts(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            made.predict(DATA)
+
+    made = trainer(tmp_path, callbacks=[Predicts()])
+    with pytest.raises(PrivacyError, match=r"predict\(\) while the model trains"):
+        made.train()
+
+
+class Modes(torch.optim.SGD):
+    """Takes steps in train mode alone, as optimisers without a schedule do."""
+
+    def train(self):
+        self.ready = True
+
+    def step(self, closure=None):
+        assert self.ready
+        super().step(closure)
+
+
+def test_optimisers_that_have_modes_are_put_in_train_mode(tmp_path):
+    model = classifier()
+    made = trainer(tmp_path, model=model, optimizers=(Modes(model.parameters(), lr=0.1), None))
+    assert made.train().global_step == 4
+
+
+def test_a_run_goes_on_in_train_mode_after_an_evaluation(tmp_path):
+    made = trainer(tmp_path, callbacks=[Seen(stop=2)], eval_dataset=DATA)
+    made.train()
+    made.evaluate()
+    assert not made.model.training
+    assert made.train().global_step == 4
+    assert made.model.training
+
+
+class Perturbs(PrivateTrainer):
+    def training_step(self, *args, **kwargs):
+        return super().training_step(*args, **kwargs)
+
+
+class Norms(TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        pass
+
+
+def test_what_is_never_called_is_refused_where_it_is_overridden(tmp_path):
+    settings = {"train_dataset": DATA, "nominal_size": 60, "noise_multiplier": 1.0}
+    with pytest.raises(ValueError, match=r"training_step is never called.*compute_loss"):
+        Perturbs(classifier(), TrainingArguments(str(tmp_path), use_cpu=True), **settings)
+    for callback in (Norms, Norms()):
+        with pytest.raises(ValueError, match=r"Norms\.on_pre_optimizer_step is never called"):
+            trainer(tmp_path, callbacks=[callback])
+
+
+def test_the_figures_of_a_training_can_be_printed(tmp_path, capsys):
+    """log_metrics rounds numbers to four places, which makes a delta of 1e-5 a zero."""
+    made = trainer(tmp_path)
+    made.log_metrics("train", made.train().metrics)
+    assert "= 0.00001" in capsys.readouterr().out
 
 
 class Weighed(PrivateTrainer):
@@ -199,8 +302,12 @@ def test_each_record_is_padded_alone(tmp_path):
     alone, together = (made.private.mechanism.records.marked(places).record for places in ([0], [0, 3]))
     assert torch.equal(alone["attention_mask"][0], together["attention_mask"][0])
     assert alone["attention_mask"].tolist() == [[1, 0, 0, 0]]
-    with pytest.raises(ValueError, match=r"no common form.*pad_to_multiple_of"):
-        trainer(tmp_path, train_dataset=rows, data_collator=DataCollatorWithPadding(Tokens())).train()
+    longest = trainer(tmp_path, train_dataset=rows, data_collator=DataCollatorWithPadding(Tokens()))
+    with (
+        pytest.warns(UserWarning, match="DataCollatorWithPadding pads to the longest.*contribute nothing"),
+        pytest.raises(ValueError, match=r"no common form.*pad_to_multiple_of"),
+    ):
+        longest.train()
 
 
 REFUSED = {
@@ -243,6 +350,8 @@ def test_what_looks_at_private_records_is_refused(tmp_path):
         trainer(tmp_path).hyperparameter_search()
     with pytest.raises(PrivacyError, match="lies in output_dir, which is what gets published"):
         trainer(tmp_path, run_dir=tmp_path / "out" / "run")
+    with pytest.raises(PrivacyError, match="output_dir lies in run_dir"):
+        trainer(tmp_path, run_dir=tmp_path)
     looking = Evaluates()
     looking.trainer = trainer(tmp_path, callbacks=[looking], eval_dataset=DATA)
     with pytest.raises(PrivacyError, match="call it afterwards"):

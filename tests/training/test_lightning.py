@@ -105,6 +105,43 @@ def test_epochs_are_of_the_declared_size_and_only_epsilon_is_logged(tmp_path, bl
     assert label.purpose == "A Module model trained with DP-SGD."
 
 
+class Writes(Module):
+    """Hands exact figures to the logger itself, past `self.log`."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.logger.log_metrics({"exact": loss.detach()}, step=self.global_step)
+        self.logger.experiment.log_metrics({"exact": 1.0}, step=self.global_step)
+        return loss
+
+
+def test_what_a_training_step_hands_to_the_logger_is_dropped(tmp_path, blobs):
+    logger = lightning.pytorch.loggers.CSVLogger(tmp_path, flush_logs_every_n_steps=1)
+    made, own = trainer(tmp_path, given={"logger": logger, "log_every_n_steps": 1}), module(Writes)
+    made.fit(own, loader(blobs))
+    assert own.logger is logger
+    written = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text()
+    assert "exact" not in written
+    assert written.count("\n") == 1 + 4
+
+
+class Estimates(Module):
+    """Sizes its scheduler as Lightning's guide says, which reads the loader before there is an optimiser."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        steps = self.trainer.estimated_stepping_batches
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def test_a_scheduler_may_be_as_long_as_the_trainer_estimates(tmp_path, blobs):
+    made = trainer(tmp_path, nominal_size=240, given={"max_steps": -1, "max_epochs": 2})
+    made.fit(module(Estimates), loader(blobs))
+    assert made.strategy.private.taken == 8
+    assert made.strategy.lr_scheduler_configs[0].scheduler.get_last_lr() == [0.0]
+
+
 def test_a_trial_run_of_lightning_is_one_step(tmp_path, blobs):
     made = trainer(tmp_path, given={"fast_dev_run": True})
     made.fit(module(), loader(blobs))
@@ -154,6 +191,8 @@ def test_a_run_that_was_stopped_goes_on_from_its_directory(tmp_path, blobs):
     assert Run.open(tmp_path / "run").facts.status == "done"
     with pytest.raises(PrivacyError, match="trained already"):
         again.fit(module(), loader(blobs))
+    with pytest.raises(TypeError, match=r"Trainer\(max_steps=…\)"):
+        PrivateStrategy(steps=4)
     with pytest.raises(ValueError, match="needs run_dir"):
         PrivateStrategy(resume=True)
 
@@ -203,6 +242,25 @@ class Moves(Module):
         return batch
 
 
+class Paces(Module):
+    def training_step(self, batch, batch_idx):
+        self.lr_schedulers().step()
+        return super().training_step(batch, batch_idx)
+
+
+class Unfreezes(callbacks.BaseFinetuning):
+    def freeze_before_training(self, pl_module):
+        pass
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        pass
+
+
+class Norms(lightning.Callback):
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        pass
+
+
 class Mixes(Module):
     def __init__(self):
         super().__init__()
@@ -219,6 +277,25 @@ class Remembers(Module):
         return super().training_step(batch, batch_idx)
 
 
+class Counts(nn.Module):
+    """As a metric of torchmetrics does."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = 0
+
+    def forward(self, x):
+        self.total += 1
+        return x
+
+
+class Measures(Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(4, 2), Counts())
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 @pytest.mark.parametrize(
     ("kind", "error", "why"),
     [
@@ -226,7 +303,9 @@ class Remembers(Module):
         (Two, RuntimeError, "multiple optimizers is only supported with manual"),  # Lightning's own words
         (Plateau, PrivacyError, "scheduler looks at exact figures"),
         (Moves, ValueError, "on_after_batch_transfer is never called"),
+        (Paces, PrivacyError, "training_step moves a scheduler"),
         (Mixes, PrivacyError, "BatchNorm1d at 'layer.1' mixes records"),
+        (Measures, PrivacyError, r"^'model.layer.1.total' changes"),
         (Remembers, PrivacyError, "changes whenever the model or the loss runs"),
     ],
 )
@@ -254,6 +333,8 @@ def test_modules_that_do_not_go_with_private_steps_are_refused_with_the_reason(t
             "monitor",
         ),
         ({"callbacks": [callbacks.StochasticWeightAveraging(0.1)]}, PrivacyError, "steps of its own"),
+        ({"callbacks": [Unfreezes()]}, PrivacyError, "one run after the other"),
+        ({"callbacks": [Norms()]}, ValueError, "on_before_optimizer_step is never called"),
     ],
 )
 def test_trainers_that_do_not_go_with_private_steps_are_refused_with_the_reason(tmp_path, blobs, given, error, why):
@@ -262,7 +343,7 @@ def test_trainers_that_do_not_go_with_private_steps_are_refused_with_the_reason(
 
 
 def test_validation_and_a_checkpoint_of_lightning_within_a_fit_are_refused(tmp_path, blobs):
-    with pytest.raises(PrivacyError, match="validate afterwards"):
+    with pytest.raises(PrivacyError, match="limit_val_batches=0"):
         trainer(tmp_path).fit(module(), loader(blobs), loader(blobs, shuffle=False))
     made, file = trainer(tmp_path), tmp_path / "made.ckpt"
     made.fit(module(), loader(blobs))

@@ -1,5 +1,8 @@
 """Records must not reach each other: not through what a model keeps, and not through what it draws."""
 
+import warnings
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -134,3 +137,52 @@ def test_f24_a_record_on_which_a_client_raises_stops_no_federation(level):
     plan = federation_plan(level=level, clients=6, rounds=3, **declared)
     federation = Federation(nn.Linear(3, 2), nn.functional.cross_entropy, data, plan, panel=0, record_panel=0).run()
     assert federation.server.taken == 3
+
+
+class Later(nn.Module):
+    """Its loss changes after a few steps, to one that cannot run on all records at once."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.linear, self.after, self.steps = nn.Linear(1, 1, bias=False), after, 0
+
+    def forward(self, x):
+        out = self.linear(x)
+        return out * out.item() if self.steps >= self.after else out
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_loss_that_fails_on_everything_after_some_steps_is_warned_about_whatever_the_records(after):
+    """Every record contributes nothing, in silence, and the noise alone moves the parameters."""
+    model, warned = Later(after), []
+    private = train((torch.ones(9, 1), torch.zeros(9)), model, total, steps=6)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in private:
+            warned.append((step.number, len(caught)))
+            model.steps = step.number
+    seen = [{1: 2, 3: 5}[after] <= number for number, _ in warned]
+    assert [count > 0 for _, count in warned] == seen
+    assert "it raises RuntimeError" in str(caught[0].message)
+
+
+class Draws(nn.Module):
+    """Draws from a generator of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.own = nn.Linear(1, 1, bias=False), torch.Generator().manual_seed(0)
+
+    def forward(self, x):
+        return self.linear(x * torch.rand(x.shape, generator=self.own))
+
+
+def test_what_a_model_draws_from_its_own_generator_is_drawn_afresh():
+    """With a seed that the script sets, a record's draws would hang on its place among those sampled, as known."""
+    x, norms = (torch.ones(4, 1), torch.zeros(4)), []
+    for _ in range(2):
+        made = train(x, Draws(), total).mechanism
+        before = made.model.own.get_state()
+        norms.append(made.norms("training", np.arange(4), rng=np.random.default_rng(len(norms))))
+        assert torch.equal(made.model.own.get_state(), before)
+    assert not np.array_equal(*norms)

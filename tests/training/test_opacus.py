@@ -59,3 +59,52 @@ def test_an_opacus_run_is_followed(engine):
     reading = accountant.guarantee(delta=1e-5, estimator="student")
     assert (reading.composition, reading.scope, reading.publishable) == ("hoelder", "reading", False)
     assert accountant.worst_case(delta=1e-5).epsilon > 0
+
+
+def epoch(engine, loader):
+    model, optimizer, _ = engine
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
+def test_less_noise_than_at_the_start_is_refused(engine):
+    """As schedulers of Opacus lower it: the accountant would go on with the first one, and understate epsilon."""
+    _, optimizer, loader = engine
+    accountant = follow(optimizer, sample_rate=0.1, steps=20)
+    optimizer.noise_multiplier *= 0.9
+    with pytest.raises(PrivacyError, match=r"less noise than at the start: 0\.9 in the place of 1"):
+        epoch(engine, loader)
+    assert accountant.taken == 0
+
+
+def test_a_batch_in_several_pieces_is_one_step(engine):
+    """As BatchMemoryManager cuts it."""
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+
+    _, optimizer, loader = engine
+    accountant = follow(optimizer, sample_rate=0.1, steps=10)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=8, optimizer=optimizer) as pieces:
+        epoch(engine, pieces)
+    assert accountant.taken == 10
+
+
+def test_an_adaptive_clip_norm_is_refused(engine):
+    model, _, _ = engine
+    for parameter in model.parameters():
+        parameter.summed_grad = None
+    settings = {"target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2, "unclipped_num_std": 5.0}
+    optimizer = opacus.optimizers.AdaClipDPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        noise_multiplier=1.0,
+        max_grad_norm=0.5,
+        max_clipbound=1.0,
+        min_clipbound=0.1,
+        expected_batch_size=30,
+        **settings,
+    )
+    with pytest.raises(PrivacyError, match="how many records were clipped"):
+        follow(optimizer, sample_rate=0.1, steps=20)

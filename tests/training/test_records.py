@@ -226,3 +226,59 @@ def test_f15_what_is_drawn_for_a_record_does_not_hang_on_others_by_a_seed_that_i
     assert not torch.equal(*drawn)
     again = [records.marked([1, 2], rng=np.random.default_rng(5)).record[0] for _ in range(2)]
     assert torch.equal(*again)  # a run with a seed can be repeated
+
+
+GENERATOR = np.random.default_rng(0)
+OWNERS = {
+    "torch": lambda: torch.Generator().manual_seed(0),
+    "numpy": lambda: np.random.default_rng(0),
+    "legacy": lambda: np.random.RandomState(0),
+    "python": lambda: random.Random(0),
+}
+
+
+class Owns(Rows):
+    """Draws from a generator of its own at every reading, which is made at the first one, as collators do."""
+
+    def __init__(self, rows, kind):
+        super().__init__(rows)
+        self.kind, self.transforms = kind, []
+
+    def __getitem__(self, place):
+        if not self.transforms:
+            self.transforms.append(OWNERS[self.kind]())
+        (own,) = self.transforms
+        drawn = torch.rand((), generator=own) if self.kind == "torch" else own.random()
+        return float(drawn), self.rows[place]
+
+
+class Names(Rows):
+    """Draws from a generator of its module."""
+
+    def __getitem__(self, place):
+        return GENERATOR.random(), self.rows[place]
+
+
+def collate(batch):
+    return torch.tensor([[GENERATOR.random(), y] for _, y in batch])
+
+
+@pytest.mark.parametrize("kind", [*OWNERS, "module", "collate", "like"])
+def test_what_a_dataset_draws_from_its_own_generator_does_not_hang_on_others_either(kind):
+    """As DataCollatorForLanguageModeling(seed=…) does: all later records' masks would shift, in a known way."""
+    drawn = []
+    for _ in range(2):
+        rows = Owns([0, 1, 0, 1], kind) if kind in OWNERS else Names([0, 1, 0, 1])
+        if kind == "like":
+            rows = Owns([0, 1, 0, 1], "numpy")
+        source = DataLoader(rows, collate_fn=collate) if kind == "collate" else rows
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            records = Records(source, like=(0.0, 0) if kind == "like" else None)
+        records.take([0])  # looks for generators once
+        GENERATOR.bit_generator.state = np.random.default_rng(0).bit_generator.state
+        drawn.append(torch.as_tensor(records.marked([1, 2]).record[0]))
+        assert GENERATOR.random() == np.random.default_rng(0).random()  # as it was
+    assert not torch.equal(*drawn)
+    again = [records.marked([1, 2], rng=np.random.default_rng(5)).record[0] for _ in range(2)]
+    assert torch.equal(*again)  # a run with a seed can be repeated

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tacita._check import PrivacyError
 from tacita._guard import Stopped, attempt, held
 from tacita.training.chunks import Chunk, differentiated
 from tacita.training.layers import Loss as Loss
 from tacita.training.layers import Parameters as Parameters
+from tacita.training.memory import generators
 from tacita.training.products import wide
 from tacita.training.randomness import fresh_draws
 from tacita.training.ways import tried as tried
 from tacita.training.ways import unchanged
 
+_GENERATORS: WeakKeyDictionary[Loss, list[Any]] = WeakKeyDictionary()
 _CHUNK_BYTES = 256 * 2**20  # what the per-record tensors of one chunk may take
 _LARGEST = 1e18  # norms above are beyond float32's squares
 _SAFE = 1.0 - 1e-6  # round-off in a norm stays below this: 16 additions a lane, half of it after the root
@@ -76,7 +81,7 @@ def clipped_sum(
     sums = {name: torch.zeros_like(p, dtype=wide(p.dtype)) for name, p in parameters.items()}
     norms = torch.zeros(length(records), dtype=torch.float64)
     losses = torch.full_like(norms, torch.nan)
-    with fresh_draws(rng), unchanged(loss, parameters):
+    with _draws(loss, rng), unchanged(loss, parameters):
         for one, norm, rows in _chunks(loss, parameters, records, chunk):
             factors, finite = clip_factors(norm, bounds[rows].to(norm.device), softening), norm < _LARGEST
             one.add_to(sums, factors, ~finite)
@@ -124,10 +129,29 @@ def record_norms(
         Shape (records,).
     """
     norms = torch.zeros(length(records), dtype=torch.float64)
-    with fresh_draws(rng), unchanged(loss, parameters):
+    with _draws(loss, rng), unchanged(loss, parameters):
         for _, norm, rows in _chunks(loss, parameters, records, chunk):
             norms[rows] = torch.where(norm < _LARGEST, norm, 0.0)
     return norms
+
+
+def fault_on_zeros(loss: Loss, parameters: Parameters, records: Any) -> Exception | None:
+    """Return what a loss raises on a record of zeros, in the way that it is differentiated; None if nothing.
+
+    Args:
+        loss: As for `clipped_sum`.
+        parameters: What to differentiate.
+        records: Of which only the form counts.
+    """
+    zeros = tree_map(lambda t: torch.zeros_like(t[:1]), records)
+    with _draws(loss, None), unchanged(loss, parameters):
+        try:
+            differentiated(loss, parameters, zeros, tried(loss, parameters, zeros)[0]).norms()
+        except PrivacyError:
+            raise
+        except Exception as error:
+            return error
+    return None
 
 
 def _chunks(
@@ -175,6 +199,17 @@ def _chunks(
         yield one, norm, rows
         start = rows.stop
         del one
+
+
+def _draws(loss: Loss, rng: np.random.Generator | None) -> AbstractContextManager[None]:
+    """Give the global generators, and those that a loss has itself, seeds of their own."""
+    try:
+        own = _GENERATORS.get(loss)
+        if own is None:
+            own = _GENERATORS[loss] = generators(loss)
+    except TypeError:  # a loss that cannot be remembered
+        own = generators(loss)
+    return fresh_draws(rng, own)
 
 
 def _room(parameters: Parameters) -> int:

@@ -6,7 +6,8 @@ import copy
 import inspect
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita._numbers import round_up_text
+from tacita._numbers import delta_text, round_up_text
 from tacita.label import Label
 from tacita.training.adapters import as_loss, steps_in_epoch
 from tacita.training.loop import PrivateTraining
@@ -25,7 +26,7 @@ from tacita.training.settings import Books, Follow, grouped
 from tacita.training.stepping import Step
 
 try:
-    from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
+    from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
     from transformers.trainer_utils import TrainOutput
 except ImportError as error:
     raise _check.missing("PrivateTrainer needs transformers and accelerate", "huggingface") from error
@@ -61,6 +62,8 @@ _LOOKING: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "eval_on_start": ((False,), "logs exact figures; leave it out and call evaluate() afterwards."),
 }
+_UNCALLED = ("training_step", "_prepare_inputs", "get_batch_samples", "_inner_training_loop")  # of a Trainer
+_UNCALLED_EVENTS = ("on_pre_optimizer_step", "on_optimizer_step")
 _PLATEAU = ("reduce_lr_on_plateau", "greedy")
 
 
@@ -76,9 +79,10 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
 
     Only what is public is logged and returned: epsilon, delta and the learning rate. The exact loss of every step is in
     the run directory, in metrics.jsonl, for the data's owner. `evaluate` works as ever, after the training: its
-    figures go to the owner's label, not to loggers.
+    figures go to the owner's label, not to loggers and callbacks.
 
     Args:
+        model: As of `Trainer`.
         args: As of `Trainer`; what no private step can keep to is refused with what to do instead. Checkpoints hold
             weights and what is logged. `train(resume_from_checkpoint=True)` goes on from the run directory.
         chunk: Records differentiated at once; by default it adapts to memory.
@@ -97,12 +101,15 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
     """The training underneath, once it has begun: its accounts, and how to end it."""
     control: Any
 
-    def __init__(self, *, args: Any = None, chunk: int | None = None, **settings: Any) -> None:
+    def __init__(self, model: Any = None, args: Any = None, *, chunk: int | None = None, **settings: Any) -> None:
         args = TrainingArguments("tmp_trainer") if args is None else copy.copy(args)
         _refuse(args, settings.get("callbacks") or ())
+        for name in _UNCALLED:
+            if getattr(type(self), name, None) is not getattr(Trainer, name, None):
+                raise ValueError(f"{name} is never called: records run one by one; override compute_loss instead.")
         args.save_only_model = True  # whatever else there is to keep is in the run directory
         theirs = {name: settings.pop(name) for name in list(settings) if name in _THEIRS}
-        super().__init__(args=args, **theirs)
+        super().__init__(model=model, args=args, **theirs)
         if self.args.n_gpu > 1:
             raise ValueError("Several GPUs in one process (DataParallel) mix chunks: start it with torchrun instead.")
         self._follow = grouped("follow", Follow, None, settings)
@@ -111,36 +118,38 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
         self.plan = _declared(self.args, settings)
         self._chunk, self._quiet, self._figures = chunk, False, dict[str, str]()
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **others: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
+    ) -> Any:
         """Take the steps of the plan.
 
         Args:
             resume_from_checkpoint: True goes on with the run in `run_dir`.
-            others: Further arguments of `Trainer.train`, which are refused.
+            trial: Of a search; refused.
+            ignore_keys_for_eval: Without effect, since nothing is evaluated meanwhile.
 
         Returns:
             A `TrainOutput` of public figures: the steps taken and their epsilon. Its loss is NaN.
         """
-        if any(value is not None for value in others.values()):
-            raise PrivacyError(
-                f"{', '.join(others)}: a search over private runs needs a shared ledger; run each alone."
-            )
+        if trial is not None:
+            raise PrivacyError("trial: a search over private runs needs a shared ledger; run each alone.")
         if isinstance(resume_from_checkpoint, str):
             raise ValueError("The run goes on from its run directory: pass resume_from_checkpoint=True and run_dir=….")
         if self.private is None:
             self.private = self._begin(resume=bool(resume_from_checkpoint))
+        self._to_train_mode()
         state = self.state
         state.global_step, state.max_steps = self.private.taken, self.plan.steps
         state.num_train_epochs = math.ceil(self.plan.steps / steps_in_epoch(self.plan.sample_rate))
         state.train_batch_size = round(self.plan.batch_size)
         state.compute_steps(self.args, self.plan.steps)
-        spent: dict[str, float] = {}
+        spent: dict[str, float | str] = {}
         for event in ("on_train_begin", "on_epoch_begin", "on_step_begin"):
             self._tell(event)
         self.is_in_train = True
         try:
             for step in self.private:
-                spent = _spent(step)
+                spent = {**_spent(step), "delta": delta_text(step.spent.delta)}  # a text: log_metrics rounds numbers
                 self._after(step)
                 if self.control.should_training_stop:
                     break
@@ -164,20 +173,40 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
 
         A choice that is made by it, if the records are private, is covered by no label.
         """
-        if self.is_in_train:
-            raise PrivacyError(
-                "evaluate() while the model trains shows exact figures to callbacks: call it afterwards."
-            )
-        self._quiet = True
-        try:
+        self._require_trained("evaluate")
+        with self._silent():
             found: dict[str, float] = super().evaluate(*args, **kwargs)
-        finally:
-            self._quiet = False
         self._figures |= {k: f"{v:.4g}" for k, v in found.items() if k != "epoch" and not k.endswith(_SPEED)}
         return found
 
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict as `Trainer` does. The figures in what it returns are exact, so callbacks do not get them."""
+        self._require_trained("predict")
+        with self._silent():
+            return super().predict(*args, **kwargs)
+
+    def _require_trained(self, name: str) -> None:
+        if self.is_in_train:
+            raise PrivacyError(f"{name}() while the model trains shows exact figures to callbacks: call it afterwards.")
+
+    @contextmanager
+    def _silent(self) -> Iterator[None]:
+        """Log nothing meanwhile, and give callbacks NaN in the place of every figure."""
+        handler, before = self.callback_handler, (self._quiet, self.callback_handler.call_event)
+
+        def call(event: str, *args: Any, **told: Any) -> Any:
+            if told.get("metrics") is not None:
+                told["metrics"] = dict.fromkeys(told["metrics"], math.nan)
+            return before[1](event, *args, **told)
+
+        self._quiet, handler.call_event = True, call
+        try:
+            yield
+        finally:
+            self._quiet, handler.call_event = before
+
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log what is public; the figures of `evaluate` are not."""
+        """Log what is public; the figures of `evaluate`, and what a loss logs of a record, are not."""
         if not self._quiet:
             super().log(logs, *args, **kwargs)
 
@@ -203,7 +232,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
         self.create_optimizer_and_scheduler(self.plan.steps)
         if "metrics" in inspect.signature(self.lr_scheduler.step).parameters:
             raise PrivacyError("The scheduler looks at exact figures; use another one.")
-        self.model.train()
+        self._to_train_mode()
+        self._warn_of_padding()
         seen, records = as_loss(self.model, self._loss), self._records(self.get_train_dataloader())
         held = None if self._follow.holdout is None else self._records(self.get_eval_dataloader(self._follow.holdout))
         attached = {"optimizer": self.optimizer, "scheduler": self.lr_scheduler, "chunk": self._chunk}
@@ -217,8 +247,13 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
             raise PrivacyError("The run was started with another plan; resume it with the arguments of its start.")
         return private
 
+    def _to_train_mode(self) -> None:
+        self.model.train()
+        if callable(getattr(self.optimizer, "train", None)):  # those without a schedule have modes, too
+            self.optimizer.train()
+
     def _loss(self, model: Any, batch: Any) -> Tensor:
-        with self.accelerator.autocast():
+        with self.accelerator.autocast(), self._silent():
             loss: Tensor = self.compute_loss(model, dict(batch))
         return loss
 
@@ -255,6 +290,17 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
             self._save_checkpoint(self.model, None)
             self._tell("on_save")
 
+    def _warn_of_padding(self) -> None:
+        """Say that records are padded alone, by what the collator is; the records themselves decide nothing."""
+        pads, multiple = getattr(self.data_collator, "padding", True), "pad_to_multiple_of"
+        if getattr(self.data_collator, multiple, 0) is None and pads in (True, "longest"):
+            warnings.warn(
+                f"{type(self.data_collator).__name__} pads to the longest of a batch, and here each record is a batch "
+                "of its own: records that are not as long as most contribute nothing. Give it pad_to_multiple_of=…, as "
+                "large as the longest record may be, unless the dataset is padded already (padding='max_length').",
+                stacklevel=4,
+            )
+
     def _require_apart(self) -> None:
         run, published = self._books.run_dir, Path(self.args.output_dir).resolve()
         if run is not None and Path(run).resolve().is_relative_to(published):
@@ -262,9 +308,11 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
                 f"run_dir={str(run)!r} lies in output_dir, which is what gets published; the run directory holds what "
                 "was computed from records. Put it elsewhere."
             )
+        if run is not None and published.is_relative_to(Path(run).resolve()):
+            raise PrivacyError(f"output_dir lies in run_dir={str(run)!r}, which the run has to itself: move it.")
 
 
-_THEIRS = frozenset(inspect.signature(Trainer.__init__).parameters) - {"self", "args"}
+_THEIRS = frozenset(inspect.signature(Trainer.__init__).parameters) - {"self", "model", "args"}
 
 
 def _refuse(args: Any, callbacks: Any) -> None:
@@ -283,6 +331,9 @@ def _refuse(args: Any, callbacks: Any) -> None:
         kind = callback if isinstance(callback, type) else type(callback)
         if issubclass(kind, EarlyStoppingCallback):
             raise PrivacyError(f"{kind.__name__} {_LOOKS}; stop by released parameters, or declare stops=….")
+        for event in _UNCALLED_EVENTS:
+            if getattr(kind, event) is not getattr(TrainerCallback, event):
+                raise ValueError(f"{kind.__name__}.{event} is never called; use on_step_begin or on_step_end.")
 
 
 def _plain(args: Any, name: str) -> Any:
@@ -298,6 +349,9 @@ def _spent(step: Step) -> dict[str, float]:
 
 def _declared(args: Any, settings: dict[str, Any]) -> Plan:
     """Return the plan that the Trainer's arguments and further settings declare."""
+    for name, theirs in (("batch_size", "per_device_train_batch_size"), ("steps", "max_steps")):
+        if name in settings:
+            raise TypeError(f"{name} is that of the TrainingArguments: set {theirs} there.")
     batch, steps = args.train_batch_size * args.world_size, args.max_steps
     if steps <= 0:
         _, rate = declared_rate(settings.get("sample_rate"), batch, settings.get("nominal_size"))

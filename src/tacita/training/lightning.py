@@ -25,6 +25,7 @@ from tacita.training.stepping import Step
 
 try:
     from lightning.pytorch import callbacks
+    from lightning.pytorch.loggers.logger import DummyLogger
     from lightning.pytorch.strategies import SingleDeviceStrategy
     from lightning.pytorch.trainer.states import TrainerFn
     from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -53,6 +54,10 @@ _UNFIT_CALLBACKS = {
     callbacks.LearningRateFinder: f"{_LOOKS}: try rates on public data.",
     callbacks.BatchSizeFinder: f"is not needed: {_AS_LARGE}.",
     callbacks.GradientAccumulationScheduler: f"accumulates gradients: {_AS_LARGE}.",
+    callbacks.BaseFinetuning: (
+        "trains other parameters as it goes: take one run after the other, which share a ledger, each with its own "
+        "requires_grad."
+    ),
     callbacks.StochasticWeightAveraging: "takes steps of its own: average released checkpoints instead.",
 }
 
@@ -86,6 +91,8 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # the types 
 
     private: PrivateTraining | None = None
     """The training underneath, once it has begun: its accounts, and how to end it."""
+    _loader: Any = None
+    _plan: Plan
     _steps: Iterator[Step]
 
     def __init__(
@@ -100,6 +107,8 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # the types 
         self._follow = grouped("follow", Follow, None, settings)
         self._books = grouped("books", Books, None, settings)
         self._settings, self._resume, self._chunk = settings, resume, chunk
+        if "steps" in settings:
+            raise TypeError("steps is that of the Trainer: set Trainer(max_steps=…), or max_epochs=….")
         if resume and self._books.run_dir is None:
             raise ValueError("resume=True needs run_dir=…, where the run is kept.")
 
@@ -111,6 +120,7 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # the types 
 
     def setup(self, trainer: Any) -> None:
         """Refuse what does not go with private steps, before anything is read."""
+        self._loader = None
         super().setup(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
             _refuse(trainer, self.lightning_module, self)
@@ -118,16 +128,23 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # the types 
                 raise PrivacyError("This strategy has trained already: make a new one, or resume its run.")
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Begin the training on the records of a DataLoader, and return the steps of an epoch in its place."""
+        """Keep the DataLoader for the training, and return the steps of an epoch in its place.
+
+        It may be asked for before there is an optimiser, as by `trainer.estimated_stepping_batches`.
+        """
         trainer = self.lightning_module.trainer
         if trainer.state.fn != TrainerFn.FITTING:
             return dataloader
-        if self.private is not None or not isinstance(dataloader, torch.utils.data.DataLoader):
+        if self._loader is not None or not isinstance(dataloader, torch.utils.data.DataLoader):
             raise ValueError("Private training takes one DataLoader: put all records into one dataset.")
-        plan = self._declared(trainer, dataloader)
-        self.private = self._begin(dataloader, plan)
+        self._loader, self._plan = dataloader, self._declared(trainer, dataloader)
+        return range(steps_in_epoch(self._plan.sample_rate))
+
+    def on_train_start(self) -> None:
+        """Begin the training on the records of the DataLoader."""
+        super().on_train_start()
+        self.private = self._begin(self._loader, self._plan)
         self._steps = self.private.steps()
-        return range(steps_in_epoch(plan.sample_rate))
 
     def training_step(self, *args: Any, **kwargs: Any) -> None:
         """Take a private step; the optimiser has moved the parameters when it returns."""
@@ -173,10 +190,16 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # the types 
 
     def _loss(self, module: Any, batch: Any) -> Tensor:
         indexed = len(inspect.signature(module.training_step).parameters) > 1
+        before = self._paces()
         with self.precision_plugin.train_step_context(), _silent(module):
             out = module.training_step(*((batch, 0) if indexed else (batch,)))
+        if self._paces() != before:
+            raise PrivacyError("training_step moves a scheduler, once for each chunk: leave that to Lightning.")
         loss: Tensor = out["loss"] if isinstance(out, Mapping) else out
         return loss
+
+    def _paces(self) -> list[Any]:
+        return [getattr(config.scheduler, "last_epoch", None) for config in self.lr_scheduler_configs]
 
     def _declared(self, trainer: Any, loader: Any) -> Plan:
         """Return the plan that the Trainer, the loader and the settings declare."""
@@ -204,12 +227,18 @@ class _Kept:
 
 @contextmanager
 def _silent(module: Any) -> Iterator[None]:
-    """Drop what a training step logs: it is of one record."""
+    """Drop what a training step logs, or hands to the loggers themselves: it is of one record."""
+    trainer = module._trainer  # None in a copy
+    loggers = [] if trainer is None else trainer.loggers
     module.log = module.log_dict = lambda *args, **kwargs: None
+    if loggers:
+        trainer.loggers = [DummyLogger() for _ in loggers]
     try:
         yield
     finally:
         del module.log, module.log_dict
+        if loggers:
+            trainer.loggers = loggers
 
 
 def _refuse(trainer: Any, module: Any, strategy: Any) -> None:
@@ -226,12 +255,13 @@ def _refuse(trainer: Any, module: Any, strategy: Any) -> None:
     if not module.automatic_optimization:
         raise ValueError("Manual optimisation steps by itself, uncharged. Set automatic_optimization=True.")
     for hook in _HOOKS:
-        for part in (module, trainer.datamodule):
+        for part in (module, trainer.datamodule, *trainer.callbacks):
             if hasattr(part, hook) and is_overridden(hook, part):
                 raise ValueError(f"{hook} {_ELSEWHERE}.")
     if trainer.enable_validation:
         raise PrivacyError(
-            "Validation logs exact figures as the model trains: leave out its loader, validate afterwards."
+            "Validation logs exact figures as the model trains: leave out its loader, or set limit_val_batches=0, and "
+            "validate afterwards."
         )
     for config in strategy.lr_scheduler_configs:
         if config.reduce_on_plateau:

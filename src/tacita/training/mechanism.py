@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.training.distributed import Processes, unwrapped
-from tacita.training.gradients import Clipped, clipped_sum, record_norms
+from tacita.training.gradients import Clipped, clipped_sum, fault_on_zeros, record_norms
 from tacita.training.plan import Plan
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
 from tacita.training.step import noisy_mean, poisson_sample
@@ -75,6 +76,8 @@ class Mechanism:
         for records in (self.records, self.held):
             if records is not None:
                 try_one(model, self.loss, self.detached(), records)
+        form = self.records.marked(np.arange(min(1, len(self.records))))
+        self._zeros = form if form is None or fault_on_zeros(self.loss, self.detached(), form) is None else None
         everything = (*model.named_parameters(), *model.named_buffers())
         self.processes.spread({name: tensor.detach() for name, tensor in everything})  # all start from the first one's
         self._constants = _copies(_buffers(model))
@@ -103,6 +106,19 @@ class Mechanism:
                 for some in np.array_split(places, max(1, len(places) // _SLICE))
             ]
         )
+
+    def try_again(self, taken: int) -> None:
+        """Run a record of zeros again after 1, 2, 4, … steps, and warn if it fails now, which no record decides."""
+        if self._zeros is None or taken == 0 or taken & (taken - 1):
+            return
+        error = fault_on_zeros(self.loss, self.detached(), self._zeros)
+        if error is not None:
+            warnings.warn(
+                f"The loss ran on a record of zeros before the first step, and after step {taken} it raises "
+                f"{type(error).__name__}: {error}. Records on which it raises contribute nothing, in silence. Does it "
+                "change as the training goes on, to something that torch.func.vmap cannot run, such as .item()?",
+                stacklevel=2,
+            )
 
     def sample(self, sample_rate: float, *, rng: np.random.Generator) -> Any:
         """Return the positions of a sample that every record enters by its own coin."""

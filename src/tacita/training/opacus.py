@@ -31,7 +31,7 @@ def batch_norms(optimizer: Any) -> Any:
                 "There is no grad_sample: call this after loss.backward() and before optimizer.step(), with hooks."
             )
         parts = sample if isinstance(sample, list) else [sample]
-        own = torch.cat([p.detach().double().flatten(1).square().sum(1) for p in parts])
+        own = torch.cat([p.detach().double().flatten(1).square().sum(1) for p in parts]).cpu()
         squares = own if squares is None else squares + own
     if squares is None:
         raise PrivacyError("The optimizer has no parameters.")
@@ -46,19 +46,37 @@ def follow(optimizer: Any, *, sample_rate: float, steps: int) -> BayesianAccount
         optimizer: A `DPOptimizer`.
         sample_rate: The rate of Opacus's Poisson sampling.
         steps: The planned number of steps; going past it raises.
+
+    Raises:
+        PrivacyError: If the clip norm adapts to the records, or, at a step, if there is less noise than at the start.
     """
+    if hasattr(optimizer, "unclipped_num_std"):
+        raise PrivacyError(
+            "AdaClipDPOptimizer also releases how many records were clipped, which their norms do not tell. Use a "
+            "fixed clip norm."
+        )
     accountant = BayesianAccountant(
         sample_rate=sample_rate,
         noise_multiplier=float(optimizer.noise_multiplier),
         composition="hoelder",
         steps=steps,
     )
-    before = optimizer.pre_step
+    before, noise = optimizer.pre_step, float(optimizer.noise_multiplier)
+    pieces: list[Any] = []  # of a batch that is taken in several
 
     def charged(*args: Any, **kwargs: Any) -> Any:
-        norms = batch_norms(optimizer)
-        accountant.step(norms if len(norms) else np.ones(1))  # an empty batch is charged the worst case
-        return before(*args, **kwargs)
+        if not optimizer.noise_multiplier >= noise:
+            raise PrivacyError(
+                f"This step has less noise than at the start: {optimizer.noise_multiplier:g} in the place of "
+                f"{noise:g}, which the accountant counts on. Use no noise scheduler that lowers it."
+            )
+        pieces.append(batch_norms(optimizer))
+        complete = before(*args, **kwargs)
+        if complete:
+            norms = np.concatenate(pieces)
+            pieces.clear()
+            accountant.step(norms if len(norms) else np.ones(1))  # an empty batch is charged the worst case
+        return complete
 
     optimizer.pre_step = charged
     return accountant

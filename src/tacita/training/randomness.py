@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,25 +51,62 @@ def randomness(seed: int | None, *, part: int = 0) -> Randomness:
 
 
 @contextmanager
-def fresh_draws(rng: np.random.Generator | None = None) -> Iterator[None]:
-    """Give the global generators seeds of their own while a user's code runs on records, and take them back afterwards.
+def fresh_draws(rng: np.random.Generator | None = None, generators: Sequence[Any] = ()) -> Iterator[None]:
+    """Give random generators seeds of their own while a user's code runs on records, and take them back afterwards.
 
-    They are those of torch, numpy and Python. Dropout and the like draw by a record's place in its batch, and random
-    augmentation by its place among those that are read. With a seed that others know, or that the script or the dataset
-    sets, one record more would change everybody's draws in a known way, which no clip bounds.
+    They are the global ones of torch, numpy and Python, and those that the code has itself. Dropout and the like draw
+    by a record's place in its batch, and random augmentation by its place among those that are read. With a seed that
+    others know, or that the script or the dataset sets, one record more would change everybody's draws in a known way,
+    which no clip bounds.
 
     Args:
         rng: Where the seed comes from, without moving its stream; the operating system if None.
+        generators: Those of the code; see `tacita.training.memory.generators`.
     """
     own = np.random.default_rng(secrets.randbits(256)) if rng is None else rng.spawn(1)[0]
-    with torch.random.fork_rng(devices=[]), _others(own):
+    with torch.random.fork_rng(devices=[]), _others(own), ExitStack() as stack:
         torch.manual_seed(int(own.integers(2**63)))
-        state = torch.get_rng_state()
-        if len(state) == _STATE_BYTES:  # fill it: a seed sets 32 bits of it only, few enough to try them all
-            words = state.numpy()[_STATE_WORDS].view(np.uint64)
-            words[:] = own.integers(2**32, size=len(words), dtype=np.uint64)
-            torch.set_rng_state(state)
+        torch.set_rng_state(_filled(torch.get_rng_state(), own))
+        for generator in generators:
+            stack.enter_context(_reseeded(generator, own))
         yield
+
+
+def _filled(state: torch.Tensor, own: np.random.Generator) -> torch.Tensor:
+    """Fill the state of torch's twister: a seed sets 32 bits of it only, few enough to try them all."""
+    if len(state) == _STATE_BYTES:
+        words = state.numpy()[_STATE_WORDS].view(np.uint64)
+        words[:] = own.integers(2**32, size=len(words), dtype=np.uint64)
+    return state
+
+
+@contextmanager
+def _reseeded(generator: Any, own: np.random.Generator) -> Iterator[None]:
+    """Seed one generator of torch, numpy or Python, and take it back afterwards."""
+    before: Any
+    restore: Callable[[Any], object]
+    if isinstance(generator, torch.Generator):
+        before = generator.get_state()
+        generator.manual_seed(int(own.integers(2**63)))
+        generator.set_state(_filled(generator.get_state(), own))
+        restore = generator.set_state
+    elif isinstance(generator, np.random.Generator):
+        bits = generator.bit_generator
+        before = bits.state
+        bits.state = type(bits)(own.integers(2**32, size=8, dtype=np.uint32)).state
+        restore = functools.partial(setattr, bits, "state")
+    elif isinstance(generator, np.random.RandomState):
+        before = generator.get_state()
+        generator.seed(own.integers(2**32, size=624, dtype=np.uint32))
+        restore = generator.set_state
+    else:
+        before = generator.getstate()
+        generator.seed(own.bytes(32))
+        restore = generator.setstate
+    try:
+        yield
+    finally:
+        restore(before)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import hashlib
 import secrets
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tacita._guard import attempt, held
 from tacita.training.arrays import UnfitError, as_tensor
+from tacita.training.memory import generators
 from tacita.training.randomness import fresh_draws
 
 if TYPE_CHECKING:
@@ -108,6 +109,13 @@ class Reader:
         structure, kinds = self.form
         return tree_unflatten([torch.empty(shape, dtype=dtype, device="meta") for dtype, shape, _ in kinds], structure)
 
+    @cached_property
+    def _generators(self) -> list[Any]:
+        """The generators that the dataset draws from besides the global ones."""
+        with _quietly():
+            attempt(self._source.__getitem__, 0)  # some are made at the first reading
+        return generators(self._source)
+
     def _form_or_fault(self, place: int) -> Form | str:
         """Return what a record looks like, or which of its parts, by name and type, cannot become a tensor."""
         try:
@@ -125,7 +133,7 @@ class Reader:
         """
         structure, kinds = self.form
         blank = [torch.zeros(len(indices), *shape, dtype=dtype, device=device) for dtype, shape, device in kinds]
-        with _quietly(rng):
+        with _quietly(rng, self._generators):
             good = [bool(attempt(self._read, int(i), row, blank)) for row, i in enumerate(indices)]
         for row in np.flatnonzero(~np.array(good)):
             for leaf in blank:
@@ -193,7 +201,7 @@ class Reader:
                 hashlib.sha256(f"{key} {place} ".encode() + _bytes(leaf)).hexdigest() for leaf in self._leaves(place)
             ]
 
-        with _quietly():
+        with _quietly(None, self._generators):
             return attempt(made) or []
 
 
@@ -229,9 +237,9 @@ def _only(batch: Tensor) -> Tensor:
 
 
 @contextmanager
-def _quietly(rng: np.random.Generator | None = None) -> Iterator[None]:
+def _quietly(rng: np.random.Generator | None = None, generators: Sequence[Any] = ()) -> Iterator[None]:
     """Hold Ctrl-C back and show no warning, which would say something of a record; what is drawn is drawn afresh."""
-    with held(), warnings.catch_warnings(), fresh_draws(rng):
+    with held(), warnings.catch_warnings(), fresh_draws(rng, generators):
         warnings.simplefilter("ignore")
         yield
 

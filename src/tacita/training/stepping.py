@@ -215,6 +215,7 @@ class Stepper:
 
     def _step(self) -> Step:
         state, mechanism = self.state, self.mechanism
+        mechanism.try_again(state.taken)
         self.measure()
         drawn: Any = None
         if self.leads:
