@@ -61,13 +61,21 @@ def fresh_draws(rng: np.random.Generator | None = None) -> Iterator[None]:
     """
     own = np.random.default_rng(secrets.randbits(256)) if rng is None else rng.spawn(1)[0]
     with torch.random.fork_rng(devices=[]), _others(own):
-        torch.manual_seed(int(own.integers(2**63)))
+        _seed(int(own.integers(2**63)))
         state = torch.get_rng_state()
         if len(state) == _STATE_BYTES:  # fill it: a seed sets 32 bits of it only, few enough to try them all
             words = state.numpy()[_STATE_WORDS].view(np.uint64)
             words[:] = own.integers(2**32, size=len(words), dtype=np.uint64)
             torch.set_rng_state(state)
         yield
+
+
+def _seed(seed: int) -> None:
+    """Seed torch's generators, those of devices only where there is one: torch formats the stack for each that is not."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 @contextmanager
