@@ -71,7 +71,7 @@ def fresh_draws(rng: np.random.Generator | None = None) -> Iterator[None]:
 
 
 def _seed(seed: int) -> None:
-    """Seed torch's generators, those of devices only where there is one: torch formats the stack for each that is not."""
+    """Seed torch's generators; without a device only the CPU's, since torch would format the stack for each kind."""
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
     else:

@@ -59,7 +59,7 @@ def noisy_mean(
         before = total.cpu().contiguous()
         own = before.data_ptr() != total.data_ptr()  # a copy already
         after = before if overwrite or own else torch.empty_like(before)
-        for old, new in zip(before.view(-1).split(_DRAWN), after.view(-1).split(_DRAWN), strict=True):
+        for old, new in zip(torch.split(before.view(-1), _DRAWN), torch.split(after.view(-1), _DRAWN), strict=True):
             drawn = torch.from_numpy(rng.standard_normal(out=room[: len(old)]))
             torch.div(torch.add(old, drawn, alpha=scale, out=drawn), divisor, out=new)
         noisy[name] = after.to(total.device)
