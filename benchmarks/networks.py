@@ -67,10 +67,11 @@ class _Logits(nn.Module):
 
     def __init__(self, model: nn.Module, *, places: bool = False) -> None:
         super().__init__()
-        self.model, self.places = model, places  # Opacus needs positions that are given, record by record
+        self.model, self.places = model, places  # Opacus needs these indices given, record by record
 
     def forward(self, words: Tensor) -> Tensor:
-        places = {"position_ids": torch.arange(words.shape[1]).expand_as(words)} if self.places else {}
+        positions, types = torch.arange(words.shape[1]).repeat(len(words), 1), torch.zeros_like(words)
+        places = {"position_ids": positions, "token_type_ids": types} if self.places else {}
         return self.model(input_ids=words, **places).logits
 
 

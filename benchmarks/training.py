@@ -3,17 +3,24 @@
 One thread, CPU time, medians, a batch of fixed size. Ours is the shipped loop: sampling (at rate one), per-record
 clipping, noise, optimiser, ledger on disk; without followed records, whose gradients are extra.
 
+Memory is what a process of its own takes at its peak in three steps, beyond what it took once the model and the batch
+were there. A kind that needs more than 16 GB fails, and is not timed.
+
     python benchmarks/training.py [part of a network's name]
 """
 
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import resource
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +36,7 @@ from turns import median_seconds
 from tacita.training import PrivateTraining
 
 WARM_UP = 2
+MOST = 16 * 2**30  # bytes of addresses that a process may take whose memory is measured
 
 
 def plain(network: Network) -> Callable[[], object]:
@@ -100,31 +108,57 @@ def _noise(count: int) -> dict[str, Any]:
     return {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": count}
 
 
-def main(wanted: str = "") -> None:
-    """Print medians and ratios."""
+def peak(name: str, kind: str) -> float:
+    """Return the megabytes that three steps take at most beyond the model and its batch; for a process of its own."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_AS, (MOST, MOST))
+    model, records = NETWORKS[name].fresh()
+    with tempfile.TemporaryDirectory() as folder:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        step = _kinds(Path(folder))[kind](replace(NETWORKS[name], build=lambda: model, records=lambda: records))
+        for _ in range(3):
+            step()
+        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def _kinds(folder: Path) -> dict[str, Callable[[Network], Callable[[], object]]]:
+    return {
+        "plain SGD": plain,
+        "Opacus hooks": hooks,
+        "Opacus ghost": ghost,
+        "ours": lambda network: ours(network, folder),
+    }
+
+
+def _peaks(name: str, folder: Path) -> dict[str, float]:
+    """Return the peak of each kind that works, each from a fresh process."""
+    peaks = {}
+    for kind in _kinds(folder):
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+            try:
+                peaks[kind] = process.submit(peak, name, kind).result()
+            except Exception as error:
+                print(f"{name:34} {kind:14} fails: {type(error).__name__}: {error}"[:160])
+    return peaks
+
+
+def main(wanted: str = "") -> None:
+    """Print medians, peaks and ratios."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    print(f"{'':50} {'CPU time':>11} {'of plain':>8} {'memory':>11} {'of ghost':>8}")
     for name, network in NETWORKS.items():
         if wanted.lower() not in name.lower():
             continue
         with tempfile.TemporaryDirectory() as folder:
-            kinds: dict[str, Callable[[Network], Callable[[], object]]] = {
-                "plain SGD": plain,
-                "Opacus hooks": hooks,
-                "Opacus ghost": ghost,
-                "ours": lambda network, folder=folder: ours(network, Path(folder)),
-            }
-            steps = {}
-            for kind, build in kinds.items():
-                try:
-                    steps[kind] = build(network)
-                    steps[kind]()
-                except Exception as error:
-                    print(f"{name:34} {kind:14} fails: {type(error).__name__}: {error}"[:160])
-                    steps.pop(kind, None)
+            peaks = _peaks(name, Path(folder))
+            steps = {kind: build(network) for kind, build in _kinds(Path(folder)).items() if kind in peaks}
             medians = median_seconds(steps, time.process_time, rounds=network.rounds, warm_up=WARM_UP)
         for kind, value in medians.items():
-            print(f"{name:34} {kind:14} {1e3 * value:8.1f} ms   {value / medians['plain SGD']:6.2f}", flush=True)
+            seconds = f"{1e3 * value:8.1f} ms {value / medians['plain SGD']:8.2f}"
+            print(f"{name:34} {kind:14} {seconds} {peaks[kind]:8.0f} MB", end=" ")
+            print(f"{peaks[kind] / peaks['Opacus ghost']:8.2f}" if "Opacus ghost" in peaks else "", flush=True)
         del steps
         gc.collect()
 

@@ -15,6 +15,7 @@ import tacita
 from tacita._check import PrivacyError
 from tacita.accounting import moments_budget, token_profile
 from tacita.training import poisson_sample
+from tacita.training.step import noisy_mean
 from tests.training.trainings import FALSE_ALARM, loss_fn, train
 
 
@@ -278,6 +279,22 @@ def test_a_chunk_that_does_not_fit_into_memory_is_halved():
     assert run.stdout.strip() == "fits 64", run.stderr[-500:]
 
 
+@pytest.mark.parametrize("shape", [(300, 200), (7,), ()])
+def test_the_noisy_mean_takes_the_place_of_sums_only_where_it_may(shape):
+    sums = {"w": torch.randn(shape), "turned": torch.randn(shape).T if len(shape) == 2 else torch.randn(shape)}
+    before = {name: total.clone() for name, total in sums.items()}
+    how = {"clip_norm": 2.0, "noise_multiplier": 1.5, "divisor": 10.0}
+    noisy = noisy_mean(sums, **how, rng=np.random.default_rng(1))
+    drawn = np.random.default_rng(1)
+    for name, total in sums.items():
+        assert torch.equal(total, before[name])
+        expected = (total.double().numpy() + 3.0 * drawn.standard_normal(total.shape)) / 10.0
+        np.testing.assert_allclose(noisy[name].numpy(), expected, rtol=1e-6, atol=1e-9)
+    again = noisy_mean(sums, **how, rng=np.random.default_rng(1), overwrite=True)
+    assert all(torch.equal(again[name], noisy[name]) for name in sums)
+    assert again["w"].data_ptr() == sums["w"].data_ptr()
+
+
 @pytest.mark.slow
 def test_memory_stays_flat_over_ten_thousand_steps(tmp_path):
     code = textwrap.dedent("""
@@ -331,3 +348,40 @@ def test_memory_grows_with_the_chunk_and_not_with_the_batch():
     small, large_batch, large_chunk = peak(64, 64), peak(2048, 64), peak(2048, 2048)
     assert large_batch < small + 40
     assert large_chunk > small + 60
+
+
+@pytest.mark.slow
+def test_a_model_of_a_hundred_million_parameters_takes_a_private_step_in_little_more_than_its_own_memory(tmp_path):
+    code = textwrap.dedent("""
+        import resource, sys, time, torch
+        from torch import nn
+        from tacita.training import PrivateTraining
+        torch.set_num_threads(1)
+
+        class Words(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.words, self.one = nn.Embedding(60_000, 1000), nn.Linear(1000, 6000)
+                self.two, self.out = nn.Linear(6000, 6000), nn.Linear(6000, 2)
+
+            def forward(self, words):
+                return self.out(self.two(self.one(self.words(words)).relu()).relu().mean(1))
+
+        model = Words()
+        assert sum(p.numel() for p in model.parameters()) > 100_000_000
+        before = model.words.weight.detach()[1000].clone()
+        data = torch.randint(0, 1000, (32, 16)), torch.randint(0, 2, (32,))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        private = PrivateTraining(model, nn.functional.cross_entropy, data, optimizer=optimizer, batch_size=32,
+            nominal_size=32, steps=10, noise_multiplier=1.0, panel=0, ledger=sys.argv[1])
+        began = time.process_time()
+        next(iter(private))
+        print(f"{time.process_time() - began:.1f} s", file=sys.stderr)
+        assert all(int((p.grad == 0.0).sum()) == 0 for p in model.parameters())
+        assert not torch.equal(model.words.weight[1000], before)  # a word that no record has
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+    """)
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "ledger.sqlite")], capture_output=True, text=True, check=True
+    )
+    assert float(run.stdout) < 2.5, run.stderr  # GB: 0.4 of parameters, as much of gradients, torch and the chunk

@@ -78,7 +78,7 @@ def clipped_sum(
         which the loss raises: an error would tell that the record is there, and perhaps what it is. Records do not
         influence each other's contributions, and the chunk changes nothing but round-off.
     """
-    sums = {name: torch.zeros_like(p, dtype=wide(p.dtype)) for name, p in parameters.items()}
+    sums = {name: _zeros_like(p) for name, p in parameters.items()}
     norms = torch.zeros(length(records), dtype=torch.float64)
     losses = torch.full_like(norms, torch.nan)
     with _draws(loss, rng), unchanged(loss, parameters):
@@ -88,6 +88,14 @@ def clipped_sum(
             norms[rows] = torch.where(finite, norm, 0.0) * factors
             losses[rows] = one.losses
     return Clipped(sums, norms, losses)
+
+
+def _zeros_like(parameter: Tensor) -> Tensor:
+    """Return zeros in float32 or better, in numpy's memory on a CPU: of large pages, it costs a fifth of torch's."""
+    dtype = wide(parameter.dtype)
+    if parameter.device.type != "cpu":
+        return torch.zeros_like(parameter, dtype=dtype)
+    return torch.from_numpy(np.zeros(parameter.shape, np.float64 if dtype == torch.float64 else np.float32))
 
 
 def clip_factors(norms: Tensor, bounds: Tensor, softening: float | None = None) -> Tensor:

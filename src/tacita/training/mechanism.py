@@ -134,6 +134,8 @@ class Mechanism:
             softening: Of automatic clipping; None for a fixed clip norm.
         """
         self.drawn = sample
+        for parameter in self.parameters.values():
+            parameter.grad = None  # the last step's make room for this one's
         limits = torch.from_numpy(np.asarray(self.processes.share(bounds), dtype=np.float64))
         records = self.records.marked(self.processes.share(sample), rng=rng)
         how: dict[str, Any] = {"softening": softening, "chunk": self.chunk, "rng": rng}
@@ -143,7 +145,7 @@ class Mechanism:
         """Add noise to the sum, divide by the declared batch size, and let the optimiser move the parameters.
 
         Args:
-            clipped: What this process summed.
+            clipped: What this process summed; the noisy mean takes the place of its sums in memory.
             plan: Noise, clip norm and divisor.
             number: Of the step, for messages.
             rng: Of the noise; the first process's counts.
@@ -159,6 +161,7 @@ class Mechanism:
                 noise_multiplier=plan.noise_multiplier,
                 divisor=plan.batch_size,
                 rng=rng,
+                overwrite=True,
             )
         gradients = self.processes.spread(sums)
         self.optimizer.zero_grad(set_to_none=True)  # only the private gradient may move a parameter

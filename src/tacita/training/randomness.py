@@ -65,11 +65,19 @@ def fresh_draws(rng: np.random.Generator | None = None, generators: Sequence[Any
     """
     own = np.random.default_rng(secrets.randbits(256)) if rng is None else rng.spawn(1)[0]
     with torch.random.fork_rng(devices=[]), _others(own), ExitStack() as stack:
-        torch.manual_seed(int(own.integers(2**63)))
+        _seed(int(own.integers(2**63)))
         torch.set_rng_state(_filled(torch.get_rng_state(), own))
         for generator in generators:
             stack.enter_context(_reseeded(generator, own))
         yield
+
+
+def _seed(seed: int) -> None:
+    """Seed torch's generators; without a device only the CPU's, since torch would format the stack for each kind."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def _filled(state: torch.Tensor, own: np.random.Generator) -> torch.Tensor:

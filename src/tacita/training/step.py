@@ -28,12 +28,18 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-_DRAWN = 1 << 14  # numbers drawn at once
+_DRAWN = 1 << 15  # numbers drawn at once: few enough to stay in the processor's cache
 _MANY = 1 << 20  # coins thrown at once
 
 
 def noisy_mean(
-    sums: Parameters, *, clip_norm: float, noise_multiplier: float, divisor: float, rng: np.random.Generator
+    sums: Parameters,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    divisor: float,
+    rng: np.random.Generator,
+    overwrite: bool = False,
 ) -> Parameters:
     """Return (sums + noise) / divisor, the noise N(0, (noise_multiplier * clip_norm)²) on every coordinate.
 
@@ -43,6 +49,7 @@ def noisy_mean(
         noise_multiplier: Noise standard deviation over C.
         divisor: A public constant.
         rng: Where the noise comes from.
+        overwrite: Whether the result may take the place of `sums` in memory, which it does where it can.
 
     Returns:
         Tensors like `sums`; the arithmetic is in float64.
@@ -51,12 +58,13 @@ def noisy_mean(
     noisy = {}
     room = np.empty(_DRAWN)
     for name, total in sums.items():
-        here = torch.empty_like(total, device="cpu", memory_format=torch.contiguous_format)
-        before, after = total.cpu().contiguous().view(-1), here.view(-1)
-        for i in range(0, len(after), _DRAWN):  # a few numbers at a time stay in the processor's cache
-            some = torch.from_numpy(rng.standard_normal(out=room[: len(after[i : i + _DRAWN])]))
-            after[i : i + _DRAWN] = some.mul_(scale).add_(before[i : i + _DRAWN]).div_(divisor)
-        noisy[name] = here.to(total.device)
+        before = total.cpu().contiguous()
+        own = before.data_ptr() != total.data_ptr()  # a copy already
+        after = before if overwrite or own else torch.empty_like(before)
+        for old, new in zip(torch.split(before.view(-1), _DRAWN), torch.split(after.view(-1), _DRAWN), strict=True):
+            drawn = torch.from_numpy(rng.standard_normal(out=room[: len(old)]))
+            torch.div(torch.add(old, drawn, alpha=scale, out=drawn), divisor, out=new)
+        noisy[name] = after.to(total.device)
     return noisy
 
 

@@ -39,7 +39,7 @@ def parts_of(use: Use, gradient: Tensor, parameters: Parameters) -> list[Part]:
         left, right = (output, given) if use.call.kind == "linear" else (given, output)
         parts.append(Product(use.weight, left, right))
     if use.bias is not None:
-        parts.append(Made(use.bias, output.sum(1)))
+        parts.append(Made(use.bias, output.sum(1) if output.shape[1] > 1 else output[:, 0]))
     return parts
 
 
