@@ -17,7 +17,7 @@ MEMORY = ":memory:"
 class RunFacts(_codec.Checked):
     """Title, size, status and results of a run.
 
-    Only title, purpose, seeded, form_taken, features and client_noise may be published.
+    Only title, purpose, seeded, form_taken, features, client_noise and device may be published.
 
     Attributes:
         title: The title of its label.
@@ -28,6 +28,7 @@ class RunFacts(_codec.Checked):
         form_taken: True if the form of a record was taken from the data instead of being declared.
         features: What the public feature maps in the model are made from, such as ("dead_leaves",); empty without any.
         client_noise: True if clients that run elsewhere add noise, with seeds that nobody here can know.
+        device: The kind of accelerator that noise was drawn on, such as "cuda"; empty for a CPU.
         status: How it stands.
         started: When, in ISO 8601; now, unless given.
         ledger: The name of a shared ledger, ":memory:" for one that is nowhere on disk, else empty.
@@ -43,6 +44,7 @@ class RunFacts(_codec.Checked):
     form_taken: bool = False
     features: tuple[str, ...] = ()
     client_noise: bool = False
+    device: str = ""
     status: Status = "running"
     started: str = ""
     ledger: str = ""

@@ -425,11 +425,18 @@ def status_rows(facts: RunFacts) -> Pairs:
 
 def not_hardened(
     timing: str = "how long a step takes depends on how many records were drawn, and on whether the model fails on one",
+    device: str = "",
 ) -> tuple[str, ...]:
-    """Return what an attacker could still use; `timing` says what the clock gives away."""
+    """Return what an attacker could still use.
+
+    Args:
+        timing: What the clock gives away.
+        device: The kind of accelerator that the noise was drawn on, if it was on one.
+    """
+    drawn = f"; the noise by torch's generator for {device}, seeded anew at every step with 63 bits" if device else ""
     return (
         "Floating point: the noise is not hardened against attacks on its low-order bits.",
-        "Random numbers: a statistical generator (PCG64), not a cryptographic one.",
+        f"Random numbers: a statistical generator (PCG64), not a cryptographic one{drawn}.",
         f"Timing: {timing}.",
     )
 

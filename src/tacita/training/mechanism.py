@@ -87,6 +87,12 @@ class Mechanism:
         """The records trained on, and those held out if there are any."""
         return {"training": self.records, **({} if self.held is None else {"held-out": self.held})}
 
+    @property
+    def accelerator(self) -> str:
+        """The kind of device that the noise is drawn on; empty for a CPU."""
+        kinds = {p.device.type for p in self.parameters.values()} - {"cpu"}
+        return ", ".join(sorted(kinds))
+
     def detached(self) -> dict[str, Tensor]:
         """Return the current parameters, which are released."""
         return {name: p.detach() for name, p in self.parameters.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,10 @@ def one_thread() -> Iterator[None]:
 
 
 _DRAWN = 1 << 15  # numbers drawn at once: few enough to stay in the processor's cache
+_DRAWN_ON_DEVICE = 1 << 22
 _MANY = 1 << 20  # coins thrown at once
+
+Draw = tuple[int, Callable[[int], torch.Tensor]]
 
 
 def noisy_mean(
@@ -52,20 +55,38 @@ def noisy_mean(
         overwrite: Whether the result may take the place of `sums` in memory, which it does where it can.
 
     Returns:
-        Tensors like `sums`; the arithmetic is in float64.
+        Tensors like `sums`; the arithmetic is in float64. On an accelerator the noise is drawn there, by torch's
+        generator, which gets a new seed from `rng`.
     """
     scale = noise_multiplier * clip_norm
     noisy = {}
-    room = np.empty(_DRAWN)
+    draws: dict[torch.device, Draw] = {}
     for name, total in sums.items():
-        before = total.cpu().contiguous()
+        if total.device not in draws:
+            draws[total.device] = _draw_on(total.device, rng)
+        block, draw = draws[total.device]
+        before = total.contiguous()
         own = before.data_ptr() != total.data_ptr()  # a copy already
         after = before if overwrite or own else torch.empty_like(before)
-        for old, new in zip(torch.split(before.view(-1), _DRAWN), torch.split(after.view(-1), _DRAWN), strict=True):
-            drawn = torch.from_numpy(rng.standard_normal(out=room[: len(old)]))
+        for old, new in zip(torch.split(before.view(-1), block), torch.split(after.view(-1), block), strict=True):
+            drawn = draw(len(old))
             torch.div(torch.add(old, drawn, alpha=scale, out=drawn), divisor, out=new)
-        noisy[name] = after.to(total.device)
+        noisy[name] = after
     return noisy
+
+
+def _draw_on(device: torch.device, rng: np.random.Generator) -> Draw:
+    """Return how many standard normals in float64 are drawn at once on a device, and what draws them."""
+    if device.type != "cpu":
+        return _draw_there(device, rng)
+    numbers = np.empty(_DRAWN)
+    return _DRAWN, lambda count: torch.from_numpy(rng.standard_normal(out=numbers[:count]))
+
+
+def _draw_there(device: torch.device, rng: np.random.Generator) -> Draw:
+    generator = torch.Generator(device).manual_seed(int(rng.integers(2**63)))
+    room = torch.empty(_DRAWN_ON_DEVICE, dtype=torch.float64, device=device)
+    return _DRAWN_ON_DEVICE, lambda count: room[:count].normal_(generator=generator)
 
 
 def private_gradient(

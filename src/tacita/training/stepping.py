@@ -99,6 +99,7 @@ class Stepper:
             held_out=len(parts.get("held-out", ())),
             form_taken=records.form_taken,
             features=priors_of(mechanism.model),
+            device=mechanism.accelerator,
         )
         panels = new_panels(plan, parts, size, rng=random.sampling, rate=follow.panel_rate) if leads else {}
         state = State(plan, facts, panels, group_codes(follow.groups, len(records)), data="")
