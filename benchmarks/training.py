@@ -1,7 +1,7 @@
 """Speed of a private step as ratios to plain SGD, beside Opacus's hooks and ghost clipping, interleaved in one run.
 
 One thread, CPU time, medians, a batch of fixed size. Ours is the shipped loop: sampling (at rate one), per-record
-clipping, noise, optimiser, ledger on disk; without followed records, whose gradients are extra.
+clipping, noise, optimiser, ledger on disk; also with followed training records, and held-out ones, as by default.
 
 Memory is what a process of its own takes at its peak in three steps, beyond what it took once the model and the batch
 were there. A kind that needs more than 16 GB fails, and is not timed.
@@ -81,8 +81,8 @@ def ghost(network: Network) -> Callable[[], object]:
     return step
 
 
-def ours(network: Network, folder: Path, panel: int = 0) -> Callable[[], object]:
-    """Return a step of the shipped loop."""
+def ours(network: Network, folder: Path, **follow: Any) -> Callable[[], object]:
+    """Return a step of the shipped loop, in a run of 2,000 steps."""
     model, records = network.fresh()
     count = len(records[-1])
     private = PrivateTraining(
@@ -92,9 +92,9 @@ def ours(network: Network, folder: Path, panel: int = 0) -> Callable[[], object]
         optimizer=torch.optim.SGD(_moved(model), lr=0.01),
         batch_size=count,
         nominal_size=count,
-        steps=1000,
+        steps=2000,
         noise_multiplier=1.0,
-        panel=panel,
+        **follow,
         ledger=Path(tempfile.mkdtemp(dir=folder)) / "ledger.sqlite",
     )
     return iter(private).__next__
@@ -115,11 +115,19 @@ def peak(name: str, kind: str) -> float:
     resource.setrlimit(resource.RLIMIT_AS, (MOST, MOST))
     model, records = NETWORKS[name].fresh()
     with tempfile.TemporaryDirectory() as folder:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the peak of imports and of building
+        before = _status("VmRSS")
         step = _kinds(Path(folder))[kind](replace(NETWORKS[name], build=lambda: model, records=lambda: records))
         for _ in range(3):
             step()
-        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        return (_status("VmHWM") - before) / 1024
+
+
+def _status(field: str) -> int:
+    """Return how many kilobytes of memory this process takes (VmRSS), or has taken at most (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
 def _kinds(folder: Path) -> dict[str, Callable[[Network], Callable[[], object]]]:
@@ -127,7 +135,9 @@ def _kinds(folder: Path) -> dict[str, Callable[[Network], Callable[[], object]]]
         "plain SGD": plain,
         "Opacus hooks": hooks,
         "Opacus ghost": ghost,
-        "ours": lambda network: ours(network, folder),
+        "ours": lambda network: ours(network, folder, panel=0),
+        "ours, panel": lambda network: ours(network, folder),
+        "ours, panels": lambda network: ours(network, folder, holdout=network.fresh()[1]),
     }
 
 
