@@ -180,6 +180,26 @@ def test_an_input_that_is_overwritten_after_a_layer_read_it_is_no_silent_error()
         clipped_sum(*parts(model), (x, y), torch.ones(RECORDS, dtype=torch.float64))
 
 
+class Lookup(nn.Module):
+    """An embedding whose weight is stored transposed, as peft's is: each record then has a weight of its own."""
+
+    def __init__(self, padding):
+        super().__init__()
+        self.weight, self.out, self.padding = nn.Parameter(torch.randn(8, 4)), nn.Linear(8, 3), padding
+
+    def forward(self, x):
+        return self.out(functional.embedding((x * 2).long().clamp(0, 3), self.weight.T, self.padding).sum(1))
+
+
+@pytest.mark.parametrize("padding", [0, 1, -1])
+def test_padding_has_no_gradient_where_each_record_has_an_embedding_of_its_own(padding):
+    """`vmap` forgets it for all records but the first."""
+    torch.manual_seed(4)
+    model, x, y = Lookup(padding), torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3
+    assert not tried(*parts(model), (x, y))[0].alone
+    agrees(model, x, y)
+
+
 def test_activations_in_place_are_fine():
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 3))
