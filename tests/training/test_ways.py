@@ -200,6 +200,42 @@ def test_padding_has_no_gradient_where_each_record_has_an_embedding_of_its_own(p
     agrees(model, x, y)
 
 
+class Losing(torch.autograd.Function):
+    """A function whose rule for `vmap` loses the gradient, as torch's for `select_scatter` does."""
+
+    @staticmethod
+    def forward(x):
+        return 2.0 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2.0 * gradient
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return 2.0 * x.detach(), in_dims[0]
+
+
+def test_what_vmap_differentiates_wrongly_is_run_record_by_record():
+    torch.manual_seed(4)
+    model, x, y = Model(Losing.apply), torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3
+    loss, parameters = parts(model)
+    with pytest.warns(UserWarning, match="one after the other.*not those of an ordinary backward pass"):
+        assert tried(loss, parameters, (x, y))[0].alone
+    with pytest.warns(UserWarning, match="one after the other"):
+        agrees(model, x, y)
+
+
+@pytest.mark.parametrize("drawn", [lambda h: functional.dropout(h, 0.5), lambda h: h + torch.randn_like(h)])
+def test_a_loss_that_draws_is_not_taken_for_a_wrong_one(drawn):
+    loss, parameters = parts(Model(drawn))
+    assert not tried(loss, parameters, (torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3))[0].alone
+
+
 def test_activations_in_place_are_fine():
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 3))

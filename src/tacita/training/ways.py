@@ -9,16 +9,23 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita._check import PrivacyError
 from tacita._guard import attempt, held
 from tacita.training.chunks import Chunk, Way, differentiated
 from tacita.training.layers import Loss, Parameters, watched
+from tacita.training.products import wide
+from tacita.training.randomness import fresh_draws
 
 _TRIED = 16  # records, where a loss does not run on made-up ones
+_COMPARED = 3  # made-up records on which two ways are compared
+_LOST = 0.05  # of a parameter's gradient: more than the round-off of bfloat16, less than what a wrong rule loses
+_ROUNDED = 0.01  # of the largest one's, for parameters whose gradient is round-off
+_NOTHING = 1e-6  # for records whose whole gradient is
 _SEEN: WeakKeyDictionary[Loss, dict[Any, tuple[Way, int]]] = WeakKeyDictionary()
 
 
@@ -76,6 +83,8 @@ def _found(loss: Loss, parameters: Parameters, one: Any) -> tuple[Way, int]:
             try:
                 chunk = differentiated(loss, parameters, one, way)
                 chunk.norms()
+                if _wrong(loss, parameters, one, way):
+                    raise ArithmeticError("its gradients are not those of an ordinary backward pass")
             except Exception as error:
                 why = why or error
             else:
@@ -91,6 +100,70 @@ def _found(loss: Loss, parameters: Parameters, one: Any) -> tuple[Way, int]:
         stacklevel=2,
     )
     return ways[-1], seen.size
+
+
+def _wrong(loss: Loss, parameters: Parameters, one: Any, way: Way) -> bool:
+    """Return whether a way's gradients are others than those of ordinary backward passes, on made-up records.
+
+    Not every rule of `vmap` is right: some lose a gradient without an error. A loss that draws cannot be compared, and
+    is not; nor are records whose gradient is not finite.
+
+    Args:
+        loss: Takes the parameters and one record.
+        parameters: What it is differentiated by.
+        one: A record on which the loss runs.
+        way: How.
+    """
+    with fresh_draws():
+        for varied in (True, False):
+            records = _made_up(one, varied=varied)
+            try:
+                together = differentiated(loss, parameters, records, way)
+                return any(_differs(loss, parameters, records, row, together) for row in range(_COMPARED))
+            except Exception:  # mixed whole numbers may be no record that the loss takes
+                continue
+    return False
+
+
+def _made_up(one: Any, *, varied: bool) -> Any:
+    """Return records like one: noise in place of reals; where varied, zeros mixed with ones in place of either."""
+    rng = np.random.default_rng(0)
+
+    def made(t: Tensor) -> Tensor:
+        if t.is_floating_point():
+            return torch.as_tensor(rng.normal(size=(_COMPARED, *t.shape[1:]))).to(t)
+        kept = torch.as_tensor(rng.random((_COMPARED, *t.shape[1:])) < 0.5).to(t.device)
+        kept[0] = True  # the rules for the first record may be right alone
+        return torch.where(kept, t, t.logical_not().to(t.dtype)) if varied else t.expand(kept.shape).clone()
+
+    return tree_map(made, one)
+
+
+def _differs(loss: Loss, parameters: Parameters, records: Any, row: int, together: Chunk) -> bool:
+    """Return whether a record's gradient among others is another than alone, twice the same."""
+    part = tree_map(lambda t: t[row : row + 1], records)
+    found = _gradient(together, row, parameters)
+    wanted, again = (
+        _gradient(differentiated(loss, parameters, part, Way(alone=True)), 0, parameters) for _ in range(2)
+    )
+    return _apart(found, wanted) and not _apart(again, wanted)
+
+
+def _gradient(chunk: Chunk, row: int, parameters: Parameters) -> Parameters:
+    sums = {name: torch.zeros_like(p, dtype=wide(p.dtype)) for name, p in parameters.items()}
+    only = torch.arange(len(chunk.losses), device=chunk.losses.device) == row
+    chunk.add_to(sums, only.double(), ~only)
+    return sums
+
+
+def _apart(found: Parameters, wanted: Parameters) -> bool:
+    """Return whether two gradients of the same record, both finite, are further apart than round-off explains."""
+    pairs = [(found[name], g) for name, g in wanted.items() if g.numel()]
+    if not all(bool(g.isfinite().all()) for pair in pairs for g in pair):
+        return False
+    most = [float(g.abs().max()) for _, g in pairs]
+    least = max(_ROUNDED * max(most), _NOTHING)
+    return any(float((f - g).abs().max()) > max(_LOST * high, least) for (f, g), high in zip(pairs, most, strict=True))
 
 
 @contextmanager
