@@ -230,6 +230,24 @@ def test_what_vmap_differentiates_wrongly_is_run_record_by_record():
         agrees(model, x, y)
 
 
+def test_a_loss_that_compares_records_with_each_other_is_warned_of():
+    """It is constant for a batch of one, so that only noise would move the model."""
+
+    def contrasted(out, y):
+        return functional.cross_entropy(out @ out.T, torch.arange(len(out)))
+
+    model = nn.Linear(6, 3)
+    loss, parameters = record_loss(model, contrasted), {n: p.detach() for n, p in model.named_parameters()}
+    with pytest.warns(UserWarning, match="exactly zero on every made-up record.*compares the records"):
+        tried(loss, parameters, (torch.randn(RECORDS, 6), torch.zeros(RECORDS)))
+
+
+def test_no_gradient_on_zeros_alone_is_no_reason_to_warn():
+    model = nn.Linear(6, 3, bias=False)
+    loss, parameters = parts(model)
+    assert not tried(loss, parameters, (torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3))[0].alone
+
+
 @pytest.mark.parametrize("drawn", [lambda h: functional.dropout(h, 0.5), lambda h: h + torch.randn_like(h)])
 def test_a_loss_that_draws_is_not_taken_for_a_wrong_one(drawn):
     loss, parameters = parts(Model(drawn))

@@ -89,8 +89,11 @@ def _found(loss: Loss, parameters: Parameters, one: Any) -> tuple[Way, int]:
                 why = why or error
             else:
                 _require_gradient(chunk)
+                _warn_of_noise_alone(loss, parameters, one, chunk)
                 return way, seen.size
-        _require_gradient(differentiated(loss, parameters, one, ways[-1]))
+        chunk = differentiated(loss, parameters, one, ways[-1])
+        _require_gradient(chunk)
+        _warn_of_noise_alone(loss, parameters, one, chunk)
         began = time.perf_counter()
         differentiated(loss, parameters, one, ways[-1]).norms()
         seconds = time.perf_counter() - began
@@ -147,6 +150,34 @@ def _differs(loss: Loss, parameters: Parameters, records: Any, row: int, togethe
         _gradient(differentiated(loss, parameters, part, Way(alone=True)), 0, parameters) for _ in range(2)
     )
     return _apart(found, wanted) and not _apart(again, wanted)
+
+
+def _warn_of_noise_alone(loss: Loss, parameters: Parameters, one: Any, chunk: Chunk) -> None:
+    """Warn of a loss without a gradient for a record alone, such as one that compares records.
+
+    Args:
+        loss: Takes the parameters and one record.
+        parameters: What it is differentiated by.
+        one: A record on which the loss runs.
+        chunk: Its gradient. Others are tried where it is zero.
+    """
+    if bool((chunk.norms() != 0.0).any()):
+        return
+    with fresh_draws():
+        for row in range(_COMPARED):
+            part = tree_map(lambda t, row=row: t[row : row + 1], _made_up(one, varied=True))
+            try:
+                found = differentiated(loss, parameters, part, Way(alone=True))
+            except Exception:  # no record that the loss takes
+                continue
+            if bool((found.norms() != 0.0).any()):
+                return
+    warnings.warn(
+        "The gradient is exactly zero on every made-up record, so training may be by noise alone. A loss that compares "
+        "the records of a batch with each other, such as a contrastive one, is constant for a record alone: put what a "
+        "record is compared with into the record.",
+        stacklevel=2,
+    )
 
 
 def _gradient(chunk: Chunk, row: int, parameters: Parameters) -> Parameters:
