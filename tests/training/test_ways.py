@@ -230,6 +230,27 @@ def test_what_vmap_differentiates_wrongly_is_run_record_by_record():
         agrees(model, x, y)
 
 
+class Single(Losing):
+    """A function whose rule for `vmap` is right for one record, and fails for several."""
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        if info.batch_size > 1:
+            raise RuntimeError("one at a time")
+        return Single.apply(x), in_dims[0]
+
+
+def test_a_way_that_runs_for_single_records_alone_is_not_taken():
+    """It would fail on every chunk, which would be halved again and again."""
+    torch.manual_seed(4)
+    model, x, y = Model(Single.apply), torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3
+    loss, parameters = parts(model)
+    with pytest.warns(UserWarning, match="one after the other.*one at a time"):
+        assert tried(loss, parameters, (x, y))[0].alone
+    with pytest.warns(UserWarning, match="one after the other"):
+        agrees(model, x, y)
+
+
 def test_a_loss_that_compares_records_with_each_other_is_warned_of():
     """It is constant for a batch of one, so that only noise would move the model."""
 

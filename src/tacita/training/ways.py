@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita._check import PrivacyError
 from tacita._guard import attempt, held
-from tacita.training.chunks import Chunk, Way, differentiated
+from tacita.training.chunks import Chunk, Way, differentiated, out_of_memory
 from tacita.training.layers import Loss, Parameters, watched
 from tacita.training.products import wide
 from tacita.training.randomness import fresh_draws
@@ -83,14 +83,15 @@ def _found(loss: Loss, parameters: Parameters, one: Any) -> tuple[Way, int]:
             try:
                 chunk = differentiated(loss, parameters, one, way)
                 chunk.norms()
-                if _wrong(loss, parameters, one, way):
-                    raise ArithmeticError("its gradients are not those of an ordinary backward pass")
             except Exception as error:
                 why = why or error
-            else:
-                _require_gradient(chunk)
-                _warn_of_noise_alone(loss, parameters, one, chunk)
-                return way, seen.size
+                continue
+            if unfit := _unfit(loss, parameters, one, way):
+                why = why or unfit
+                continue
+            _require_gradient(chunk)
+            _warn_of_noise_alone(loss, parameters, one, chunk)
+            return way, seen.size
         chunk = differentiated(loss, parameters, one, ways[-1])
         _require_gradient(chunk)
         _warn_of_noise_alone(loss, parameters, one, chunk)
@@ -105,11 +106,12 @@ def _found(loss: Loss, parameters: Parameters, one: Any) -> tuple[Way, int]:
     return ways[-1], seen.size
 
 
-def _wrong(loss: Loss, parameters: Parameters, one: Any, way: Way) -> bool:
-    """Return whether a way's gradients are others than those of ordinary backward passes, on made-up records.
+def _unfit(loss: Loss, parameters: Parameters, one: Any, way: Way) -> Exception | None:
+    """Return why a way does not do for several records at once, on made-up ones, or None if it does.
 
-    Not every rule of `vmap` is right: some lose a gradient without an error. A loss that draws cannot be compared, and
-    is not; nor are records whose gradient is not finite.
+    Some operations run for a single record alone. Some of the rules of `vmap` are wrong: they lose a gradient without
+    an error, so gradients are compared with those of ordinary backward passes. A loss that draws cannot be compared,
+    and is not; nor are records whose gradient is not finite.
 
     Args:
         loss: Takes the parameters and one record.
@@ -120,12 +122,20 @@ def _wrong(loss: Loss, parameters: Parameters, one: Any, way: Way) -> bool:
     with fresh_draws():
         for varied in (True, False):
             records = _made_up(one, varied=varied)
+            alone = [tree_map(lambda t, row=row: t[row : row + 1], records) for row in range(_COMPARED)]
             try:
-                together = differentiated(loss, parameters, records, way)
-                return any(_differs(loss, parameters, records, row, together) for row in range(_COMPARED))
+                for part in alone:
+                    differentiated(loss, parameters, part, Way(alone=True))
             except Exception:  # mixed whole numbers may be no record that the loss takes
                 continue
-    return False
+            try:
+                together = differentiated(loss, parameters, records, way)
+            except Exception as error:
+                return None if out_of_memory(error) else error
+            if any(_differs(loss, parameters, part, together, row) for row, part in enumerate(alone)):
+                return ArithmeticError("its gradients are not those of an ordinary backward pass")
+            break
+    return None
 
 
 def _made_up(one: Any, *, varied: bool) -> Any:
@@ -142,14 +152,14 @@ def _made_up(one: Any, *, varied: bool) -> Any:
     return tree_map(made, one)
 
 
-def _differs(loss: Loss, parameters: Parameters, records: Any, row: int, together: Chunk) -> bool:
-    """Return whether a record's gradient among others is another than alone, twice the same."""
-    part = tree_map(lambda t: t[row : row + 1], records)
-    found = _gradient(together, row, parameters)
-    wanted, again = (
-        _gradient(differentiated(loss, parameters, part, Way(alone=True)), 0, parameters) for _ in range(2)
-    )
-    return _apart(found, wanted) and not _apart(again, wanted)
+def _differs(loss: Loss, parameters: Parameters, part: Any, together: Chunk, row: int) -> bool:
+    """Return whether a record's gradient among others is another than alone, where it is the same twice."""
+
+    def alone() -> Parameters:
+        return _gradient(differentiated(loss, parameters, part, Way(alone=True)), 0, parameters)
+
+    wanted = alone()
+    return _apart(_gradient(together, row, parameters), wanted) and not _apart(alone(), wanted)
 
 
 def _warn_of_noise_alone(loss: Loss, parameters: Parameters, one: Any, chunk: Chunk) -> None:
