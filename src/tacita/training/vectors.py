@@ -129,3 +129,19 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, **o
     if padding_idx is None:
         return out
     return torch.where((input == padding_idx % len(weight))[..., None], out.detach(), out)
+
+
+def group_norm(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Return what torch does, also where its channels are last in memory, which `vmap` may not know of.
+
+    Args:
+        input: As in `torch.nn.functional.group_norm`, as all others.
+        *args: The same.
+        **kwargs: The same.
+    """
+    try:
+        return functional.group_norm(input, *args, **kwargs)
+    except RuntimeError:
+        if input.is_contiguous():
+            raise
+        return functional.group_norm(input.contiguous(), *args, **kwargs)
