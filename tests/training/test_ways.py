@@ -1,5 +1,7 @@
 """Models that `vmap` cannot run, and those that would carry something from record to record."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -230,18 +232,18 @@ def test_what_vmap_differentiates_wrongly_is_run_record_by_record():
         agrees(model, x, y)
 
 
-@pytest.mark.parametrize("affine", [True, False])
-def test_groups_are_normalised_with_their_channels_last(affine):
+@pytest.mark.parametrize(("affine", "places"), [(True, (2, 3)), (False, (2, 3)), (True, (1, 1))])
+def test_groups_are_normalised_with_their_channels_last(affine, places):
     """As after attention over places; by itself vmap says that it does not know this order of memory."""
 
     class Turned(nn.Module):
         def __init__(self):
             super().__init__()
-            self.one, self.norm, self.two = nn.Linear(1, 4), nn.GroupNorm(2, 4, affine=affine), nn.Linear(4, 3)
+            self.one, self.norm, self.two = nn.Linear(1, 4), nn.GroupNorm(1, 4, affine=affine), nn.Linear(4, 3)
 
         def forward(self, x):
-            places = self.one(x[:, :, None]).view(len(x), 2, 3, 4).permute(0, 3, 1, 2)
-            return self.two(torch.tanh(self.norm(places)).mean((2, 3)))
+            turned = self.one(x[:, : math.prod(places), None]).view(len(x), *places, 4).permute(0, 3, 1, 2)
+            return self.two(torch.tanh(self.norm(turned)).mean((2, 3)))
 
     torch.manual_seed(4)
     model, x, y = Turned(), torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3

@@ -132,7 +132,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, **o
 
 
 def group_norm(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return what torch does, also where its channels are last in memory, which `vmap` may not know of.
+    """Return what torch does, also where channels are last in memory, an order of places that `vmap` may not know.
 
     Args:
         input: As in `torch.nn.functional.group_norm`, as all others.
@@ -142,6 +142,6 @@ def group_norm(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     try:
         return functional.group_norm(input, *args, **kwargs)
     except RuntimeError:
-        if input.is_contiguous():
+        if input.dim() < 4:
             raise
-        return functional.group_norm(input.contiguous(), *args, **kwargs)
+        return functional.group_norm(input.flatten(2), *args, **kwargs).view(input.shape)
