@@ -17,6 +17,8 @@ from tacita.accounting import moments_budget, token_profile
 from tacita.training import poisson_sample
 from tests.training.trainings import FALSE_ALARM, loss_fn, train
 
+pytestmark = pytest.mark.filterwarnings("ignore:The gradient is exactly zero")  # noise is looked at alone
+
 
 class Noise(nn.Module):
     """A model whose loss is zero for every record: what the optimiser sees is noise alone."""
