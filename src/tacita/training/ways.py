@@ -173,6 +173,8 @@ def _warn_of_noise_alone(loss: Loss, parameters: Parameters, one: Any, chunk: Ch
     """
     if bool((chunk.norms() != 0.0).any()):
         return
+    if not any(leaf.is_floating_point() for leaf in tree_leaves(one)):  # rows 0 and 1 of a table may well have none
+        return
     with fresh_draws():
         for row in range(_COMPARED):
             part = tree_map(lambda t, row=row: t[row : row + 1], _made_up(one, varied=True))
