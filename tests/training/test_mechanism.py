@@ -18,6 +18,8 @@ from tacita.training import poisson_sample
 from tacita.training.step import noisy_mean
 from tests.training.trainings import FALSE_ALARM, loss_fn, train
 
+pytestmark = pytest.mark.filterwarnings("ignore:The gradient is exactly zero")  # noise is looked at alone
+
 
 class Noise(nn.Module):
     """A model whose loss is zero for every record: what the optimiser sees is noise alone."""

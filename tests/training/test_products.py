@@ -62,9 +62,12 @@ def test_both_ways_to_a_norm_agree_with_the_gradient_itself(positions):
     torch.testing.assert_close(sums["w"].double(), whole[[0, 2, 3]].sum(0), rtol=1e-4, atol=1e-5)
 
 
-def test_rows_that_are_looked_up_often_are_added_up_first():
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1)])
+def test_rows_that_are_looked_up_often_are_added_up_first(order):
     index = torch.tensor([[3, 1, 3, 3], [0, 0, 0, 0]])
     values = torch.arange(16.0).view(2, 4, 2)
+    back = [order.index(n) for n in range(3)]
+    values = values.permute(order).contiguous().permute(back)  # in any order of memory
     rows = Rows("w", *looked_up(index, values))
     dense = torch.stack([torch.zeros(5, 2).index_add_(0, i, v) for i, v in zip(index, values, strict=True)])
     torch.testing.assert_close(rows.norms(), dense.double().flatten(1).norm(dim=1))

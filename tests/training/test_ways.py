@@ -1,5 +1,7 @@
 """Models that `vmap` cannot run, and those that would carry something from record to record."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -178,6 +180,122 @@ def test_an_input_that_is_overwritten_after_a_layer_read_it_is_no_silent_error()
         functional.cross_entropy(model(x), y).backward()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         clipped_sum(*parts(model), (x, y), torch.ones(RECORDS, dtype=torch.float64))
+
+
+class Lookup(nn.Module):
+    """An embedding whose weight is stored transposed, as peft's is: each record then has a weight of its own."""
+
+    def __init__(self, padding):
+        super().__init__()
+        self.weight, self.out, self.padding = nn.Parameter(torch.randn(8, 4)), nn.Linear(8, 3), padding
+
+    def forward(self, x):
+        return self.out(functional.embedding((x * 2).long().clamp(0, 3), self.weight.T, self.padding).sum(1))
+
+
+@pytest.mark.parametrize("padding", [0, 1, -1])
+def test_padding_has_no_gradient_where_each_record_has_an_embedding_of_its_own(padding):
+    """`vmap` forgets it for all records but the first."""
+    torch.manual_seed(4)
+    model, x, y = Lookup(padding), torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3
+    assert not tried(*parts(model), (x, y))[0].alone
+    agrees(model, x, y)
+
+
+class Losing(torch.autograd.Function):
+    """A function whose rule for `vmap` loses the gradient, as torch's for `select_scatter` does."""
+
+    @staticmethod
+    def forward(x):
+        return 2.0 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2.0 * gradient
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return 2.0 * x.detach(), in_dims[0]
+
+
+def test_what_vmap_differentiates_wrongly_is_run_record_by_record():
+    torch.manual_seed(4)
+    model, x, y = Model(Losing.apply), torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3
+    loss, parameters = parts(model)
+    with pytest.warns(UserWarning, match="one after the other.*not those of an ordinary backward pass"):
+        assert tried(loss, parameters, (x, y))[0].alone
+    with pytest.warns(UserWarning, match="one after the other"):
+        agrees(model, x, y)
+
+
+@pytest.mark.parametrize(("affine", "places"), [(True, (2, 3)), (False, (2, 3)), (True, (1, 1))])
+def test_groups_are_normalised_with_their_channels_last(affine, places):
+    """As after attention over places; by itself vmap says that it does not know this order of memory."""
+
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.norm, self.two = nn.Linear(1, 4), nn.GroupNorm(1, 4, affine=affine), nn.Linear(4, 3)
+
+        def forward(self, x):
+            turned = self.one(x[:, : math.prod(places), None]).view(len(x), *places, 4).permute(0, 3, 1, 2)
+            return self.two(torch.tanh(self.norm(turned)).mean((2, 3)))
+
+    torch.manual_seed(4)
+    model, x, y = Turned(), torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3
+    with pytest.raises(RuntimeError, match="NYI"):
+        torch.func.vmap(model)(x[:, None])
+    assert not tried(*parts(model), (x, y))[0].alone
+    agrees(model, x, y)
+
+
+class Single(Losing):
+    """A function whose rule for `vmap` is right for one record, and fails for several."""
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        if info.batch_size > 1:
+            raise RuntimeError("one at a time")
+        return Single.apply(x), in_dims[0]
+
+
+def test_a_way_that_runs_for_single_records_alone_is_not_taken():
+    """It would fail on every chunk, which would be halved again and again."""
+    torch.manual_seed(4)
+    model, x, y = Model(Single.apply), torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3
+    loss, parameters = parts(model)
+    with pytest.warns(UserWarning, match="one after the other.*one at a time"):
+        assert tried(loss, parameters, (x, y))[0].alone
+    with pytest.warns(UserWarning, match="one after the other"):
+        agrees(model, x, y)
+
+
+def test_a_loss_that_compares_records_with_each_other_is_warned_of():
+    """It is constant for a batch of one, so that only noise would move the model."""
+
+    def contrasted(out, y):
+        return functional.cross_entropy(out @ out.T, torch.arange(len(out)))
+
+    model = nn.Linear(6, 3)
+    loss, parameters = record_loss(model, contrasted), {n: p.detach() for n, p in model.named_parameters()}
+    with pytest.warns(UserWarning, match="exactly zero on every made-up record.*compares the records"):
+        tried(loss, parameters, (torch.randn(RECORDS, 6), torch.zeros(RECORDS)))
+
+
+def test_no_gradient_on_zeros_alone_is_no_reason_to_warn():
+    model = nn.Linear(6, 3, bias=False)
+    loss, parameters = parts(model)
+    assert not tried(loss, parameters, (torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3))[0].alone
+
+
+@pytest.mark.parametrize("drawn", [lambda h: functional.dropout(h, 0.5), lambda h: h + torch.randn_like(h)])
+def test_a_loss_that_draws_is_not_taken_for_a_wrong_one(drawn):
+    loss, parameters = parts(Model(drawn))
+    assert not tried(loss, parameters, (torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3))[0].alone
 
 
 def test_activations_in_place_are_fine():

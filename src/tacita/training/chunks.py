@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tacita._guard import attempt
 from tacita.training.layers import Loss, OtherwiseUsedError, Parameters, Tap, Use
 from tacita.training.products import Made, Part, wide
 from tacita.training.uses import joined, parts_of
@@ -124,6 +125,11 @@ def _together(loss: Loss, parameters: Parameters, part: Any, way: Way) -> Chunk:
         if g is not None:
             parts += parts_of(use, g.movedim(use.place, 0), parameters)
     return Chunk(losses.detach().double(), joined(parts))
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in (attempt(str, error) or "")
 
 
 def _channels_last(weight: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita._check import PrivacyError
-from tacita._guard import Stopped, attempt, held
-from tacita.training.chunks import Chunk, differentiated
+from tacita._guard import Stopped, held
+from tacita.training.chunks import Chunk, differentiated, out_of_memory
 from tacita.training.layers import Loss as Loss
 from tacita.training.layers import Parameters as Parameters
 from tacita.training.memory import generators
@@ -187,13 +187,13 @@ def _chunks(
             except Stopped:
                 raise
             except BaseException as error:  # whatever it is, it would tell of a record
-                one, full = None, _out_of_memory(error)
+                one, full = None, out_of_memory(error)
         if full and single:  # is memory too short for a record of zeros, which tells nothing of any record?
             gc.collect()
             try:
                 differentiated(loss, parameters, tree_map(torch.zeros_like, part), way).norms()
             except Exception as error:
-                if _out_of_memory(error):
+                if out_of_memory(error):
                     raise
             full = False  # it was the record
         if one is None:
@@ -225,10 +225,6 @@ def _room(parameters: Parameters) -> int:
     device = next((p.device for p in parameters.values()), torch.device("cpu"))
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
     return max(_CHUNK_BYTES, free // 4)
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in (attempt(str, error) or "")
 
 
 def length(records: Any) -> int:

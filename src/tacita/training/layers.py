@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita.training.recurrent import unrollable, unrolled
-from tacita.training.vectors import Records, attention
+from tacita.training.vectors import Records, attention, embedding, group_norm
 
 Parameters = dict[str, Tensor]
 Loss = Callable[[Parameters, Any], Tensor]  # (parameters, one record) -> a scalar
@@ -223,8 +223,10 @@ class Tap(TorchFunctionMode):
                 return unrolled(func, *args)
         call = _read(func, args, kwargs)
         used = [id(leaf) for leaf in _tensors((args, kwargs)) if id(leaf) in self.names]
+        if func is functional.group_norm:
+            func = group_norm
         if not used:
-            return func(*args, **kwargs)
+            return embedding(*args, **kwargs) if func is functional.embedding else func(*args, **kwargs)
         if call is None and _no_use(out := func(*args, **kwargs)):
             return out
         if call is None or id(call.given) in used or not set(used) <= {id(call.weight), id(call.bias)}:

@@ -277,7 +277,7 @@ def looked_up(index: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     rows = torch.zeros_like(index).scatter_(1, place, ordered)
     at = place + positions * torch.arange(records, device=index.device)[:, None]
     origin = order + positions * torch.arange(records, device=index.device)[:, None]
-    total = torch.zeros_like(values).view(records * positions, -1)
+    total = values.new_zeros(records * positions, values.shape[2])
     total.index_add_(0, at.flatten(), values.flatten(0, 1)[origin.flatten()])
     return rows, total.view_as(values)
 

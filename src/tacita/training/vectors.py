@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._C import _functorch
 from torch.nn import functional
@@ -110,3 +111,37 @@ def attention(
     with sdpa_kernel(_KERNELS):
         out = functional.scaled_dot_product_attention(queries, keys, values, mask, 0.0, is_causal, **others)
     return records.wrapped(out.reshape(records.count, len(query), *out.shape[1:]))
+
+
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, **others: Any) -> Tensor:
+    """Return rows of a weight as torch does, those of padding without a gradient.
+
+    `vmap` forgets padding in the backward pass where each record has a weight of its own, for all records but the
+    first.
+
+    Args:
+        input: As in `torch.nn.functional.embedding`, as all others.
+        weight: The same.
+        padding_idx: The same.
+        **others: The same.
+    """
+    out = functional.embedding(input, weight, **others)
+    if padding_idx is None:
+        return out
+    return torch.where((input == padding_idx % len(weight))[..., None], out.detach(), out)
+
+
+def group_norm(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Return what torch does, also where channels are last in memory, an order of places that `vmap` may not know.
+
+    Args:
+        input: As in `torch.nn.functional.group_norm`, as all others.
+        *args: The same.
+        **kwargs: The same.
+    """
+    try:
+        return functional.group_norm(input, *args, **kwargs)
+    except RuntimeError:
+        if input.dim() < 4:
+            raise
+        return functional.group_norm(input.flatten(2), *args, **kwargs).view(input.shape)

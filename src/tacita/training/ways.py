@@ -9,16 +9,23 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita._check import PrivacyError
 from tacita._guard import attempt, held
-from tacita.training.chunks import Chunk, Way, differentiated
+from tacita.training.chunks import Chunk, Way, differentiated, out_of_memory
 from tacita.training.layers import Loss, Parameters, watched
+from tacita.training.products import wide
+from tacita.training.randomness import fresh_draws
 
 _TRIED = 16  # records, where a loss does not run on made-up ones
+_COMPARED = 3  # made-up records on which two ways are compared
+_LOST = 0.05  # of a parameter's gradient: more than the round-off of bfloat16, less than what a wrong rule loses
+_ROUNDED = 0.01  # of the largest one's, for parameters whose gradient is round-off
+_NOTHING = 1e-6  # for records whose whole gradient is
 _SEEN: WeakKeyDictionary[Loss, dict[Any, tuple[Way, int]]] = WeakKeyDictionary()
 
 
@@ -78,10 +85,16 @@ def _found(loss: Loss, parameters: Parameters, one: Any) -> tuple[Way, int]:
                 chunk.norms()
             except Exception as error:
                 why = why or error
-            else:
-                _require_gradient(chunk)
-                return way, seen.size
-        _require_gradient(differentiated(loss, parameters, one, ways[-1]))
+                continue
+            if unfit := _unfit(loss, parameters, one, way):
+                why = why or unfit
+                continue
+            _require_gradient(chunk)
+            _warn_of_noise_alone(loss, parameters, one, chunk)
+            return way, seen.size
+        chunk = differentiated(loss, parameters, one, ways[-1])
+        _require_gradient(chunk)
+        _warn_of_noise_alone(loss, parameters, one, chunk)
         began = time.perf_counter()
         differentiated(loss, parameters, one, ways[-1]).norms()
         seconds = time.perf_counter() - began
@@ -91,6 +104,109 @@ def _found(loss: Loss, parameters: Parameters, one: Any) -> tuple[Way, int]:
         stacklevel=2,
     )
     return ways[-1], seen.size
+
+
+def _unfit(loss: Loss, parameters: Parameters, one: Any, way: Way) -> Exception | None:
+    """Return why a way does not do for several records at once, on made-up ones, or None if it does.
+
+    Some operations run for a single record alone. Some of the rules of `vmap` are wrong: they lose a gradient without
+    an error, so gradients are compared with those of ordinary backward passes. A loss that draws cannot be compared,
+    and is not; nor are records whose gradient is not finite.
+
+    Args:
+        loss: Takes the parameters and one record.
+        parameters: What it is differentiated by.
+        one: A record on which the loss runs.
+        way: How.
+    """
+    with fresh_draws():
+        for varied in (True, False):
+            records = _made_up(one, varied=varied)
+            alone = [tree_map(lambda t, row=row: t[row : row + 1], records) for row in range(_COMPARED)]
+            try:
+                for part in alone:
+                    differentiated(loss, parameters, part, Way(alone=True))
+            except Exception:  # mixed whole numbers may be no record that the loss takes
+                continue
+            try:
+                together = differentiated(loss, parameters, records, way)
+            except Exception as error:
+                return None if out_of_memory(error) else error
+            if any(_differs(loss, parameters, part, together, row) for row, part in enumerate(alone)):
+                return ArithmeticError("its gradients are not those of an ordinary backward pass")
+            break
+    return None
+
+
+def _made_up(one: Any, *, varied: bool) -> Any:
+    """Return records like one: noise in place of reals; where varied, zeros mixed with ones in place of either."""
+    rng = np.random.default_rng(0)
+
+    def made(t: Tensor) -> Tensor:
+        if t.is_floating_point():
+            return torch.as_tensor(rng.normal(size=(_COMPARED, *t.shape[1:]))).to(t)
+        kept = torch.as_tensor(rng.random((_COMPARED, *t.shape[1:])) < 0.5).to(t.device)
+        kept[0] = True  # the rules for the first record may be right alone
+        return torch.where(kept, t, t.logical_not().to(t.dtype)) if varied else t.expand(kept.shape).clone()
+
+    return tree_map(made, one)
+
+
+def _differs(loss: Loss, parameters: Parameters, part: Any, together: Chunk, row: int) -> bool:
+    """Return whether a record's gradient among others is another than alone, where it is the same twice."""
+
+    def alone() -> Parameters:
+        return _gradient(differentiated(loss, parameters, part, Way(alone=True)), 0, parameters)
+
+    wanted = alone()
+    return _apart(_gradient(together, row, parameters), wanted) and not _apart(alone(), wanted)
+
+
+def _warn_of_noise_alone(loss: Loss, parameters: Parameters, one: Any, chunk: Chunk) -> None:
+    """Warn of a loss without a gradient for a record alone, such as one that compares records.
+
+    Args:
+        loss: Takes the parameters and one record.
+        parameters: What it is differentiated by.
+        one: A record on which the loss runs.
+        chunk: Its gradient. Others are tried where it is zero.
+    """
+    if bool((chunk.norms() != 0.0).any()):
+        return
+    if not any(leaf.is_floating_point() for leaf in tree_leaves(one)):  # rows 0 and 1 of a table may well have none
+        return
+    with fresh_draws():
+        for row in range(_COMPARED):
+            part = tree_map(lambda t, row=row: t[row : row + 1], _made_up(one, varied=True))
+            try:
+                found = differentiated(loss, parameters, part, Way(alone=True))
+            except Exception:  # no record that the loss takes
+                continue
+            if bool((found.norms() != 0.0).any()):
+                return
+    warnings.warn(
+        "The gradient is exactly zero on every made-up record, so training may be by noise alone. A loss that compares "
+        "the records of a batch with each other, such as a contrastive one, is constant for a record alone: put what a "
+        "record is compared with into the record.",
+        stacklevel=2,
+    )
+
+
+def _gradient(chunk: Chunk, row: int, parameters: Parameters) -> Parameters:
+    sums = {name: torch.zeros_like(p, dtype=wide(p.dtype)) for name, p in parameters.items()}
+    only = torch.arange(len(chunk.losses), device=chunk.losses.device) == row
+    chunk.add_to(sums, only.double(), ~only)
+    return sums
+
+
+def _apart(found: Parameters, wanted: Parameters) -> bool:
+    """Return whether two gradients of the same record, both finite, are further apart than round-off explains."""
+    pairs = [(found[name], g) for name, g in wanted.items() if g.numel()]
+    if not all(bool(g.isfinite().all()) for pair in pairs for g in pair):
+        return False
+    most = [float(g.abs().max()) for _, g in pairs]
+    least = max(_ROUNDED * max(most), _NOTHING)
+    return any(float((f - g).abs().max()) > max(_LOST * high, least) for (f, g), high in zip(pairs, most, strict=True))
 
 
 @contextmanager
