@@ -62,7 +62,8 @@ class Setting:
 SETTINGS = {
     "cifar10 1": Setting("cifar10", 1.0, 0.2, 100.0, 100, every=20),
     "cifar10 3": Setting("cifar10", 3.0, 0.2, 150.0, 200, every=20),
-    "cifar10 8": Setting("cifar10", 8.0, 0.2, 200.0, 200, every=20),
+    "cifar10 8": Setting("cifar10", 8.0, 0.2, 300.0, 200, every=20),
+    "cifar10 3 C=0.5": Setting("cifar10", 3.0, 0.5, 60.0, 200, every=20),
     "fashion-mnist 1": Setting("fashion-mnist", 1.0, 0.2, 60.0, 150),
     "fashion-mnist 3": Setting("fashion-mnist", 3.0, 0.2, 100.0, 150),
 }
