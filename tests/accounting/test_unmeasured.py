@@ -1,5 +1,6 @@
 """Steps in which followed records were not measured: what they may hide, by enumeration and by repetition."""
 
+import json
 import math
 from fractions import Fraction
 
@@ -155,6 +156,51 @@ def test_what_needs_every_step_cannot_be_completed():
     for accountant in (static, fresh):
         with pytest.raises(PrivacyError, match="panel of observed norms"):
             accountant.completed(seen, Sampled(5, 0.5, 1e-8))
+
+
+def test_a_state_keeps_how_records_were_measured():
+    seen, _ = measured(np.random.default_rng(1), 0.5, records=20)
+    empty = BayesianAccountant(sample_rate=0.02, noise_multiplier=1.5)
+    for failure in (1e-8, 0.05):
+        account = empty.completed(seen, Sampled(STEPS, 0.5, failure))
+        again = BayesianAccountant.from_state(json.loads(json.dumps(account.state_dict())))
+        assert again.sampled == account.sampled
+        assert again.assumptions == account.assumptions
+    with pytest.raises(PrivacyError, match="too low"):
+        again.guarantee(delta=1e-5)
+    state = account.state_dict()
+    for wrong in ({"steps": STEPS, "rate": 0.5}, {**state["sampled"], "failure": 0.0}, [STEPS, 0.5, 1e-8]):
+        with pytest.raises(PrivacyError, match="damaged"):
+            BayesianAccountant.from_state({**state, "sampled": wrong})
+    with pytest.raises(PrivacyError, match="damaged"):
+        BayesianAccountant.from_state({**state, "levels": "static"})
+
+
+def test_a_single_records_figure_says_how_often_it_is_too_low():
+    seen, true = measured(np.random.default_rng(1), 0.5, records=2)
+    empty = BayesianAccountant(sample_rate=0.02, noise_multiplier=1.5)
+    account = empty.completed(seen, Sampled(STEPS, 0.5, 1e-8))
+    assert "measured-at-random" in {a.code for a in account.individual(0, delta=1e-5).assumptions}
+    assert "measured-at-random" not in {a.code for a in true.individual(0, delta=1e-5).assumptions}
+
+
+def test_counts_that_are_not_of_the_steps_are_refused():
+    seen = np.zeros((2, len(NORM_LEVELS)), dtype=np.int64)
+    seen[0, TOP] = 90
+    empty = BayesianAccountant(sample_rate=0.02, noise_multiplier=1.5, steps=100)
+    for rate in (0.5, 1.0):
+        with pytest.raises(PrivacyError, match="more steps than were taken"):
+            empty.completed(seen, Sampled(50, rate, 1e-8))
+    with pytest.raises(PrivacyError, match="The plan covers 100 steps"):
+        empty.completed(seen, Sampled(101, 0.5, 1e-8))
+    empty.step(np.ones(2), steps=5)
+    with pytest.raises(PrivacyError, match="no step"):
+        empty.completed(seen, Sampled(100, 0.5, 1e-8))
+
+
+def test_at_odds_that_no_float_resolves_nothing_is_told_apart():
+    assert (Sampled(20_000, 0.15, 1e-290).most(np.arange(100)) == 20_000).all()
+    assert Sampled(20_000, 0.15, 1e-100).most(np.arange(1))[0] < 2_000
 
 
 def test_the_rate_keeps_to_an_eighth_of_the_gradients_and_measures_often_enough():

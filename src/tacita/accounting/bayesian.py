@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
@@ -173,7 +173,8 @@ class BayesianAccountant:
             sampled: How they were drawn.
 
         Raises:
-            PrivacyError: If the accountant follows no records through the run, declares their levels, or has a budget.
+            PrivacyError: If the accountant follows no records through the run, declares their levels, has a budget, was
+                charged already, or plans fewer steps; or if there are more measurements than steps.
 
         Guarantee:
             For each record, except with probability `sampled.failure` over its coins, its true counts cost no more than
@@ -182,6 +183,10 @@ class BayesianAccountant:
         """
         if self.composition != "panel" or self.levels == "static" or self.budget is not None:
             raise PrivacyError("Only a panel of observed norms without a budget can be measured at some of the steps.")
+        if self.taken:
+            raise PrivacyError(f"The accountant has {self.taken} steps of its own; complete one that has no step.")
+        if self.planned is not None and sampled.steps > self.planned:
+            raise PrivacyError(f"The plan covers {self.planned} steps, and {sampled.steps} were taken.")
         made = BayesianAccountant(**self._mechanism, steps=self.planned)
         made.history.counts, made.history.taken, made.sampled = sampled.fill(seen), sampled.steps, sampled
         return made
@@ -299,7 +304,7 @@ class BayesianAccountant:
             epsilon=epsilon,
             method="record's own curve",
             scope="guarantee" if self.levels == "static" else "reading",
-            assumptions=(*worst.assumptions, self.assumptions[1]),
+            assumptions=(*worst.assumptions, *self.assumptions[1:]),
             publishable=False,
             profile=curve,
         )
@@ -395,7 +400,8 @@ class BayesianAccountant:
         """Return everything but `counts`; `from_state` takes these as the entry `panel`, as the matrix they are."""
         values = {"steps": self.planned} | {name: getattr(self, name) for name in _SETTINGS if name != "steps"}
         own = {"schema": STATE_SCHEMA, **values, "budget": budget_state(self.budget)}
-        return {**own, **self.history.state_without_panel()}
+        sampled = {} if self.sampled is None else {"sampled": asdict(self.sampled)}
+        return {**own, **sampled, **self.history.state_without_panel()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> BayesianAccountant:
@@ -406,12 +412,16 @@ class BayesianAccountant:
         """
         if not isinstance(state, Mapping) or repr(state.get("schema")) != repr(STATE_SCHEMA):
             raise PrivacyError(f"state must be a state_dict of schema {STATE_SCHEMA}.")
-        unknown = set(state) - {"schema", *_SETTINGS, "budget", "taken", "panel", "histograms"}
+        unknown = set(state) - {"schema", *_SETTINGS, "budget", "sampled", "taken", "panel", "histograms"}
         if unknown:
             raise PrivacyError(f"state is damaged: unknown entries {sorted(map(str, unknown))}.")
         with reading_state():
             made = cls(**{name: state[name] for name in _SETTINGS}, budget=budget_from(state["budget"]))
             made.history.restore(state)
+            if "sampled" in state:
+                if made.composition != "panel" or made.levels == "static" or made.budget is not None:
+                    raise PrivacyError("state is damaged: such records are measured at every step.")
+                made.sampled = Sampled(**state["sampled"])
         return made
 
     def _panel_curves(self) -> RecordCurves:

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.stats import binom
 
 from tacita import _check
+from tacita._check import PrivacyError
 from tacita.assumptions import Assumption, assume
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _SHARE = 0.12  # what measuring adds to a run's gradients
 _ENOUGH = 150  # measurements of a run
 _RATIO = 1.1  # between numbers of steps that are told apart
+_RESOLVED = 1e-200  # chances below are lost to underflow: at them nothing is told apart
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,13 @@ class Sampled:
 
         Returns:
             Counts of the same shape, whose rows add up to all steps.
+
+        Raises:
+            PrivacyError: If a record was measured in more steps than were taken.
         """
         above = seen[:, ::-1].cumsum(axis=1, dtype=np.int64)[:, ::-1]  # steps at or above each level
+        if (above[:, 0] > self.steps).any():
+            raise PrivacyError("Records were measured in more steps than were taken.")
         unseen = self.steps - above[:, :1]
         total: Counts = np.minimum(self.most(above), above + unseen)
         total[:, 0] = self.steps
@@ -64,6 +71,7 @@ class Sampled:
             return seen.copy()
         first = max(1.0, np.log(self.failure) / np.log1p(-self.rate))  # of fewer steps none may be measured
         count = max(0, int(np.log(max(self.steps, 1) / first) / np.log(_RATIO) + 1.0))
+        count = count if self.failure >= _RESOLVED else 0
         grid = np.unique(np.minimum(np.ceil(first * _RATIO ** np.arange(count)), self.steps).astype(np.int64))
         each = self.failure / max(len(grid), 1) * (1.0 - 1e-9)  # round-off of the quantile
         unlikely = binom.ppf(each, grid, self.rate) - 1.0  # so few are measured of the first n with that chance at most
