@@ -415,7 +415,7 @@ def ends_remark(stops: tuple[tuple[int, float], ...], ended: str, word: str) -> 
 
 def run_rows(facts: RunFacts) -> Pairs:
     """Return how a run was seeded and where it was charged, for the table of its mechanism."""
-    seed = "a chosen seed" if facts.seeded else "AES in counter mode, keyed by the operating system"
+    seed = "a chosen seed" if facts.seeded else "seeded by the operating system"
     ledger = "in memory only" if facts.in_memory else facts.ledger or "the run's own"
     return ("Randomness", f"server: {seed}" if facts.client_noise else seed), ("Ledger", ledger)
 

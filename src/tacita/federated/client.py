@@ -260,7 +260,7 @@ class Client:
         everyone = np.arange(len(self.records))
         if panel >= len(everyone):
             return everyone
-        chosen = generator(self._entropy(0)).choice(everyone, panel, replace=False)
+        chosen = np.random.default_rng(self._entropy(0)).choice(everyone, panel, replace=False)
         return np.sort(chosen)
 
     def _entropy(self, number: int) -> np.random.SeedSequence | None:

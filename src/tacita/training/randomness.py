@@ -43,9 +43,9 @@ def secure_generator() -> np.random.Generator:
     return np.random.Generator(AESCounter(key=secrets.randbits(128)))
 
 
-def generator(seed: int | np.random.SeedSequence | None) -> np.random.Generator:
-    """Return a secure generator, or numpy's default one for a seed."""
-    return secure_generator() if seed is None else np.random.default_rng(seed)
+def generator(seed: np.random.SeedSequence | None) -> np.random.Generator:
+    """Return a secure generator, or a statistical one for a seed."""
+    return secure_generator() if seed is None else np.random.Generator(np.random.PCG64DXSM(seed))
 
 
 def randomness(seed: int | None, *, part: int = 0) -> Randomness:
@@ -56,7 +56,7 @@ def randomness(seed: int | None, *, part: int = 0) -> Randomness:
         raise TypeError(f"seed must be a whole number or None, got {type(seed).__name__}.")
     entropy = _check.count("seed", int(seed), low=0, high=2**63)
     root = np.random.SeedSequence(entropy, spawn_key=(part,))
-    sampling, noise = (np.random.Generator(np.random.PCG64DXSM(child)) for child in root.spawn(2))
+    sampling, noise = map(generator, root.spawn(2))
     mark = hashlib.sha256(f"tacita randomness {entropy} {part}".encode()).hexdigest()
     return Randomness(sampling, noise, mark, seeded=True)
 

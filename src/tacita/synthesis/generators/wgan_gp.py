@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from tacita._guard import Interrupts
 from tacita._progress import Progress
 from tacita.assumptions import assume
@@ -21,7 +23,7 @@ from tacita.synthesis.generators.kind import (
     settings,
     write_run,
 )
-from tacita.training.randomness import generator
+from tacita.training.randomness import secure_generator
 
 if TYPE_CHECKING:
     from tacita.synthesis.recipes import Recipe, Task
@@ -56,7 +58,8 @@ class WganGp:
         self.generator, self.untrained = game.generator, copy.deepcopy(game.generator)
         del chosen["width"]
         self.plan = Wgan(**chosen, size=task.size, **self.clipping(task.recipe))
-        rng = generator(None if self.resume else task.recipe.seed)
+        seed = None if self.resume else task.recipe.seed
+        rng = secure_generator() if seed is None else np.random.default_rng(seed)
         self.training = WganTraining(self.plan, game, *task.train, rng=rng, run_dir=self.folder)
         if self.resume and Run(self.folder).has_checkpoint:
             self.training.restore()
