@@ -29,7 +29,10 @@ _HOLDS = {
     "record-budget": "Every record is held to its declared budget",
     "rungs": "The rungs were declared before the first step, and a record's bound in a step depends on that record and "
     "on what was released before, and on nothing else",
-    "fresh-noise": "The noise is seeded by the operating system and used only once",
+    "fresh-noise": "The noise comes from a cryptographic generator (AES-128 in counter mode), keyed by the operating "
+    "system, and is used only once",
+    "fresh-noise-there": "The noise is drawn on the accelerator ({device}), seeded at every step by a cryptographic "
+    "generator that the operating system keyed, and is used only once",
     "no-trend": "The gradient norms of the {panel} records show no trend along their order in the data",
     "no-client-trend": "The norms of the {panel} clients' updates show no trend along the order of enrolment",
     # Federations.
@@ -43,7 +46,8 @@ _HOLDS = {
     "clipped-inside": "Inside a client, each record takes part in each step by chance, independently of all others, "
     "and is clipped before summation",
     "noise-complete": "The noise in a round's sum is as promised, whichever clients answer",
-    "fresh-server-noise": "The server's sampling and noise are seeded by the operating system and used only once",
+    "fresh-server-noise": "The server's sampling and noise come from a cryptographic generator (AES-128 in counter "
+    "mode), keyed by the operating system, and are used only once",
     # Generators.
     "after-release": "Drawing from the generator costs nothing further, however much is drawn: it depends on the data "
     "only through what was charged",

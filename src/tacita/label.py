@@ -387,7 +387,9 @@ def no_guarantee(*, delta: float, unit: str = "record") -> Guarantee:
 
 def noise_assumption(facts: RunFacts) -> Assumption:
     """Return where the noise came from, and what that means."""
-    return assume("chosen-seed" if facts.seeded else "fresh-noise")
+    if facts.seeded:
+        return assume("chosen-seed")
+    return assume("fresh-noise-there", device=facts.device) if facts.device else assume("fresh-noise")
 
 
 def end_assumption(ended: str, word: str) -> Assumption:
@@ -424,21 +426,22 @@ def status_rows(facts: RunFacts) -> Pairs:
 
 
 def not_hardened(
+    facts: RunFacts,
     timing: str = "how long a step takes depends on how many records were drawn, and on whether the model fails on one",
-    device: str = "",
 ) -> tuple[str, ...]:
     """Return what an attacker could still use.
 
     Args:
+        facts: Of the run.
         timing: What the clock gives away.
-        device: The kind of accelerator that the noise was drawn on, if it was on one.
     """
-    drawn = f"; the noise by torch's generator for {device}, seeded anew at every step with 63 bits" if device else ""
-    return (
-        "Floating point: the noise is not hardened against attacks on its low-order bits.",
-        f"Random numbers: a statistical generator (PCG64), not a cryptographic one{drawn}.",
-        f"Timing: {timing}.",
-    )
+    lines = ["Floating point: the noise is not hardened against attacks on its low-order bits."]
+    if facts.seeded:
+        lines.append("Random numbers: a statistical generator (PCG64), not a cryptographic one.")
+    if facts.device:
+        drawn = f"the noise is drawn by torch's generator for {facts.device}, seeded anew at every step with 63 bits"
+        lines.append(f"Random numbers: {drawn}; it is not a cryptographic one.")
+    return (*lines, f"Timing: {timing}.")
 
 
 def percentile(epsilons: Iterable[float], percent: float) -> float:

@@ -6,7 +6,6 @@ The same functions run in one process (`tacita.federated.local`) and behind Flow
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,7 +23,7 @@ from tacita.federated.plan import FederationPlan
 from tacita.federated.updates import clipped
 from tacita.training.gradients import Parameters, clipped_sum, record_norms
 from tacita.training.plan import Plan
-from tacita.training.randomness import fresh_draws
+from tacita.training.randomness import fresh_draws, generator
 from tacita.training.reading import places
 from tacita.training.records import Records, check_model, record_loss, split_batch, trainable, try_one
 from tacita.training.step import noisy_mean, poisson_sample
@@ -191,7 +190,7 @@ class Client:
         """
         self.require_next(number)
         self.answered = number
-        random = np.random.Generator(np.random.PCG64DXSM(self._entropy(number)))
+        random = generator(self._entropy(number))
         with fresh_draws(random):  # a client's draws must not depend on the clients before it
             return self.plan.privacy_level.update(self, parameters, random)
 
@@ -264,9 +263,9 @@ class Client:
         chosen = np.random.default_rng(self._entropy(0)).choice(everyone, panel, replace=False)
         return np.sort(chosen)
 
-    def _entropy(self, number: int) -> np.random.SeedSequence:
+    def _entropy(self, number: int) -> np.random.SeedSequence | None:
         if self._seed is None:
-            return np.random.SeedSequence(secrets.randbits(256))
+            return None
         mark = hashlib.sha256(f"tacita client {self._seed} {self.name}".encode()).digest()
         return np.random.SeedSequence(int.from_bytes(mark, "big"), spawn_key=(number,))
 

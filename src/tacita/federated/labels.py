@@ -35,6 +35,8 @@ from tacita.training.plan import of_one_end, within_promise
 
 _POINTS = 10  # of the curve over rounds
 
+_TIMING = "how long a round takes depends on how many clients were drawn, and on their data"
+
 
 def federation_label(server: Server, facts: RunFacts, delta: float | None = None) -> Label:
     """Return the label of a federation after the rounds it has taken, at one delta for every figure.
@@ -73,7 +75,9 @@ def federation_label(server: Server, facts: RunFacts, delta: float | None = None
         bare_rate=plan.bare_rate,
         end_shown=bool(plan.stops) or bool(server.ended),
         steps_word="round",
-        not_hardened=not_hardened("how long a round takes depends on how many clients were drawn, and on their data"),
+        not_hardened=not_hardened(
+            facts, "how long a round takes depends on how many clients were drawn, and on their data"
+        ),
         readings=_readings(server, facts, worst, delta),
     )
 

@@ -165,7 +165,7 @@ def label_of_samples(
         rests_on=(*map(assume, (*codes, charged)), noise_assumption(facts), *map(assume, chosen)),
         mechanism=rows,
         declared=() if box is None else (f"Whatever the data, the posterior is confined to a box: {box}.",),
-        not_hardened=not_hardened("how long a fit takes depends on how many records were drawn for its steps"),
+        not_hardened=not_hardened(facts, "how long a fit takes depends on how many records were drawn for its steps"),
         bare_rate=bare,
         readings=_sample_readings(facts, released, without, replays, samples=samples, delta=delta),
     )

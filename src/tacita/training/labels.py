@@ -109,7 +109,7 @@ class Standing:
             mechanism=(*self.mechanism, *run_rows(self.facts)),
             declared=(*_declared(plan, delta), *ends_remark(plan.stops, self.ended, "step")),
             ladder=tuple((rung.fraction, rung.epsilon) for rung in ladder_of(plan, delta).rungs),
-            not_hardened=not_hardened(device=self.facts.device),
+            not_hardened=not_hardened(self.facts),
             bare_rate=plan.bare_rate,
             nominal_size=_declared_size(plan),
             end_shown=bool(plan.stops) or bool(self.ended),

@@ -1,4 +1,4 @@
-"""Where coins and noise come from: an explicit generator, seeded by the operating system unless asked otherwise."""
+"""Where coins and noise come from: a cryptographic generator keyed by the operating system, unless a seed is given."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from randomgen.aes import AESCounter
 
 from tacita import _check
 
@@ -27,7 +28,8 @@ class Randomness:
         sampling: Which records enter a step, and which are followed.
         noise: The Gaussian noise.
         fingerprint: Identifies the streams without giving them away; the ledger refuses to see one twice.
-        seeded: True if a person chose the seed. Such a run can be repeated by anyone who knows it.
+        seeded: True if a person chose the seed. Such a run can be repeated by anyone who knows it, and its generator is
+            a statistical one (PCG64).
     """
 
     sampling: np.random.Generator
@@ -36,18 +38,27 @@ class Randomness:
     seeded: bool
 
 
+def secure_generator() -> np.random.Generator:
+    """Return numpy's generator on the bits of AES-128 in counter mode, with a fresh key of the operating system."""
+    return np.random.Generator(AESCounter(key=secrets.randbits(128)))
+
+
+def generator(seed: np.random.SeedSequence | None) -> np.random.Generator:
+    """Return a secure generator, or a statistical one for a seed."""
+    return secure_generator() if seed is None else np.random.Generator(np.random.PCG64DXSM(seed))
+
+
 def randomness(seed: int | None, *, part: int = 0) -> Randomness:
     """Return fresh streams. `part` counts resumptions, so that a seeded run never repeats its noise."""
     if seed is None:
-        entropy, seeded = secrets.randbits(256), False
-    else:
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            raise TypeError(f"seed must be a whole number or None, got {type(seed).__name__}.")
-        entropy, seeded = _check.count("seed", int(seed), low=0, high=2**63), True
+        return Randomness(secure_generator(), secure_generator(), secrets.token_hex(32), seeded=False)
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise TypeError(f"seed must be a whole number or None, got {type(seed).__name__}.")
+    entropy = _check.count("seed", int(seed), low=0, high=2**63)
     root = np.random.SeedSequence(entropy, spawn_key=(part,))
-    sampling, noise = (np.random.Generator(np.random.PCG64DXSM(child)) for child in root.spawn(2))
+    sampling, noise = map(generator, root.spawn(2))
     mark = hashlib.sha256(f"tacita randomness {entropy} {part}".encode()).hexdigest()
-    return Randomness(sampling, noise, mark, seeded)
+    return Randomness(sampling, noise, mark, seeded=True)
 
 
 @contextmanager
@@ -63,7 +74,7 @@ def fresh_draws(rng: np.random.Generator | None = None, generators: Sequence[Any
         rng: Where the seed comes from, without moving its stream; the operating system if None.
         generators: Those of the code; see `tacita.training.memory.generators`.
     """
-    own = np.random.default_rng(secrets.randbits(256)) if rng is None else rng.spawn(1)[0]
+    own = secure_generator() if rng is None else rng.spawn(1)[0]
     with torch.random.fork_rng(devices=[]), _others(own), ExitStack() as stack:
         _seed(int(own.integers(2**63)))
         torch.set_rng_state(_filled(torch.get_rng_state(), own))

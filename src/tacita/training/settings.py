@@ -43,8 +43,8 @@ class Books:
         ledger: A path, or a `tacita.ledger.Ledger`, to charge; made if it does not exist. Without one the run
             directory gets its own.
         run_dir: Where to write the run. None writes nothing, and the run cannot be resumed.
-        seed: None, the default, is seeded by the operating system; a chosen number is marked as not secure.
-            A resumed run goes on with fresh randomness in any case.
+        seed: None, the default, is a cryptographic generator keyed by the operating system; a chosen number is marked
+            as not secure. A resumed run goes on with fresh randomness in any case.
         name: The run's name on its label.
         purpose: What is made, in a sentence, for its label.
     """

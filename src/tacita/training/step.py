@@ -143,7 +143,7 @@ def poisson_sample(size: int, sample_rate: float, *, rng: np.random.Generator) -
         sample_rate: The chance of each.
         rng: Where the coins come from.
     """
-    rate = _check.rate("sample_rate", sample_rate)
+    rate = math.floor(_check.rate("sample_rate", sample_rate) * 2**53) / 2**53  # of 53 bits; a smaller one costs less
     if size <= _MANY:
         return np.flatnonzero(rng.random(size) < rate)
     starts = range(0, size, _MANY)
@@ -153,10 +153,10 @@ def poisson_sample(size: int, sample_rate: float, *, rng: np.random.Generator) -
 def _heads(size: int, rate: float, *, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """Return the places of the coins that fall on heads: of 53 random bits each, as `rng.random` has them.
 
-    A coin is heads if its bits are a number below ⌈2^53 rate⌉. The first 8 bits decide that but for one in 256 coins,
+    A coin is heads if its bits are a number below 2^53 rate. The first 8 bits decide that but for one in 256 coins,
     and only for those are the other 45 drawn.
     """
-    first, rest = divmod(math.ceil(rate * 2**53), 2**45)
+    first, rest = divmod(int(rate * 2**53), 2**45)
     bits = rng.integers(2**64 - 1, size=-(-size // 8), dtype=np.uint64, endpoint=True).view(np.uint8)[:size]
     heads, open_ = bits < first, np.flatnonzero(bits == first)
     heads[open_] = rng.integers(2**45, size=len(open_)) < rest

@@ -201,7 +201,7 @@ class MeanEmbedding:
                 ("Releases", "1"),
                 *run_rows(facts),
             ),
-            not_hardened=not_hardened("how long it takes depends on how many records there are"),
+            not_hardened=not_hardened(facts, "how long it takes depends on how many records there are"),
             bare_rate=plan.bare_rate,
             readings=Standing(plan, 1, _panels(state, saved), facts, {}).readings(delta, worst),
         )

@@ -62,7 +62,7 @@ class PapersWgan(WganGp):
             declared=(
                 "Offered to compare with the thesis, which reports the Bayesian figure for per-record clipping.",
             ),
-            not_hardened=not_hardened(),
+            not_hardened=not_hardened(facts),
             readings=readings(
                 facts, "No records were followed: without per-record clipping there are no individual figures."
             ),

@@ -248,7 +248,7 @@ def _composed_label(critic: Standing, annotator: Standing, rows: Pairs, facts: R
         worst,
         rests_on=(*critic.rests_on, assume("parts-composed"), assume("after-release")),
         mechanism=(*rows, *mechanism, *figures, run_rows(facts)[1]),
-        not_hardened=not_hardened(),
+        not_hardened=not_hardened(facts),
         readings=_summed(typical, worst, facts),
     )
 

@@ -23,6 +23,7 @@ from tacita.synthesis.generators.kind import (
     settings,
     write_run,
 )
+from tacita.training.randomness import secure_generator
 
 if TYPE_CHECKING:
     from tacita.synthesis.recipes import Recipe, Task
@@ -57,7 +58,8 @@ class WganGp:
         self.generator, self.untrained = game.generator, copy.deepcopy(game.generator)
         del chosen["width"]
         self.plan = Wgan(**chosen, size=task.size, **self.clipping(task.recipe))
-        rng = np.random.default_rng(None if self.resume else task.recipe.seed)
+        seed = None if self.resume else task.recipe.seed
+        rng = secure_generator() if seed is None else np.random.default_rng(seed)
         self.training = WganTraining(self.plan, game, *task.train, rng=rng, run_dir=self.folder)
         if self.resume and Run(self.folder).has_checkpoint:
             self.training.restore()
