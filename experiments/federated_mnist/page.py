@@ -32,22 +32,8 @@ PAPER = {
     ("6.3", 100): (70, 60, 65),
 }
 PAPER_JOINT = {"iid": (97, 15, 74), "shards": (97, 12, 62)}
-EARLIER, ON_TESTS = "earlier.jsonl", "short runs scored on the test images"
 NAMES = {"iid": "i.i.d.", "shards": "shards"}
 MODELS = {"features": "linear, public features", "cnn": "CNN", "linear": "linear, pixels"}
-
-
-def load() -> Rows:
-    """Return the measured rows, and earlier ones of settings that have none: those were chosen on test images."""
-    rows = measured.load(FOLDER)
-    begun = {setting_of(name) for name in rows}
-    earlier = measured.load(FOLDER, EARLIER)
-    return {name: row for name, row in earlier.items() if setting_of(name) not in begun} | rows
-
-
-def setting_of(name: str) -> str:
-    """Return a row's name without its seed."""
-    return name.rsplit(" seed", 1)[0]
 
 
 def seeds_of(rows: Rows, name: str) -> list[Row]:
@@ -61,7 +47,7 @@ def accuracy(rows: Rows, name: str) -> str:
     if not found:
         return "not measured"
     few = "" if len(found) == len(SEEDS) else f" ({len(found)} of {len(SEEDS)} seeds)"
-    return percents(row["accuracy"] for row in found) + few + (" †" if found[0]["settings"] == ON_TESTS else "")
+    return percents(row["accuracy"] for row in found) + few
 
 
 def claims(number: str, clients: int) -> dict[float | None, str]:
@@ -108,9 +94,7 @@ def same_noise_table(rows: Rows) -> str:
     """Return two federations with the same noise, whose C differs."""
     head = ["C", "noise, σC", "accuracy", "worst case", "norm / C", "their own figure (no bound)"]
     lines = []
-    earlier = any(row["settings"] == ON_TESTS for row in seeds_of(rows, "same noise 8"))
-    tight = "same noise 2" if earlier else "table 6.2 features 100 2"
-    for name in ("same noise 8", tight):
+    for name in ("same noise 8", "table 6.2 features 100 2"):
         for row in seeds_of(rows, name)[:1]:
             noise = row["noise_multiplier"] * row["clip"]
             cells = [f"{row['clip']:.2g}", f"{noise:.2f}", accuracy(rows, name), f"**{up(row['worst_pld'])}**"]
@@ -220,14 +204,6 @@ def choices_table() -> str:
     return table(["row", "candidates, and accuracy on the held-out sixth"], lines)
 
 
-def earlier_note(rows: Rows) -> str:
-    """Return what a dagger says, if there is one."""
-    old = sum(row.get("settings") == ON_TESTS for row in rows.values())
-    if not old:
-        return "No row of the thesis's tables 6.1 to 6.4 is left whose settings were chosen on test images."
-    return f"† {old} earlier rows, not run again yet: one seed, another model, and settings chosen on test images."
-
-
 def rounds_picture(rows: Rows) -> str:
     """Return figure 6.2 as a picture, once it is measured."""
     there = any(name.startswith("figure 6.2") for name in rows)
@@ -245,16 +221,15 @@ def _tables() -> dict[str, Callable[[], str]]:
     }
     parts: dict[str, Callable[[], str]] = {"federated choices": choices_table}
     for name, make in made.items():
-        parts[name] = lambda make=make: make(load())
+        parts[name] = lambda make=make: make(measured.load(FOLDER))
         parts[f"cost {name}"] = lambda name=name: cost(measured.load(FOLDER), name)
-    parts["same noise"] = lambda: same_noise_table(load())
-    parts["federated settings"] = lambda: settings_table(load())
-    parts["picture 6.2"] = lambda: rounds_picture(load())
-    parts["earlier note"] = lambda: earlier_note(load())
+    parts["same noise"] = lambda: same_noise_table(measured.load(FOLDER))
+    parts["federated settings"] = lambda: settings_table(measured.load(FOLDER))
+    parts["picture 6.2"] = lambda: rounds_picture(measured.load(FOLDER))
     parts["cost federated"] = lambda: cost(measured.load(FOLDER))
     parts["cost choices"] = lambda: cost(measured.load(FOLDER, CHOICES))
     for name in tables():
-        parts[f"accuracy {name}"] = lambda name=name: accuracy(load(), name)
+        parts[f"accuracy {name}"] = lambda name=name: accuracy(measured.load(FOLDER), name)
     return parts
 
 
@@ -263,7 +238,7 @@ TABLES = _tables()
 
 def figures() -> None:
     """Draw figures 6.1 and 6.2."""
-    rows = load()
+    rows = measured.load(FOLDER)
     splits = list(NAMES)
     growing = list(growth_rows(rows))
     colors = ("#2b2b2b", "#1f6f8b", "#b3403a", "#e0a040")
