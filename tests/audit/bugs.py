@@ -37,8 +37,8 @@ def _rate(factor: float) -> dict[str, Any]:
 
 def _no_noise_on_biases() -> dict[str, Any]:
     def noisy_mean(sums: Any, *, divisor: float, **others: Any) -> Any:
-        noisy = shipped_noisy_mean(sums, divisor=divisor, **others)
-        return {name: total / divisor if total.dim() == 1 else noisy[name] for name, total in sums.items()}
+        silent = {name: total / divisor for name, total in sums.items() if total.dim() == 1}
+        return {**shipped_noisy_mean(sums, divisor=divisor, **others), **silent}
 
     return {"noisy_mean": noisy_mean}
 

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tacita._check import PrivacyError
 from tacita.training import PrivateTraining, clipped_sum
+from tacita.training.reading import Marked
 from tacita.training.records import Records, check_model, record_loss, try_one
 from tacita.training.ways import tried
 
@@ -222,12 +223,14 @@ class Losing(torch.autograd.Function):
         return 2.0 * x.detach(), in_dims[0]
 
 
-def test_what_vmap_differentiates_wrongly_is_run_record_by_record():
+@pytest.mark.parametrize("marked", [False, True])  # as records of a map-style dataset are, broken or not
+def test_what_vmap_differentiates_wrongly_is_run_record_by_record(marked):
     torch.manual_seed(4)
     model, x, y = Model(Losing.apply), torch.randn(RECORDS, 6), torch.arange(RECORDS) % 3
     loss, parameters = parts(model)
+    records = Marked((x, y), torch.ones(RECORDS, dtype=torch.bool)) if marked else (x, y)
     with pytest.warns(UserWarning, match="one after the other.*not those of an ordinary backward pass"):
-        assert tried(loss, parameters, (x, y))[0].alone
+        assert tried(loss, parameters, records)[0].alone
     with pytest.warns(UserWarning, match="one after the other"):
         agrees(model, x, y)
 

@@ -20,6 +20,7 @@ from tacita.training.chunks import Chunk, Way, differentiated, out_of_memory
 from tacita.training.layers import Loss, Parameters, watched
 from tacita.training.products import wide
 from tacita.training.randomness import fresh_draws
+from tacita.training.reading import Marked
 
 _TRIED = 16  # records, where a loss does not run on made-up ones
 _COMPARED = 3  # made-up records on which two ways are compared
@@ -53,7 +54,7 @@ def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[Way, int]:
     if key not in known:
         first = tree_map(lambda t: t[:1], records)
         try:
-            known[key] = _found(loss, parameters, tree_map(torch.zeros_like, first))
+            known[key] = _found(loss, parameters, _readable(tree_map(torch.zeros_like, first)))
         except PrivacyError:
             raise
         except Exception:
@@ -149,7 +150,12 @@ def _made_up(one: Any, *, varied: bool) -> Any:
         kept[0] = True  # the rules for the first record may be right alone
         return torch.where(kept, t, t.logical_not().to(t.dtype)) if varied else t.expand(kept.shape).clone()
 
-    return tree_map(made, one)
+    return _readable(tree_map(made, one))
+
+
+def _readable(records: Any) -> Any:
+    """Return made-up records with none of them marked as broken, whose loss is nothing."""
+    return records._replace(readable=torch.ones_like(records.readable)) if isinstance(records, Marked) else records
 
 
 def _differs(loss: Loss, parameters: Parameters, part: Any, together: Chunk, row: int) -> bool:
