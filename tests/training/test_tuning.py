@@ -277,6 +277,8 @@ def test_other_arguments_are_refused_when_it_goes_on(several, blobs):
     for changed in ({"space": {"lr": [0.1]}}, {"trials": NegativeBinomial.expecting(4.0)}, {"score_noise": 3.0}):
         with pytest.raises(PrivacyError, match="started with another"):
             tuned(blobs, several, **changed)
+    with pytest.raises(TypeError, match="NegativeBinomial or a Poisson"):
+        tuned(blobs, several, trials=3)
     (several.parent / "full").mkdir()
     (several.parent / "full" / "file").touch()
     with pytest.raises(RunError, match="not empty"):

@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import brentq
@@ -168,34 +168,6 @@ def largest_curve(curves: Sequence[RenyiCurve]) -> RenyiCurve:
     return reduce(lambda one, other: one if one == other else one | other, dict.fromkeys(curves))
 
 
-class Trials(Protocol):
-    """A law of the number of runs, fixed beforehand."""
-
-    @property
-    def mean(self) -> float:
-        """The expected number of runs."""
-
-    @property
-    def words(self) -> str:
-        """The law, for people."""
-
-    def pmf(self, number: Counts) -> Floats:
-        """Return the chance of each number of runs."""
-
-    def draw(self, rng: np.random.Generator) -> int:
-        """Return a number of runs. It must stay secret."""
-
-    def selected(self, one: RenyiCurve) -> RenyiCurve:
-        """Return the Rényi curve of the best of that many runs.
-
-        Args:
-            one: Of one run, its score and its random choice of settings included.
-        """
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the parameters."""
-
-
 @dataclass(frozen=True)
 class NegativeBinomial(_codec.Checked):
     """The truncated negative binomial law: at least one run, and a tail that falls like (1 - gamma)^k.
@@ -327,7 +299,7 @@ class Poisson(_codec.Checked):
         return _monotone(orders, divergences + self.mean * deltas + number / (orders - 1.0))
 
 
-LAWS: dict[str, type[NegativeBinomial | Poisson]] = {"negative-binomial": NegativeBinomial, "poisson": Poisson}
+Trials = NegativeBinomial | Poisson
 
 
 def _monotone(orders: Floats, bounds: Floats) -> RenyiCurve:

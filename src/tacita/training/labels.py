@@ -54,6 +54,7 @@ _OF_PANELS = (
     "measured-at-random",
     "exchangeable",
 )  # the rest is enforced by training
+_TYPICAL = "; the typical figures are for these"
 _SMALL = 1000  # records in a running figure
 
 
@@ -130,7 +131,11 @@ class Standing:
             self.worst(delta),
             rests_on=tuned.rests_on(self.rests_on, unit=unit),
             mechanism=(*self.mechanism, *tuned.rows, *run_rows(facts)),
-            not_hardened=not_hardened(facts, "how long the tuning took tells about how many runs there were"),
+            not_hardened=not_hardened(
+                facts,
+                "how long the tuning took depends on how many runs there were, and how long a step takes on how many "
+                "records were drawn",
+            ),
             bare_rate=self.plan.bare_rate,
             nominal_size=_declared_size(self.plan),
             readings=Readings(
@@ -144,7 +149,7 @@ class Standing:
         return (
             ("Training records", str(self.facts.trained)),
             ("Held-out records", str(self.facts.held_out)),
-            ("Steps taken", f"{self.taken} of {self.plan.steps}; the typical figures are for these"),
+            ("Steps taken", f"{self.taken} of {self.plan.steps}{'' if self.tuned else _TYPICAL}"),
             *status_rows(self.facts),
         )
 

@@ -109,8 +109,9 @@ def tune(
         others and the time that all of it took stay secret (Papernot & Steinke 2022). Every trial is charged at the
         cost of the most expensive setting.
     """
-    where = Path(folder)
-    choices = _listed(space)
+    where, choices = Path(folder), _listed(space)
+    if not isinstance(trials, Trials):
+        raise TypeError(f"trials must be a NegativeBinomial or a Poisson, got {type(trials).__name__}.")
     plans = [_plan(make_run(dict(choice), None)) for choice in choices]
     best = trials.selected(_one_run(plans, score_noise))
     tuned_worst_case(best, delta=delta)  # fail early
