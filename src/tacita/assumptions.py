@@ -29,6 +29,9 @@ _HOLDS = {
     "record-budget": "Every record is held to its declared budget",
     "rungs": "The rungs were declared before the first step, and a record's bound in a step depends on that record and "
     "on what was released before, and on nothing else",
+    "tuning-accounted": "Tuning: accounted. The model is the best of a random number of complete runs ({law}), each "
+    "with fresh noise and settings drawn at random; the figures cover the choice of {settings}",
+    "tuning-charged": "The tuning was charged to the ledger as one entry, on disk, before its first run",
     "fresh-noise": "The noise comes from a cryptographic generator (AES-128 in counter mode), keyed by the operating "
     "system, and is used only once",
     "fresh-noise-there": "The noise is drawn on the accelerator ({device}), seeded at every step by a cryptographic "
@@ -128,6 +131,13 @@ _OPEN = {
     "({images}), to which no record contributed; that such images resemble the records was known or guessed, not "
     "learned from them",
     "chosen-blindly": "Architecture, preprocessing and settings were chosen without looking at these data",
+    "chosen-blindly-beside-tuning": "Architecture, preprocessing, the settings to draw from and everything else that "
+    "was not tuned were chosen without looking at these data",
+    "public-score": "The score that chose the best run depends on the released model and on public data alone",
+    "private-score": "The score that chose the best run is a count that one {unit} changes by at most 1; noise is "
+    "added to it, and is paid for",
+    "trials-secret": "How many runs there were, the other runs, their scores, and how long the tuning took are known "
+    "to nobody but the data's owner",
     "nothing-else": "Nothing else computed from these data is published, unless it is charged to the same ledger",
     "training-panel": "the figure is of the training panel: the followed records were trained on, so it describes them "
     "rather than the population",
@@ -198,6 +208,8 @@ _OPEN = {
 _WARNING = {
     "chosen-seed": "The noise comes from a chosen seed: reproducible, not secure. Anyone who knows the seed can remove "
     "the noise",
+    "tuning-seed": "The number of runs and their settings were drawn from a chosen seed: whoever knows it knows how "
+    "many runs there were, and the figures do not hold for them",
     "ordered-records": "The norms of the {panel} records change along their order in the data: the records are not "
     "exchangeable. Shuffle them once",
     "ordered-clients": "The norms of the {panel} clients' updates change along the order of enrolment: early and late "

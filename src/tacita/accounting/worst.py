@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import dp_accounting
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from tacita import _check
@@ -229,6 +230,27 @@ def calibrate_composed(parts: Sequence[SampledSteps], *, epsilon: float, delta: 
     while excess(factor) > 0.0:
         factor += 2e-3
     return scaled(factor)
+
+
+def renyi_divergences(
+    orders: Sequence[float], *, sample_rate: float, noise_multiplier: float, steps: int
+) -> NDArray[np.float64]:
+    """Return the Rényi divergences of Poisson-sampled Gaussian steps, in the larger of both directions.
+
+    Args:
+        orders: Orders above 1.
+        sample_rate: q in (0, 1].
+        noise_multiplier: σ in [0.01, 1e4].
+        steps: How many, fixed beforehand.
+
+    Returns:
+        One for each order; infinite where dp-accounting's series for fractional orders does not converge.
+    """
+    q, sigma, count = check_mechanism(sample_rate, noise_multiplier, steps)
+    accountant = dp_accounting.rdp.RdpAccountant(list(orders))
+    with _quiet():
+        accountant.compose(_event(q, sigma), count)
+    return np.asarray(accountant.rdp, dtype=np.float64)
 
 
 def check_mechanism(sample_rate: object, noise_multiplier: object, steps: object) -> tuple[float, float, int]:

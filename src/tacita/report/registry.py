@@ -31,7 +31,13 @@ ASKED = {
     "justification": "why this epsilon, this unit and this mechanism",
     "sources": "where the result and its label are published",
 }
-_BLINDLY = ("chosen-blindly", "generator-chosen-blindly", "model-chosen-blindly", "program-chosen-blindly")
+_BLINDLY = (
+    "chosen-blindly",
+    "generator-chosen-blindly",
+    "model-chosen-blindly",
+    "program-chosen-blindly",
+    "chosen-blindly-beside-tuning",
+)
 
 
 def entry(label: Label, *, product: str, federated: bool, stated: Mapping[str, str]) -> dict[str, Any]:
@@ -201,14 +207,15 @@ def _composition(label: Label) -> str:
 def _implementation(label: Label, stated: Mapping[str, str]) -> dict[str, str]:
     said = [units.capital(a.text) for a in label.checks if a.code in _BLINDLY]
     assumed = f"As the owner declares, and nobody tested: {said[0]}." if said else ""
+    accounted = [f"{units.capital(a.text)}." for a in label.checks if a.code == "tuning-accounted"]
     tuning = (
-        "Tuning and looking at the data beforehand are not accounted for in epsilon, unless they were charged to the "
-        "same ledger."
+        f"{'Other tuning' if accounted else 'Tuning'} and looking at the data beforehand are not accounted for in "
+        "epsilon, unless they were charged to the same ledger."
     )
     rows = "; ".join(f"{name}: {value}" for name, value in wording.mechanism(label))
     name = "preprocessing_and_hyperparameter_tuning"
     return {
-        name: _lines(tuning, assumed, _asked(name, stated)),
+        name: _lines(*accounted, tuning, assumed, _asked(name, stated)),
         "mechanisms": _lines(
             f"{rows}.",
             f"Implemented by tacita {__version__}.",

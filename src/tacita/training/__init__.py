@@ -18,3 +18,5 @@ from tacita.training.settings import Follow as Follow
 from tacita.training.step import poisson_sample as poisson_sample
 from tacita.training.step import private_gradient as private_gradient
 from tacita.training.stepping import Step as Step
+from tacita.training.tuning import Tuning as Tuning
+from tacita.training.tuning import tune as tune

@@ -42,6 +42,7 @@ from tacita.training.keeper import State
 from tacita.training.panel import Panel, order_checks
 from tacita.training.plan import Plan, filter_epsilon
 from tacita.training.rungs import ladder_of
+from tacita.training.tuned import Tuned, tuned_of
 
 if TYPE_CHECKING:
     from tacita._check import Floats
@@ -53,6 +54,7 @@ _OF_PANELS = (
     "measured-at-random",
     "exchangeable",
 )  # the rest is enforced by training
+_TYPICAL = "; the typical figures are for these"
 _SMALL = 1000  # records in a running figure
 
 
@@ -74,6 +76,7 @@ class Standing:
         groups: For the owner's tables.
         ended: Why the owner ended it early, if that depended on nothing private.
         promise: What its ledger keeps, if it had a budget from the first charge on.
+        tuned: The tuning that it was chosen by, which its label then speaks of.
     """
 
     plan: Plan
@@ -83,6 +86,7 @@ class Standing:
     groups: Mapping[str, Any]
     ended: str = ""
     promise: Promise | None = None
+    tuned: Tuned | None = None
 
     @property
     def end(self) -> int:
@@ -91,6 +95,8 @@ class Standing:
 
     def label(self, delta: float) -> Label:
         """Return the label at one delta for every figure."""
+        if self.tuned is not None:
+            return self._of_tuning(self.tuned, delta)
         plan, worst = self.plan, self.worst(delta)
         comparisons = [plan.headline(self.taken, delta, ended=self.ended, method="rdp")]
         if plan.record_budget is not None:
@@ -117,19 +123,46 @@ class Standing:
             readings=self.readings(delta, worst),
         )
 
+    def _of_tuning(self, tuned: Tuned, delta: float) -> Label:
+        """Return the label of a run that is the best of several: nothing said of one run alone carries over."""
+        facts, unit = replace(self.facts, ledger="the tuning's"), self.plan.unit
+        return build(
+            facts,
+            self.worst(delta),
+            rests_on=tuned.rests_on(self.rests_on, unit=unit),
+            mechanism=(*self.mechanism, *tuned.rows, *run_rows(facts)),
+            not_hardened=not_hardened(
+                facts,
+                "how long the tuning took depends on how many runs there were, and how long a step takes on how many "
+                "records were drawn",
+            ),
+            bare_rate=self.plan.bare_rate,
+            nominal_size=_declared_size(self.plan),
+            readings=Readings(
+                metrics=facts.metrics,
+                facts=self._own_facts(),
+                panels="The figures of single records are those of one run, and do not hold for the best of several.",
+            ),
+        )
+
+    def _own_facts(self) -> Pairs:
+        return (
+            ("Training records", str(self.facts.trained)),
+            ("Held-out records", str(self.facts.held_out)),
+            ("Steps taken", f"{self.taken} of {self.plan.steps}{'' if self.tuned else _TYPICAL}"),
+            *status_rows(self.facts),
+        )
+
     def worst(self, delta: float) -> Guarantee:
-        """Return the worst case of the steps that count."""
+        """Return the worst case of the steps that count, or of the tuning."""
+        if self.tuned is not None:
+            return self.tuned.worst(delta, unit=self.plan.unit)
         return self.plan.headline(self.taken, delta, ended=self.ended, promise=self.promise)
 
     def readings(self, delta: float, worst: Guarantee) -> Readings:
         """Return what was followed, for the owner; no figure is above the worst case."""
         plan, panels, metrics = self.plan, self.panels, self.facts.metrics
-        own = (
-            ("Training records", str(self.facts.trained)),
-            ("Held-out records", str(self.facts.held_out)),
-            ("Steps taken", f"{self.taken} of {plan.steps}; the typical figures are for these"),
-            *status_rows(self.facts),
-        )
+        own = self._own_facts()
         if not panels:
             return Readings(
                 metrics=metrics, facts=own, panels="No records were followed, so there is no typical figure."
@@ -233,6 +266,7 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
 def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> Standing:
     """Read a run directory; its ledger, at another place if one is given, says how many steps count."""
     run = Run.open(folder, "training")
+    tuned = tuned_of(run)
     state, _, saved = State.load(run)
     with run.reading(), Ledger.open(ledger_file or run.ledgers[0]) as ledger:
         plan, facts, name = state.plan, run.facts, str(saved["id"])
@@ -243,7 +277,7 @@ def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> S
     if taken == 0:
         raise PrivacyError("No step was taken yet: there is nothing to label.")
     state.lose((plan.steps if facts.status == "failed" else taken) - state.taken)
-    return Standing(plan, state.taken, state.panels, facts, state.groups, ended, promise)
+    return Standing(plan, state.taken, state.panels, facts, state.groups, ended, promise, tuned)
 
 
 def require_released(folder: str | Path) -> None:

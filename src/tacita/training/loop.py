@@ -32,6 +32,7 @@ from tacita.training.mechanism import Mechanism
 from tacita.training.plan import Plan
 from tacita.training.settings import Books, Follow, declared, grouped
 from tacita.training.stepping import Step, Stepper
+from tacita.training.tuned import tuned_of
 
 
 class PrivateTraining:
@@ -242,7 +243,9 @@ class PrivateTraining:
             shown = copy.deepcopy(state)
             shown.lose(self.plan.steps - state.taken)
         total = self.plan.delta if delta is None else _check.probability("delta", delta)
-        standing = Standing(self.plan, shown.taken, shown.panels, state.facts, state.groups, *keeper.ending())
+        standing = Standing(
+            self.plan, shown.taken, shown.panels, state.facts, state.groups, *keeper.ending(), tuned_of(keeper.run)
+        )
         label = standing.label(total)
         if keeper.run is not None:
             label = with_audit(label, keeper.run, shown.taken)
@@ -270,13 +273,15 @@ class PrivateTraining:
         """Refuse weights that may not leave this process.
 
         Raises:
-            PrivacyError: If no step was taken, the last one failed, the ledger lacks one, or a buffer has changed.
+            PrivacyError: If no step was taken, the last one failed, the ledger lacks one, a buffer has changed, or a
+                tuning did not choose this run.
         """
         state = self._stepper.state
         self._stepper.refuse_failed()
         if state.taken == 0:
             raise PrivacyError("No step was taken yet: there are no weights to export.")
         self.mechanism.require_constants()
+        tuned_of(self._stepper.keeper.run)
         if self._stepper.leads:
             charges = self._stepper.keeper.charges
             charges.check()
