@@ -166,11 +166,11 @@ def charge_while_possible(ledger):
 def test_l3_a_full_database_leaves_the_ledger_usable(tmp_path):
     with Ledger.create(tmp_path / "l.sqlite") as ledger:
         ledger.open_run("a", mechanism={"steps": 10**6}, seed_fingerprint=None, seeded=False)
-        pages = ledger._chain.connection.execute("PRAGMA page_count").fetchone()[0]
-        ledger._chain.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+        pages = ledger._chain.store.connection.execute("PRAGMA page_count").fetchone()[0]
+        ledger._chain.store.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
         released = charge_while_possible(ledger)
         assert ledger.charged("a") == released > 0
-        ledger._chain.connection.execute("PRAGMA max_page_count = 100000")
+        ledger._chain.store.connection.execute("PRAGMA max_page_count = 100000")
         ledger.charge("a", first=released, steps=1, costs={7: 0.1})
 
 
@@ -191,7 +191,7 @@ def test_l3_a_read_only_ledger_stops_the_release(nursery, folder_mode, file_mode
 
 
 def test_l3_a_locked_ledger_stops_the_release(tmp_path, monkeypatch):
-    monkeypatch.setattr("tacita.ledger.chain._TIMEOUT", 0.05)
+    monkeypatch.setattr("tacita.ledger.sqlite._TIMEOUT", 0.05)
     with Ledger.create(tmp_path / "l.sqlite") as ledger:
         other = sqlite3.connect(tmp_path / "l.sqlite", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -212,7 +212,7 @@ def filled(path):
             ledger.charge("a", first=i, steps=1, costs=np.arange(13) * 0.01)
             ledger.charge("b", first=2 * i, steps=2, costs=np.arange(13) * 0.02)
             if i == 12:
-                ledger._chain.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                ledger._chain.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 older = path.read_bytes()
         ledger.event("a", "close", {"step": 25})
         return older, ledger.head
@@ -316,7 +316,7 @@ def test_l4_rows_added_by_others_are_checked(tmp_path):
 )
 def test_l4_sqlite_itself_refuses_to_change_a_row(tmp_path, sql):
     with Ledger.create(tmp_path / "l.sqlite") as ledger, pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        ledger._chain.connection.execute(sql)
+        ledger._chain.store.connection.execute(sql)
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
@@ -354,7 +354,7 @@ def test_l14_contents_that_were_overwritten_are_noticed_by_verify(tmp_path):
             ledger.event("a", "note", "long " * 2000)
             ledger.charge("a", first=i, steps=1, costs={1: 0.1})
         ledger.verify("a", owner="")
-        ledger._chain.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # as SQLite does now and then
+        ledger._chain.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # as SQLite does now and then
         with path.open("r+b") as file:
             file.write(older)
             file.truncate()
