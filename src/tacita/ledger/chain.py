@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from tacita._check import PrivacyError
+from tacita.ledger.postgres import PostgresStore
 from tacita.ledger.sqlite import SqliteStore
-from tacita.ledger.store import Fields, Store
+from tacita.ledger.store import Fields, Store, on_server
 
 START = "0" * 64
 
@@ -42,7 +43,7 @@ class Chain:
     @classmethod
     def create(cls, place: str, first: Sequence[tuple[str, Mapping[str, Any]]]) -> Chain:
         """Make a chain of the rows `first`; refuses a place that has one."""
-        with SqliteStore.creating(place) as store:
+        with _kind(place).creating(place) as store:
             chain, head = cls(store), START
             for seq, (kind, body) in enumerate(first):
                 head = chain.append(kind, "", body, last=seq - 1, head=head)
@@ -51,7 +52,7 @@ class Chain:
     @classmethod
     def open(cls, place: str) -> Chain:
         """Open a chain, having checked that its place is sound. Rows are checked when they are read."""
-        return cls(SqliteStore.open(place))
+        return cls(_kind(place).open(place))
 
     def again(self) -> Chain | None:
         """Open the chain a second time, as somebody else would; None if nobody else can."""
@@ -114,6 +115,10 @@ class Chain:
         except (TypeError, ValueError):  # not text, or not JSON
             pass
         raise PrivacyError(f"The ledger {self.store.place} is damaged at row {seq}; restore it from a copy.")
+
+
+def _kind(place: str) -> type[PostgresStore] | type[SqliteStore]:
+    return PostgresStore if on_server(place) else SqliteStore
 
 
 def _digest(head: str, *fields: int | str) -> str:

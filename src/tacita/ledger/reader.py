@@ -18,6 +18,7 @@ from tacita.guarantee import Guarantee
 from tacita.ledger.chain import Chain, LedgerRow
 from tacita.ledger.costs import SHARES
 from tacita.ledger.rows import LedgerRun, LedgerState
+from tacita.ledger.store import Place, on_server
 from tacita.ledger.totals import cap_profile
 from tacita.profile import Profile
 
@@ -36,19 +37,23 @@ class Promise:
 
 
 class LedgerReader:
-    """What a ledger's file says. `Ledger` adds charging; nothing here writes to the file."""
+    """What a ledger says. `Ledger` adds charging; nothing here writes to it."""
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
         self._state = LedgerState()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open a ledger, having checked the file, every link of the chain, and that the rows follow each other."""
+    def open(cls, path: Place) -> Self:
+        """Open a ledger: a file, or a database by its URL (`postgresql://USER@HOST/DATABASE`).
+
+        The place, every link of the chain and that the rows follow each other are checked first. A password may be in
+        the URL, in PGPASSWORD or in ~/.pgpass; it is shown and kept nowhere.
+        """
         return cls(Chain.open(os.fspath(path)))._verified()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, or the connection."""
         self._chain.close()
 
     def __enter__(self) -> Self:
@@ -64,18 +69,18 @@ class LedgerReader:
 
     @property
     def place(self) -> str:
-        """Where it is, as `open` takes it."""
+        """Where it is, as `open` takes it; a URL without its password."""
         return self._chain.store.place
 
     @property
     def name(self) -> str:
-        """A short name for labels: the file's."""
+        """A short name for labels: the file's, or the database's."""
         return self._chain.store.name
 
     @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return Path(self.place)
+    def path(self) -> Path | None:
+        """Where the file is; None on a server."""
+        return None if on_server(self.place) else Path(self.place)
 
     @property
     def data(self) -> str:
