@@ -13,6 +13,8 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.ledger.nursery import Nursery
+
 INITDB = ("-U", "tacita", "-A", "scram-sha-256", "-E", "UTF8", "--locale", "C", "--no-sync")
 PASSWORD = "s3cr3t/of@the:tests"  # with all that a URL must write in another way
 
@@ -25,15 +27,21 @@ def programs():
     return next((place for place in places if (place / "postgres").exists()), None)
 
 
+def room():
+    """Return where a cluster starts fast: in memory, given a gigabyte. Its processes are killed, not its host."""
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free > 2**30 else Path("/tmp")
+
+
 class Server:
-    """A cluster whose superuser is `tacita`; `database` makes a new one and returns its URL, password included."""
+    """A cluster whose superuser is `tacita`; URLs are with its password."""
 
     def __init__(self, bin_folder):
         self.bin = bin_folder
-        self.folder = Path(tempfile.mkdtemp(prefix="tacita-pg-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="tacita-pg-", dir=room()))
         self.data, self.log = self.folder / "data", self.folder / "server.log"
         self.folder.chmod(0o755)
-        self.user = {}
+        self.shared, self.user = None, {}
         if os.geteuid() == 0:  # the server refuses to run as root
             names = [entry.pw_name for entry in pwd.getpwall()]
             entry = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
@@ -52,8 +60,8 @@ class Server:
         assert made.returncode == 0, made.stderr
         self.start()
 
-    def start(self):
-        settings = ["listen_addresses=", "unix_socket_directories=" + str(self.folder), "max_connections=60"]
+    def start(self, *more):
+        settings = ["listen_addresses=", f"unix_socket_directories={self.folder}", "max_connections=60", *more]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [self.bin / "postgres", "-D", self.data, *(word for line in settings for word in ("-c", line))],
@@ -94,8 +102,17 @@ class Server:
         with self.connect(database) as connection:
             return [connection.execute(statement) for statement in statements]
 
-    def database(self):
-        name = "b" + secrets.token_hex(4)
+    def fresh(self):
+        """Return a database without a ledger, the same in every test; the earlier test's is dropped."""
+        if self.shared is None:
+            self.shared = self.database("shared")
+        else:
+            self.run("shared", "DROP SCHEMA IF EXISTS tacita CASCADE")
+        return self.shared
+
+    def database(self, name=None):
+        """Make a database, under any name."""
+        name = name or "b" + secrets.token_hex(4)
         self.run("postgres", f"CREATE DATABASE {name}")
         return self.url(name)
 
@@ -113,3 +130,10 @@ def server():
     yield made
     made.stop(signal.SIGQUIT)  # nothing in it is needed any more
     shutil.rmtree(made.folder)
+
+
+@pytest.fixture(scope="module")
+def nursery():
+    children = Nursery()
+    yield children
+    children.close()

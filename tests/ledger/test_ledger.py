@@ -22,7 +22,7 @@ COSTS = {7: 0.1, 11: 0.2}
 def ledger(request, tmp_path):
     path = tmp_path / "l.sqlite" if request.param == "file" else ":memory:"
     if request.param == "server":
-        path = request.getfixturevalue("server").database()
+        path = request.getfixturevalue("server").fresh()
     with Ledger.create(path, data="flights", epsilon=2.0, delta=1e-5) as opened:
         yield opened
 

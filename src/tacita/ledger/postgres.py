@@ -28,8 +28,13 @@ if TYPE_CHECKING:
     import psycopg
 
 _TIMEOUT = 30.0  # seconds to wait for another writer, or for a server that restarts
+_UNREADABLE = (
+    "ledger: the URL cannot be read (it is not shown, as it may hold a password). Pass "
+    "postgresql://USER@HOST:PORT/DATABASE, and write special characters as %40 and the like."
+)
 _SECRETS = ("password", "sslpassword")
 _DEFAULTS = {"connect_timeout": "10", "tcp_user_timeout": "30000", "application_name": "tacita"}
+_TURN = "LOCK TABLE tacita.turn IN SHARE ROW EXCLUSIVE MODE"
 _REFUSES = "BEGIN RAISE EXCEPTION 'the ledger is append-only'; END"
 _NO_GAP = """BEGIN
     IF NEW.seq IS DISTINCT FROM (SELECT coalesce(max(seq) + 1, 0) FROM tacita.ledger) THEN
@@ -90,11 +95,13 @@ def place_of(url: str) -> ServerPlace:
         'postgresql://alice@db.example.org/patients'
     """
     given = _parsed(url)
-    name = given.get("dbname", "")
+    name, host = given.get("dbname", ""), given.get("host", "")
+    if "@" in name + host or not re.fullmatch(r"[\d,]*", given.get("port", "")):  # a part of a password, perhaps
+        raise ValueError(_UNREADABLE)
     if not name:
         raise ValueError("ledger: the URL names no database; pass postgresql://USER@HOST/DATABASE.")
     secrets = {key: given.pop(key) for key in _SECRETS if key in given}
-    host, rest = given.get("host", ""), {key: value for key, value in given.items() if key not in ("user", "dbname")}
+    rest = {key: value for key, value in given.items() if key not in ("user", "dbname")}
     address = f"{quote(given['user'], safe='')}@" if "user" in given else ""
     if re.fullmatch(r"[\w.-]+", host) and given.get("port", "0").isdigit():
         address += rest.pop("host") + (f":{rest.pop('port')}" if "port" in rest else "")
@@ -113,10 +120,7 @@ def _parsed(url: str) -> dict[str, str]:
         return {key: str(value) for key, value in conninfo_to_dict(url).items()}
     except ProgrammingError:
         pass
-    raise ValueError(
-        "ledger: the URL cannot be read (it is not shown, as it may hold a password). Pass "
-        "postgresql://USER@HOST:PORT/DATABASE, and write special characters as %40 and the like."
-    )
+    raise ValueError(_UNREADABLE)
 
 
 class PostgresStore:
@@ -200,7 +204,7 @@ class PostgresStore:
                     "BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL synchronous_commit = on; "
                     f"SET LOCAL lock_timeout = {round(1000 * _TIMEOUT)}; "
                     "SET LOCAL idle_in_transaction_session_timeout = '60s'; "
-                    "LOCK TABLE tacita.turn IN SHARE ROW EXCLUSIVE MODE"  # before the first query, so that it sees all
+                    + _TURN  # before the first query, so that this sees what others have added
                 )
                 yield
             self._commit()
