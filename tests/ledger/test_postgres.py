@@ -1,5 +1,6 @@
 """A team's budget on a real PostgreSQL server: races, kills, lost connections, roles, passwords (L1 to L9)."""
 
+import contextlib
 import logging
 import os
 import select
@@ -8,14 +9,17 @@ import socket
 import threading
 import time
 import traceback
+from pathlib import Path
 
 import pytest
 
 from tacita._check import PrivacyError
 from tacita.ledger import BudgetExceeded, Ledger
 from tacita.ledger.chain import START, _digest
+from tests.cli.command import tacita
 from tests.ledger.conftest import PASSWORD
 from tests.ledger.nursery import EXCEEDED, grants_allowed, job, kill_at_random, released_steps
+from tests.programs.surveys import write_survey
 
 COSTS = {7: 0.1, 11: 0.2}
 
@@ -107,7 +111,8 @@ def test_l1_a_server_that_is_killed_has_every_charge_that_it_granted(nursery, rn
         before = [len(released_steps(tmp_path, name)) for name in names]
         wait_for_more(tmp_path, names, before, alive=1)  # a writer outlives its server, unless it was in a COMMIT
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a writer ends if its COMMIT was cut off
+                os.kill(pid, signal.SIGKILL)
         nursery.wait()
     with Ledger.open(url) as ledger:
         for name in names:
@@ -443,6 +448,10 @@ def test_passwords_are_in_no_refusal_of_the_server(server, url):
 def test_the_place_that_is_kept_opens_the_ledger_with_pgpassword(url, monkeypatch):
     with Ledger.create(url) as ledger:
         place = ledger.place
+    Ledger.open(place).close()  # in the process that was given the password
+    monkeypatch.setattr("tacita.ledger.postgres._GIVEN", {})
+    with pytest.raises(PrivacyError, match="no password supplied"):
+        Ledger.open(place)
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     with Ledger.open(place) as ledger:
         assert ledger.place == place
@@ -475,6 +484,7 @@ def test_a_training_is_charged_there_resumed_and_labelled_without_its_password(t
     made, run_dir, parts = training
     made.advance()
     made.pause()
+    monkeypatch.setattr("tacita.ledger.postgres._GIVEN", {})
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     again = PrivateTraining.resume(run_dir, **parts())
     for _ in again:
@@ -483,7 +493,90 @@ def test_a_training_is_charged_there_resumed_and_labelled_without_its_password(t
     assert label_of_run(run_dir).public().worst == label.public().worst
     with Ledger.open(url) as ledger:
         assert ledger.runs().popitem()[1]["charged"] == 6
-    written = "".join(file.read_bytes().decode("latin-1") for file in run_dir.rglob("*") if file.is_file())
+    written = shown_in(run_dir)
     assert name_of(url) in written
     for secret in (PASSWORD, url.split(":")[2].split("@")[0]):
         assert secret not in written + str(label) + repr(label) + caplog.text + repr(made)
+
+
+def shown_in(folder):
+    return "".join(file.read_bytes().decode("latin-1") for file in Path(folder).rglob("*") if file.is_file())
+
+
+def without_password(url):
+    return url.replace(":" + url.split(":")[2].split("@")[0], "")
+
+
+def test_the_commands_take_a_url(server, url, tmp_path, monkeypatch):
+    made = tacita("ledger", "create", url, "--epsilon", "2", "--delta", "1e-5", "--neighbours", "replace_one")
+    assert made.stdout.startswith(f"postgresql://tacita@/{name_of(url)}?host=")
+    refused = tacita("ledger", "budget", url, "--epsilon", "3", "--delta", "1e-5")
+    assert "pass --raise" in refused.stderr
+    write_survey(tmp_path)
+    arguments = ("run", tmp_path / "survey.py", "--data", tmp_path / "people.csv", "--run-dir", tmp_path / "run")
+    done = tacita(*arguments, "--ledger", url)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr("tacita.ledger.postgres._GIVEN", {})
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    shown = tacita("ledger", "show", without_password(url))
+    assert "release survey: " in shown.stdout
+    label = tacita("label", tmp_path / "run", "--evidence", tmp_path / "evidence")
+    assert label.returncode == 0, label.stderr
+    twice = tacita("ledger", "create", url)
+    assert "has a ledger already" in twice.stderr
+    said = [made, refused, done, shown, label, twice]
+    for secret in (PASSWORD, url.split(":")[2].split("@")[0]):
+        assert secret not in shown_in(tmp_path) + "".join(one.stdout + one.stderr for one in said)
+
+
+def test_a_recipe_may_name_a_server_but_no_password(url, tmp_path):
+    pytest.importorskip("torch")
+    from tacita.synthesis import Recipe
+    from tacita.training.recipes import Recipe as Training
+
+    table = {"data": {"name": "digits"}, "epsilon": 2.0}
+    for kind in (Recipe, Training):
+        with pytest.raises(ValueError, match="must not hold a password") as refused:
+            kind.from_dict({**table, "ledger": url})
+        assert PASSWORD not in said(refused.value)
+    text = f'epsilon = 2.0\nledger = "{without_password(url)}"\n[data]\nname = "digits"\n'
+    (tmp_path / "recipe.toml").write_text(text)
+    for kind in (Recipe, Training):
+        assert kind.read(tmp_path / "recipe.toml").ledger == without_password(url)
+
+
+@pytest.mark.slow
+def test_synthetic_records_are_charged_there_and_labelled(url, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from tacita.synthesis import Recipe, label_of_run, synthesise
+
+    Ledger.create(url).close()
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    recipe = Recipe.from_dict({"data": {"name": "digits"}, "epsilon": 2.0, "ledger": without_password(url)})
+    label = synthesise(recipe, tmp_path / "run", quality=False)
+    assert label_of_run(tmp_path / "run").worst == label.worst
+    with Ledger.open(url) as ledger:
+        assert len(ledger.runs()) == 1
+    assert PASSWORD not in shown_in(tmp_path)
+
+
+def test_a_federation_is_charged_there_and_resumed(server, url, tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from tacita.federated import Federation, federation_plan
+    from tacita.federated.storage import label_of_run
+
+    Ledger.create(url, unit="client").close()
+    plan = federation_plan(level="client", clients=4, client_rate=0.5, rounds=2, noise_multiplier=2.0)
+    data = [(torch.randn(10, 3), torch.arange(10) % 2) for _ in range(4)]
+    loss = torch.nn.functional.cross_entropy
+    options = {"panel": 0, "record_panel": 0}
+    made = Federation(torch.nn.Linear(3, 2), loss, data, plan, ledger=url, run_dir=tmp_path / "run", **options)
+    for _ in made:
+        break
+    monkeypatch.setattr("tacita.ledger.postgres._GIVEN", {})
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    again = Federation.resume(tmp_path / "run", torch.nn.Linear(3, 2), loss, data, record_panel=0).run()
+    assert label_of_run(tmp_path / "run").worst == again.label().worst
+    with Ledger.open(url) as ledger:
+        assert [run["charged"] for run in ledger.runs().values()] == [2]
+    assert PASSWORD not in shown_in(tmp_path)

@@ -5,8 +5,8 @@ rows' table would need the right to change rows. If the connection is lost befor
 and the transaction is tried again; if it is lost afterwards, nobody knows, and the caller is told to release nothing.
 Every failure becomes a `PrivacyError` of one line, raised before the caller can release anything.
 
-Passwords are kept apart from the place as it is shown, and errors of libpq about a connection are not repeated where
-they could quote what was parsed.
+Passwords are kept apart from the place as it is shown, in this process alone, and errors of libpq about a connection
+are not repeated where they could quote what was parsed.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _UNREADABLE = (
     "postgresql://USER@HOST:PORT/DATABASE, and write special characters as %40 and the like."
 )
 _SECRETS = ("password", "sslpassword")
+_GIVEN: dict[str, Mapping[str, str]] = {}  # passwords that opened a place, for what this process opens again by it
 _DEFAULTS = {"connect_timeout": "10", "tcp_user_timeout": "30000", "application_name": "tacita"}
 _TURN = "LOCK TABLE tacita.turn IN SHARE ROW EXCLUSIVE MODE"
 _REFUSES = "BEGIN RAISE EXCEPTION 'the ledger is append-only'; END"
@@ -281,14 +282,18 @@ class PostgresStore:
     def _connected(self) -> psycopg.Connection[Fields]:
         import psycopg
 
-        options: dict[str, Any] = {**_DEFAULTS, **self._where.options, **self._where.secrets}
+        secrets = self._where.secrets or _GIVEN.get(self.place, {})
+        options: dict[str, Any] = {**_DEFAULTS, **self._where.options, **secrets}
         failed = ""
         try:
             made = psycopg.connect(**options, autocommit=True, prepare_threshold=None, client_encoding="utf-8")
         except psycopg.Error as error:  # without what it came from, which may quote an option
-            failed = self._without_secrets(_reason(error))
+            failed = _reason(error)
+            for secret in filter(None, secrets.values()):
+                failed = failed.replace(secret, "***")
         if failed:
             raise PrivacyError(f"The ledger {self.place} cannot be reached: {failed}. Release nothing.")
+        _GIVEN[self.place] = secrets
         try:
             with self.using():
                 self._check_server(made)
@@ -314,11 +319,6 @@ class PostgresStore:
             raise PrivacyError(f"There is no ledger at {self.place}: create it first (tacita ledger create URL).")
         if self.connection.execute(_TRIGGERS).fetchall() != _EXPECTED:
             raise PrivacyError(f"{self.place} is not a ledger of this version, or its triggers were changed.")
-
-    def _without_secrets(self, text: str) -> str:
-        for secret in filter(None, self._where.secrets.values()):
-            text = text.replace(secret, "***")
-        return text
 
 
 def _reason(error: psycopg.Error) -> str:
