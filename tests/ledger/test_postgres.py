@@ -6,9 +6,11 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 import traceback
+import warnings
 from pathlib import Path
 
 import pytest
@@ -253,35 +255,38 @@ def test_a_turn_that_never_comes_stops_the_release(server, url, monkeypatch):
         assert len(ledger.releases()) == 1
 
 
-ROLES = """
-CREATE ROLE {0}_reads LOGIN PASSWORD 'r'; CREATE ROLE {0}_charges LOGIN PASSWORD 'c';
-CREATE ROLE {0}_raises LOGIN PASSWORD 'o'; CREATE ROLE {0}_stranger LOGIN PASSWORD 's';
-GRANT USAGE ON SCHEMA tacita TO {0}_reads, {0}_charges, {0}_raises;
-GRANT SELECT ON tacita.ledger TO {0}_reads, {0}_charges, {0}_raises;
-GRANT INSERT ON tacita.ledger TO {0}_charges, {0}_raises;
-GRANT UPDATE ON tacita.turn TO {0}_charges, {0}_raises;
-CREATE POLICY raises ON tacita.ledger FOR INSERT TO {0}_raises WITH CHECK (true);
-"""
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "team-budget.md"
+
+
+def make_roles(server, url):
+    """Run the page's SQL for a database of another name, and give each role a member."""
+    name = name_of(url)
+    sql = PAGE.read_text().split('```sql title="roles.sql"\n')[1].split("```")[0].replace("patients", name)
+    members = [f"CREATE ROLE {name}_{role}_member LOGIN PASSWORD 'p' IN ROLE {name}_{role}" for role in ROLES]
+    server.run(name, sql, *members, f"CREATE ROLE {name}_stranger LOGIN PASSWORD 'p'")
+
+
+ROLES = ("read", "charge", "raise")
 
 
 def test_roles_say_who_may_charge_raise_and_read(server):
     name = name_of(url := server.database())
     Ledger.create(url, epsilon=2.0, delta=1e-5).close()
-    server.run(name, ROLES.format(name))
+    make_roles(server, url)
 
-    def opened(role):
-        return Ledger.open(server.url(name, f"{name}_{role}", role[0] if role != "raises" else "o"))
+    def opened(member):
+        return Ledger.open(server.url(name, f"{name}_{member}", "p"))
 
-    with opened("charges") as ledger:
+    with opened("charge_member") as ledger:
         open_run(ledger)
         ledger.charge("a", first=0, steps=1, costs=COSTS)
         for epsilon in (3.0, 1.0):
             with pytest.raises(PrivacyError, match="row-level security"):
                 ledger.set_budget(epsilon, 1e-5, allow_increase=True)
         assert ledger.budget == (2.0, 1e-5)
-    with opened("raises") as ledger:
+    with opened("raise_member") as ledger:
         ledger.set_budget(3.0, 1e-5, allow_increase=True)
-    with opened("reads") as ledger:
+    with opened("read_member") as ledger:
         assert (ledger.budget, ledger.charged("a")) == ((3.0, 1e-5), 1)
         ledger.verify("a", owner="")
         with pytest.raises(PrivacyError, match="permission denied"):
@@ -291,7 +296,7 @@ def test_roles_say_who_may_charge_raise_and_read(server):
         opened("stranger")
 
 
-@pytest.mark.parametrize("role", ["tacita", "charges"])
+@pytest.mark.parametrize("role", ["tacita", "charge_member"])
 @pytest.mark.parametrize(
     "sql",
     [
@@ -306,7 +311,7 @@ def test_l4_the_database_itself_refuses_to_change_a_row(filled, server, role, sq
     import psycopg
 
     url, _ = filled
-    user = {} if role == "tacita" else {"user": f"{name_of(url)}_charges", "password": "c"}
+    user = {} if role == "tacita" else {"user": f"{name_of(url)}_{role}", "password": "p"}
     with (
         psycopg.connect(server.url(name_of(url), **user), autocommit=True) as connection,
         pytest.raises(psycopg.Error, match=r"append-only|permission denied"),
@@ -319,7 +324,7 @@ def filled(server):
     """A ledger with roles that no test changes, and its head."""
     url = server.database()
     with Ledger.create(url, epsilon=50.0, delta=1e-5) as ledger:
-        server.run(name_of(url), ROLES.format(name_of(url)))
+        make_roles(server, url)
         return url, fill(ledger)
 
 
@@ -369,6 +374,37 @@ def test_l4_a_chain_made_anew_from_an_edited_row_is_found_by_its_head(server, ur
         connection.execute("ALTER TABLE tacita.ledger ENABLE ALWAYS TRIGGER append_only")
     with Ledger.open(url) as ledger:
         assert not ledger.contains(head)
+
+
+def test_a_transaction_that_failed_unseen_is_not_a_grant(url):
+    """Of such a transaction, PostgreSQL answers COMMIT with ROLLBACK and no error."""
+    import psycopg
+
+    with Ledger.create(url) as ledger:
+        refused = pytest.raises(PrivacyError, match="did not keep a row")
+        with refused, ledger._chain.transaction(), contextlib.suppress(psycopg.Error):
+            ledger._chain.store.connection.execute("SELECT 1/0")
+        ledger.release("x", costs=COSTS, description="")
+
+
+def test_a_forked_child_leaves_its_parents_connection_alone(url):
+    with Ledger.create(url) as ledger:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # from Python 3.12 on, other threads make a fork a warning
+            child = os.fork()
+        if child == 0:
+            ledger.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        backend = ledger._chain.store.connection.info.backend_pid
+        ledger.release("x", costs=COSTS, description="")
+        assert ledger._chain.store.connection.info.backend_pid == backend
+
+
+def test_without_psycopg_the_message_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[postgres\]'"):
+        Ledger.open("postgresql://alice@db.example.org/patients")
 
 
 @pytest.mark.parametrize(
