@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test coverage test-all test-flower lint browser docs bench bench-federated audit-experiment posterior-experiment federated-experiment synthesis-experiment inference-experiment features-experiment experiments papers papers-quick clean
+.PHONY: demo test coverage test-all test-flower lint browser database docs bench bench-federated audit-experiment posterior-experiment federated-experiment synthesis-experiment inference-experiment features-experiment experiments papers papers-quick clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tacita needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
@@ -28,14 +28,21 @@ browser:
 	  { apt-get install -y -qq chromium >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1; }; } || \
 	  echo "no Chromium, and no root to install it: browser tests are skipped"
 
-test: $(READY) lint browser   ## everything CI runs; under ten minutes on two cores
+# Team ledgers are tested on a real PostgreSQL server, which the tests start themselves; skipped like the browser's.
+SERVER := command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1
+database:
+	@$(SERVER) || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  { apt-get install -y -qq postgresql >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq postgresql; } >/dev/null 2>&1; }; } || \
+	  echo "no PostgreSQL, and no root to install it: tests of team ledgers are skipped"
+
+test: $(READY) lint browser database   ## everything CI runs; under ten minutes on two cores
 	$(PYTEST) -m "not slow and not flower"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
 
-coverage: $(READY) browser   ## the same tests, with branch coverage of at least 95%: tracing nearly doubles their time
+coverage: $(READY) browser database   ## the same tests, with branch coverage of at least 95%: tracing nearly doubles their time
 	$(PYTEST) -m "not slow and not flower" --cov --cov-report=term
 
-test-all: $(READY) lint browser   ## also the long counts, and every experiment of the papers in small (about an hour)
+test-all: $(READY) lint browser database   ## also the long counts, and every experiment of the papers in small (about an hour)
 	HYPOTHESIS_PROFILE=thorough $(PYTEST)
 	$(MAKE) papers-quick
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tacita.label import Label
-from tacita.ledger import Ledger
+from tacita.ledger import Ledger, is_there
 from tacita.report.page import label_html
 from tacita.runs import Run, RunError, read_json
 
@@ -92,13 +92,13 @@ def _bytes(content: Any) -> bytes:
     return json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
 
 
-def _ledger(place: Path) -> dict[str, Any]:
+def _ledger(place: Path | str) -> dict[str, Any]:
     """Return every row of a ledger, its chain checked, and its head."""
-    if not place.is_file():
+    if not is_there(place):
         raise RunError(f"The ledger {str(place)!r} is not there: what was charged cannot be shown.")
     with Ledger.open(place) as ledger:
         return {
-            "file": place.name,
+            "file": ledger.name,
             "data": ledger.data,
             "unit": ledger.unit,
             "neighbours": ledger.neighbours,

@@ -41,6 +41,7 @@ from tacita._tensors import encoded, flatten, unflatten, weights_file
 from tacita._version import __version__
 from tacita.facts import RunFacts
 from tacita.label import Label
+from tacita.ledger.store import kept_place, on_server
 from tacita.publication import Publication
 from tacita.report.page import label_html
 
@@ -67,7 +68,7 @@ class Run:
         recipe           what was asked for, where a recipe started it
         plan             what was declared
         facts            `RunFacts`: title, status, sizes
-        ledgers          where it is charged: names in the folder, or whole paths
+        ledgers          where it is charged: names in the folder, whole paths, or URLs without a password
         seed_fingerprint of a chosen seed
         own              whatever else its kind needs
 
@@ -179,14 +180,17 @@ class Run:
         return found
 
     @property
-    def ledgers(self) -> list[Path]:
-        """Where the run is charged."""
+    def ledgers(self) -> list[Path | str]:
+        """Where the run is charged: files, or URLs."""
         with self.reading():
-            return [self.folder / place for place in self.document()["ledgers"]]
+            return [place if on_server(place) else self.folder / place for place in self.document()["ledgers"]]
 
-    def place(self, ledger: Path) -> str:
+    def place(self, ledger: str) -> str:
         """Return how run.json names a ledger: by its name alone inside of the folder, so that the folder can move."""
-        return ledger.name if ledger.parent == self.folder else str(ledger.resolve())
+        if on_server(ledger):
+            return kept_place(ledger)
+        file = Path(ledger)
+        return file.name if file.parent == self.folder else str(file.resolve())
 
     @property
     def finished(self) -> str | None:

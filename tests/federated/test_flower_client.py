@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -514,7 +513,7 @@ def test_l17_the_ledgers_own_budget_is_not_changed_by_the_app(tmp_path):
         ClientLedger(tmp_path / "free.sqlite", (0.5, BUDGET_DELTA)).charge(plan, Standing())
     Ledger.create(tmp_path / "clients.sqlite", unit="client").close()
     with pytest.raises(PrivacyError, match="must be a file"):
-        ClientLedger(Path(":memory:")).charge(plan, Standing())
+        ClientLedger(":memory:").charge(plan, Standing())
     with pytest.raises(PrivacyError, match="one client"):
         ClientLedger(tmp_path / "clients.sqlite").charge(plan, Standing())
 

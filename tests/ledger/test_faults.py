@@ -1,96 +1,18 @@
 """Kills, races, full and read-only disks, damaged files: nothing is released that is not charged (L1 to L5)."""
 
-import json
-import math
 import os
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tacita._check import PrivacyError
-from tacita.ledger import DECLARED, Ledger
+from tacita.ledger import Ledger
 from tacita.ledger.chain import START, _digest
-
-WRITER = Path(__file__).with_name("writer.py")
-EXCEEDED, FAILED = 2, 3
-
-
-class Nursery:
-    def __init__(self):
-        self.process = subprocess.Popen(
-            [sys.executable, str(WRITER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-
-    def start(self, jobs):
-        self.process.stdin.write(json.dumps(jobs) + "\n")
-        self.errors = []
-        return self.answer("pids")
-
-    def answer(self, key):
-        """Return the answer named `key`; keep the errors that came before it."""
-        for line in self.process.stdout:
-            answer = json.loads(line)
-            if key in answer:
-                return answer[key]
-            self.errors.append(answer["error"])
-        raise AssertionError("the nursery died")
-
-    def wait(self):
-        return self.answer("codes"), self.errors
-
-    def run(self, jobs):
-        self.start(jobs)
-        return self.wait()
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    children = Nursery()
-    yield children
-    children.close()
-
-
-def job(folder, run="a", block=3, **more):
-    released = str(folder / f"{run}.released")
-    return {
-        "ledger": str(folder / "l.sqlite"),
-        "released": released,
-        "run": run,
-        "block": block,
-        "costs": {"7": 1e-9},
-    } | more
-
-
-def released_steps(folder, run="a"):
-    text = (folder / f"{run}.released").read_text()
-    return [int(line.split()[1]) for line in text.split("\n")[:-1]]
-
-
-def kill_at_random(nursery, rng, folder, kills, **more):
-    """Kill every other writer at any moment from its start, the rest at any moment after it released something."""
-    released = folder / "a.released"
-    released.touch()
-    for i in range(kills):
-        size = released.stat().st_size
-        (pid,) = nursery.start([job(folder, **more)])
-        while i % 2 and released.stat().st_size == size:
-            time.sleep(0.001)
-        time.sleep(rng.uniform(0.0, 0.04))
-        os.kill(pid, signal.SIGKILL)
-        assert nursery.wait() == ([-signal.SIGKILL], [])
+from tests.ledger.nursery import EXCEEDED, FAILED, grants_allowed, job, kill_at_random, released_steps
 
 
 @pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.slow)])
@@ -116,14 +38,6 @@ def test_l1_sees_a_writer_that_releases_before_it_charges(nursery, rng, tmp_path
             steps = released_steps(tmp_path)
             caught += bool(steps) and max(steps) >= ledger.charged("a")
     assert caught > 0
-
-
-def grants_allowed(cost, order, epsilon, delta):
-    """How many charges of `cost` at one order fit, from the rule as written, not from the ledger's code."""
-    unit = math.ceil(cost * 2**40)
-    log_factor = order * math.log(order) - (order + 1) * math.log(order + 1)
-    room = order * epsilon + math.log(delta / (len(DECLARED) + 1)) - log_factor
-    return math.floor(room * 2**40 / unit)
 
 
 @pytest.mark.parametrize("repeats", [2, pytest.param(20, marks=pytest.mark.slow)])
@@ -166,11 +80,11 @@ def charge_while_possible(ledger):
 def test_l3_a_full_database_leaves_the_ledger_usable(tmp_path):
     with Ledger.create(tmp_path / "l.sqlite") as ledger:
         ledger.open_run("a", mechanism={"steps": 10**6}, seed_fingerprint=None, seeded=False)
-        pages = ledger._chain.connection.execute("PRAGMA page_count").fetchone()[0]
-        ledger._chain.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+        pages = ledger._chain.store.connection.execute("PRAGMA page_count").fetchone()[0]
+        ledger._chain.store.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
         released = charge_while_possible(ledger)
         assert ledger.charged("a") == released > 0
-        ledger._chain.connection.execute("PRAGMA max_page_count = 100000")
+        ledger._chain.store.connection.execute("PRAGMA max_page_count = 100000")
         ledger.charge("a", first=released, steps=1, costs={7: 0.1})
 
 
@@ -191,7 +105,7 @@ def test_l3_a_read_only_ledger_stops_the_release(nursery, folder_mode, file_mode
 
 
 def test_l3_a_locked_ledger_stops_the_release(tmp_path, monkeypatch):
-    monkeypatch.setattr("tacita.ledger.chain._TIMEOUT", 0.05)
+    monkeypatch.setattr("tacita.ledger.sqlite._TIMEOUT", 0.05)
     with Ledger.create(tmp_path / "l.sqlite") as ledger:
         other = sqlite3.connect(tmp_path / "l.sqlite", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -212,7 +126,7 @@ def filled(path):
             ledger.charge("a", first=i, steps=1, costs=np.arange(13) * 0.01)
             ledger.charge("b", first=2 * i, steps=2, costs=np.arange(13) * 0.02)
             if i == 12:
-                ledger._chain.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                ledger._chain.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 older = path.read_bytes()
         ledger.event("a", "close", {"step": 25})
         return older, ledger.head
@@ -316,7 +230,7 @@ def test_l4_rows_added_by_others_are_checked(tmp_path):
 )
 def test_l4_sqlite_itself_refuses_to_change_a_row(tmp_path, sql):
     with Ledger.create(tmp_path / "l.sqlite") as ledger, pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        ledger._chain.connection.execute(sql)
+        ledger._chain.store.connection.execute(sql)
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
@@ -354,7 +268,7 @@ def test_l14_contents_that_were_overwritten_are_noticed_by_verify(tmp_path):
             ledger.event("a", "note", "long " * 2000)
             ledger.charge("a", first=i, steps=1, costs={1: 0.1})
         ledger.verify("a", owner="")
-        ledger._chain.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # as SQLite does now and then
+        ledger._chain.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # as SQLite does now and then
         with path.open("r+b") as file:
             file.write(older)
             file.truncate()

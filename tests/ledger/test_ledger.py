@@ -18,9 +18,11 @@ from tacita.ledger import BudgetExceeded, Ledger, replace_one_costs
 COSTS = {7: 0.1, 11: 0.2}
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", "server"])
 def ledger(request, tmp_path):
     path = tmp_path / "l.sqlite" if request.param == "file" else ":memory:"
+    if request.param == "server":
+        path = request.getfixturevalue("server").fresh()
     with Ledger.create(path, data="flights", epsilon=2.0, delta=1e-5) as opened:
         yield opened
 

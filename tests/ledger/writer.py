@@ -3,6 +3,7 @@
 The nursery reads one JSON line of jobs, forks a process for each, prints their ids, waits, prints their exit codes.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -11,6 +12,9 @@ from pathlib import Path
 
 from tacita._check import PrivacyError
 from tacita.ledger import BudgetExceeded, Ledger
+
+with contextlib.suppress(ImportError):
+    import psycopg  # noqa: F401  # before the forks, as it takes longer than many charges
 
 EXCEEDED, FAILED = 2, 3
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tacita.cli.app import JSON, app, print_json
+from tacita.facts import MEMORY
 
 if TYPE_CHECKING:
     from tacita.guarantee import Guarantee
     from tacita.ledger import Ledger
 
-_FILE = Annotated[Path, typer.Argument(help="The ledger's file.")]
+_FILE = Annotated[str, typer.Argument(help="The ledger's file, or postgresql://USER@HOST/DATABASE.", metavar="FILE")]
 
 ledger_app = typer.Typer(no_args_is_help=True, help="Keep a privacy budget that several runs and people share.")
 app.add_typer(ledger_app, name="ledger")
@@ -34,14 +35,12 @@ def create(
     as_json: JSON = False,
 ) -> None:
     """Make a ledger. Its unit and its neighbouring relation can not be changed later."""
-    from tacita.ledger import Ledger
+    from tacita.ledger import Ledger, on_server
 
-    if str(file) == ":memory:":
+    if file == MEMORY:
         raise ValueError("A ledger in memory ends with this command: choose a file.")
-    if file.exists():
-        raise ValueError(
-            f"{str(file)!r} exists already: choose another file, or see it with: tacita ledger show {file}"
-        )
+    if not on_server(file) and Path(file).exists():
+        raise ValueError(f"{file!r} exists already: choose another file, or see it with: tacita ledger show {file}")
     about: dict[str, Any] = {"unit": unit, "neighbours": neighbours, "data": data, "gaussian_share": gaussian_share}
     with Ledger.create(file, epsilon=epsilon, delta=delta, **about) as made:
         _print(made, as_json)
@@ -75,13 +74,13 @@ def budget(
         _print(ledger, as_json)
 
 
-def _opened(file: Path) -> Ledger:
-    from tacita.ledger import Ledger
+def _opened(file: str) -> Ledger:
+    from tacita.ledger import Ledger, on_server
 
-    if not file.is_file():
-        if file.is_dir():
-            raise ValueError(f"{str(file)!r} is a folder; pass the ledger's file.")
-        raise ValueError(f"There is no ledger at {str(file)!r}; make one with: tacita ledger create {file}")
+    if not on_server(file) and not Path(file).is_file():
+        if Path(file).is_dir():
+            raise ValueError(f"{file!r} is a folder; pass the ledger's file.")
+        raise ValueError(f"There is no ledger at {file!r}; make one with: tacita ledger create {file}")
     return Ledger.open(file)
 
 
@@ -91,7 +90,7 @@ def _print(ledger: Ledger, as_json: bool) -> None:
     spent = ledger.spent() if ledger.budget else ledger.spent(1e-5)
     document: dict[str, Any] = {
         "schema": 1,
-        "file": str(ledger.path),
+        "file": ledger.place,
         "data": ledger.data,
         "unit": ledger.unit,
         "neighbours": ledger.neighbours,
@@ -115,7 +114,7 @@ def _lines(ledger: Ledger, document: dict[str, Any], spent: Guarantee | None) ->
 
     relation = {"add_remove": "added or removed", "replace_one": "replaced by another"}[ledger.neighbours]
     about = f" ({ledger.data})" if ledger.data else ""
-    lines = [f"{ledger.path}{about}: protects one {ledger.unit}, {relation}"]
+    lines = [f"{ledger.place}{about}: protects one {ledger.unit}, {relation}"]
     if spent is None:
         lines.append("spent:  nothing yet")
     else:
@@ -136,5 +135,5 @@ def _lines(ledger: Ledger, document: dict[str, Any], spent: Guarantee | None) ->
         )
     for release in document["releases"]:
         lines.append(f"release {release['name']}: {release['description']}")
-    lines.append(f"head:   {document['head']} (keep it elsewhere: it tells whether the file was rolled back)")
+    lines.append(f"head:   {document['head']} (keep it elsewhere: it tells whether the ledger was rolled back)")
     return lines

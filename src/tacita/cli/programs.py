@@ -47,7 +47,8 @@ def run(
         str | None, typer.Option(help="The names of the columns, with commas, if the file has no header line.")
     ] = None,
     ledger: Annotated[
-        Path | None, typer.Option(help="The ledger to charge; DATA.ledger.sqlite unless given, made if it is missing.")
+        str | None,
+        typer.Option(help="The ledger to charge, a file or a URL; DATA.ledger.sqlite unless given, made if missing."),
     ] = None,
     run_dir: RUN_DIR = None,
     inspect: Annotated[
@@ -62,6 +63,7 @@ def run(
     ill-typed program ends with exit code 1 before the data are looked at; so does, afterwards, one of whose
     calculations failed.
     """
+    from tacita.ledger import is_there
     from tacita.programs.labels import label_of_run, write_run
     from tacita.programs.results import Failed
     from tacita.runs import Run
@@ -73,17 +75,17 @@ def run(
     if inspect:
         _inspect(loaded, data, names, as_json)
         return
-    book = Path(f"{data}.ledger.sqlite") if ledger is None else ledger
-    folder, fresh = new_run(run_dir, program.stem), not book.exists()
+    book = f"{data}.ledger.sqlite" if ledger is None else ledger
+    folder, fresh = new_run(run_dir, program.stem), not is_there(book)
     folder.mkdir(parents=True, exist_ok=True)  # before the charge: there is a place for what it pays for
     try:
         with _ledger(book, data) as opened, busy("releasing", quiet=as_json):
             results = loaded.run(data, header=names, ledger=opened, name=program.stem)
-            spent = _spent(opened)
+            spent, charged = _spent(opened), opened.name
     except BaseException:
         _tidy(folder, book if fresh else None)  # nothing was released
         raise
-    document = {"program": program.name, "data": data.name, "ledger": book.name, **results.to_dict()}
+    document = {"program": program.name, "data": data.name, "ledger": charged, **results.to_dict()}
     document["spent"] = spent.to_dict()
     text = _kept(folder, results, spent, document)
     with _ledger(book, data) as opened:
@@ -190,14 +192,14 @@ def _kept(folder: Path, results: Any, spent: Guarantee, document: dict[str, Any]
     return text
 
 
-def _tidy(folder: Path, made: Path | None) -> None:
+def _tidy(folder: Path, made: str | None) -> None:
     """Remove the folder that is still empty, and a ledger that was just made and holds nothing."""
     from tacita.ledger import Ledger
 
     folder.rmdir()
     if folder.parent == Path("runs") and not any(folder.parent.iterdir()):
         folder.parent.rmdir()
-    if made is not None and made.exists():
+    if made is not None and Path(made).exists():
         with Ledger.open(made) as ledger:
             unused = not ledger.releases()
         if unused:
@@ -205,11 +207,11 @@ def _tidy(folder: Path, made: Path | None) -> None:
                 Path(f"{made}{end}").unlink(missing_ok=True)
 
 
-def _ledger(book: Path, data: Path) -> Ledger:
+def _ledger(book: str, data: Path) -> Ledger:
     from tacita._check import PrivacyError
-    from tacita.ledger import Ledger
+    from tacita.ledger import Ledger, is_there
 
-    if book.exists():
+    if is_there(book):
         return Ledger.open(book)
     try:
         return Ledger.create(book, neighbours="replace_one", data=data.name)

@@ -58,7 +58,7 @@ def synthesise(
     least: Annotated[int | None, typer.Option(help="FedGP: uneven sizes, the smallest of so many records.")] = None,
     rounds: Annotated[int, typer.Option(help="FedGP: number of rounds.")] = 20,
     engine: Annotated[str, typer.Option(help="FedGP: local (this process) or flower (its simulation).")] = "local",
-    ledger: Annotated[Path | None, typer.Option(help="A shared ledger to charge.")] = None,
+    ledger: Annotated[str | None, typer.Option(help="A shared ledger to charge: its file, or its URL.")] = None,
     quality: Annotated[bool, typer.Option(help="Measure how useful the set is and what it leaks.")] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.")] = None,
     seed: SEED = None,
@@ -92,7 +92,7 @@ def synthesise(
         "steps": steps,
         "annotator": annotator or None,
         "dp_critic": dp_critic or None,
-        "ledger": None if ledger is None else str(ledger),
+        "ledger": ledger,
         "seed": seed,
     }
     _finish(_prepared(data, config, resume, asked, run_dir, as_json), quality, as_json)
@@ -126,6 +126,7 @@ def _prepared(
     run_dir: Path | None,
     as_json: bool,
 ) -> Job:
+    from tacita.ledger import is_there
     from tacita.synthesis.generators import GENERATORS
     from tacita.synthesis.jobs import restart, start
     from tacita.synthesis.recipes import Recipe
@@ -140,7 +141,7 @@ def _prepared(
     if kind is not None and kind.private and not {"noise_multiplier", "target"} & set(table):
         table.setdefault("epsilon", 2.0)
     recipe = Recipe.from_dict(table)
-    if recipe.ledger is not None and not Path(recipe.ledger).exists():
+    if recipe.ledger is not None and not is_there(recipe.ledger):
         print(f"tacita: {recipe.ledger} is a new ledger, without a budget (see tacita ledger create)", file=sys.stderr)
     with busy("Preparing", quiet=as_json):
         return start(recipe, new_run(run_dir, f"synthesise-{data or recipe.name or 'data'}"))

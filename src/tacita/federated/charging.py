@@ -52,7 +52,7 @@ class RoundCharges:
         for one in charges:
             if one.ledger.unit != one.plan.unit:
                 raise PrivacyError(
-                    f"The ledger {one.ledger.path.name} counts {one.ledger.unit}s, and this federation charges "
+                    f"The ledger {one.ledger.name} counts {one.ledger.unit}s, and this federation charges "
                     f"{one.plan.unit}s there: use another ledger."
                 )
         self._charges = tuple(charges)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita.facts import MEMORY
 from tacita.federated.plan import FederationPlan
-from tacita.ledger import Ledger
+from tacita.ledger import Ledger, is_there
 from tacita.training.charges import Charges
 from tacita.training.plan import Plan
 
@@ -35,11 +36,11 @@ class ClientLedger:
     """Where a client charges its answers.
 
     Attributes:
-        path: The ledger's file, of unit record; created if it does not exist.
+        place: The ledger's file, of unit record, created if it does not exist; or a database's URL.
         budget: (epsilon, delta), or None for a ledger that already has one, or that only counts.
     """
 
-    path: Path
+    place: str | Path = field(repr=False)  # a URL may hold a password
     budget: tuple[float, float] | None = None
 
     def charge(
@@ -76,23 +77,23 @@ class ClientLedger:
             return Standing(now.run, reached, ledger.head)
 
     def _open(self, head: str) -> Ledger:
-        if str(self.path) == ":memory:":
+        if str(self.place) == MEMORY:
             raise PrivacyError("A client's ledger must be a file: one in memory forgets what was spent.")
-        if not self.path.exists() and not head:
+        if not is_there(self.place) and not head:
             epsilon, delta = self.budget or (None, None)
-            return Ledger.create(self.path, epsilon=epsilon, delta=delta)
-        ledger = Ledger.open(self.path)
+            return Ledger.create(self.place, epsilon=epsilon, delta=delta)
+        ledger = Ledger.open(self.place)
         try:
             if head and not ledger.contains(head):
                 raise PrivacyError(
-                    f"The ledger {self.path} was replaced or rolled back: restore the one charged so far."
+                    f"The ledger {ledger.place} was replaced or rolled back: restore the one charged so far."
                 )
             if self.budget is not None and ledger.budget is None:
                 ledger.set_budget(*self.budget)
             if self.budget is not None and ledger.budget != self.budget:
                 raise PrivacyError(
-                    f"The ledger {self.path} has another budget than the epsilon and delta given: leave them out, or "
-                    "change the ledger's budget (tacita ledger budget)."
+                    f"The ledger {ledger.place} has another budget than the epsilon and delta given: leave them out, "
+                    "or change the ledger's budget (tacita ledger budget)."
                 )
         except BaseException:
             ledger.close()

@@ -208,7 +208,7 @@ class _Guard:
             last = Standing(head=last.head)  # a new run in the same ledger, which must still know the last charge
         try:
             where = self.ledger(context) if callable(self.ledger) else self.ledger
-            ledger = ClientLedger(Path(where), self.budget)
+            ledger = ClientLedger(where, self.budget)
             now = ledger.charge(client.plan, last, title=f"flower {context.run_id}", seed_mark=client.seed_mark)
         except PrivacyError as error:  # its message says what was spent elsewhere
             _LOG.error("Tacita: the ledger refuses this answer. %s", error)

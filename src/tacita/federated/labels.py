@@ -215,7 +215,7 @@ def rests_on(server: Server, facts: RunFacts) -> list[Assumption]:
 
 
 def _charged(server: Server) -> Assumption:
-    lost = [ledger.unit for ledger in server.ledgers if ledger.path.name == MEMORY]
+    lost = [ledger.unit for ledger in server.ledgers if ledger.name == MEMORY]
     if not lost:
         return assume("round-charged")
     where = "in memory only" if len(lost) == len(server.ledgers) else f"for {lost[0]}s in memory only"

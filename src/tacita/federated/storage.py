@@ -15,7 +15,7 @@ from tacita.federated.labels import federation_label
 from tacita.federated.plan import FederationPlan
 from tacita.federated.server import Server
 from tacita.label import Label
-from tacita.ledger import Ledger
+from tacita.ledger import Ledger, is_there
 from tacita.owner import Owner
 from tacita.runs import Run
 from tacita.training.gradients import Parameters
@@ -112,7 +112,7 @@ class Kept:
         facts["purpose"] = books.purpose or facts["purpose"]
         known = RunFacts(seeded=books.seed is not None, held_out=len(held_out), **facts)
         if server.ledgers:
-            known = known.with_ledger(server.ledgers[0].path.name, shared=books.ledger is not None)
+            known = known.with_ledger(server.ledgers[0].name, shared=books.ledger is not None)
         return cls(server, known, run)
 
     @classmethod
@@ -133,7 +133,7 @@ class Kept:
         state, saved = run.load()
         with run.reading():
             plan = plan_of(run)
-            if len(run.ledgers) != len(plan.privacy_level.units) or not all(file.is_file() for file in run.ledgers):
+            if len(run.ledgers) != len(plan.privacy_level.units) or not all(map(is_there, run.ledgers)):
                 raise PrivacyError("The run's ledger is not where it was: what was charged cannot be known.")
             places: list[Ledger | str] = [*map(Ledger.open, run.ledgers)] or [MEMORY]
             server = Server(
@@ -168,7 +168,7 @@ class Kept:
             id=server.identity,
             plan=server.plan.to_dict(),
             facts=self.facts.to_dict(),
-            ledgers=[self.run.place(ledger.path) for ledger in server.ledgers],
+            ledgers=[self.run.place(ledger.place) for ledger in server.ledgers],
             seed_fingerprint=server.random.fingerprint,
         )
         if self.facts.status == "done":

@@ -119,7 +119,7 @@ class Request:
     delta: float = 1e-5
     noise_multiplier: float | None = None
     holdout: Any = None
-    ledger: Any = None
+    ledger: Any = field(default=None, repr=False)  # a URL may hold a password
     run_dir: str | Path | None = None
     seed: int | None = None
     name: str | None = None

@@ -1,4 +1,4 @@
-"""A durable privacy budget in one SQLite file, shared by runs, processes and people."""
+"""A durable privacy budget in one SQLite file or PostgreSQL database, shared by runs, processes and people."""
 
 from tacita.ledger.chain import LedgerRow as LedgerRow
 from tacita.ledger.costs import DECLARED as DECLARED
@@ -10,3 +10,8 @@ from tacita.ledger.ledger import Ledger as Ledger
 from tacita.ledger.reader import Head as Head
 from tacita.ledger.reader import LedgerReader as LedgerReader
 from tacita.ledger.reader import Promise as Promise
+from tacita.ledger.store import Place as Place
+from tacita.ledger.store import is_there as is_there
+from tacita.ledger.store import kept_place as kept_place
+from tacita.ledger.store import name_of as name_of
+from tacita.ledger.store import on_server as on_server

@@ -1,6 +1,6 @@
 """The ledger: what was spent on one dataset, by whom, and what may still be spent.
 
-Everything known is a replay of the chain's rows. A charge holds the file's write lock while it reads what others
+Everything known is a replay of the chain's rows. A charge holds the only right to write while it reads what others
 added, checks the budget and appends; the noise may leave the process only after `charge` has returned.
 """
 
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from tacita import _check
 from tacita._check import PrivacyError
@@ -40,8 +43,14 @@ from tacita.ledger.rows import (
     name_text,
     plain_body,
 )
+from tacita.ledger.store import Conflict, Place
 from tacita.ledger.totals import distance_units, floor_for
 from tacita.profile import Profile
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_ATTEMPTS = 8
+_PAUSES = random.SystemRandom()
 
 
 class BudgetExceeded(PrivacyError):
@@ -52,8 +61,23 @@ class BudgetRaised(PrivacyError):
     """A larger budget than the one in force, without its owner's consent. Nothing was written."""
 
 
+def _repeated(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a method that writes one row begin anew if its transaction wrote nothing because of another one's."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for attempt in range(_ATTEMPTS):
+            try:
+                return method(*args, **kwargs)
+            except Conflict:
+                time.sleep(_PAUSES.uniform(0.0, 0.01 * 2**attempt))
+        return method(*args, **kwargs)
+
+    return call
+
+
 class Ledger(LedgerReader):
-    """A privacy budget in one file: `create` or `open` it; close it, or use it in a `with` statement.
+    """A privacy budget in one file or database: `create` or `open` it; close it, or use it in a `with` statement.
 
     Guarantee:
         While a budget (ε, δ) was in force all along, everything released after its charge returned is together
@@ -71,7 +95,7 @@ class Ledger(LedgerReader):
     @_check.renamed("dataset")
     def create(
         cls,
-        path: str | os.PathLike[str],
+        path: Place,
         *,
         unit: str = "record",
         neighbours: str = "add_remove",
@@ -83,7 +107,8 @@ class Ledger(LedgerReader):
         """Create a ledger; `:memory:` creates one that lives in the process only.
 
         Args:
-            path: Where; refused if it exists.
+            path: Where: a file, or the URL of a database (`postgresql://USER@HOST/DATABASE`), which then is for this
+                ledger alone. Refused if there is a ledger.
             unit: What one neighbour step changes. Fixed for ever, like the relation.
             neighbours: `add_remove` or `replace_one`.
             data: Which data it is about, for people; enters the chain.
@@ -97,7 +122,7 @@ class Ledger(LedgerReader):
             The ledger, open.
 
         Raises:
-            PrivacyError: If the path exists, or the file cannot be written.
+            PrivacyError: If there is one, or it cannot be written.
         """
         meta = {
             "schema": SCHEMA,
@@ -112,6 +137,7 @@ class Ledger(LedgerReader):
             first.append(("budget", budget_body(epsilon, delta)))
         return cls(Chain.create(os.fspath(path), first))._verified()
 
+    @_repeated
     def end(self, run_id: str, reason: str, *, owner: str = "") -> None:
         """Record that a run's owner ends it here, for a reason that depended on nothing private. It is final.
 
@@ -131,6 +157,7 @@ class Ledger(LedgerReader):
             self._append("event", run_id, body)
 
     @_check.renamed("raise_it")
+    @_repeated
     def set_budget(self, epsilon: float, delta: float, *, allow_increase: bool = False) -> Head:
         """Set the budget. Lowering is always allowed, even below what is spent; nothing is granted then.
 
@@ -155,6 +182,7 @@ class Ledger(LedgerReader):
                 )
             return self._append("budget", "", body)
 
+    @_repeated
     def open_run(
         self,
         run_id: str,
@@ -211,6 +239,7 @@ class Ledger(LedgerReader):
             if not known or (seed_fingerprint and seed_fingerprint not in state.seeds):
                 self._append("run", run_id, body)
 
+    @_repeated
     def own(self, run_id: str, token: str) -> None:
         """Make the holder of a token the run's owner, from the next row on; whoever owned it before is refused.
 
@@ -223,6 +252,7 @@ class Ledger(LedgerReader):
             if token != run.owner:
                 self._append("event", run_id, {"event": "own", "detail": {"token": token}})
 
+    @_repeated
     def charge(
         self,
         run_id: str,
@@ -274,6 +304,7 @@ class Ledger(LedgerReader):
             self._require_budget(f"Steps {start} to {start + count - 1} of run {run_id!r}", body)
             return self._append("charge", run_id, body)
 
+    @_repeated
     def release(
         self,
         name: str,
@@ -318,6 +349,7 @@ class Ledger(LedgerReader):
             self._require_budget(f"Release {name_text('name', name)!r}", body)
             return self._append("release", name, body)
 
+    @_repeated
     def event(self, run_id: str, kind: str, detail: Mapping[str, Plain] | str = "", *, owner: str = "") -> Head:
         """Append a row that costs nothing, such as a run's `close`.
 
@@ -346,6 +378,7 @@ class Ledger(LedgerReader):
             self._run(run_id)
             return self._append("event", run_id, body)
 
+    @_repeated
     def resume(self, run_id: str, *, step: int, head: Head, clean: bool, owner: str = "") -> int:
         """Return the step from which a run may go on, and record that it does.
 

@@ -18,6 +18,7 @@ from tacita.guarantee import Guarantee
 from tacita.ledger.chain import Chain, LedgerRow
 from tacita.ledger.costs import SHARES
 from tacita.ledger.rows import LedgerRun, LedgerState
+from tacita.ledger.store import Place, on_server
 from tacita.ledger.totals import cap_profile
 from tacita.profile import Profile
 
@@ -36,19 +37,23 @@ class Promise:
 
 
 class LedgerReader:
-    """What a ledger's file says. `Ledger` adds charging; nothing here writes to the file."""
+    """What a ledger says. `Ledger` adds charging; nothing here writes to it."""
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
         self._state = LedgerState()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open a ledger, having checked the file, every link of the chain, and that the rows follow each other."""
+    def open(cls, path: Place) -> Self:
+        """Open a ledger: a file, or a database by its URL (`postgresql://USER@HOST/DATABASE`).
+
+        The place, every link of the chain and that the rows follow each other are checked first. A password may be in
+        the URL, in PGPASSWORD or in ~/.pgpass; it is shown and kept nowhere.
+        """
         return cls(Chain.open(os.fspath(path)))._verified()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, or the connection."""
         self._chain.close()
 
     def __enter__(self) -> Self:
@@ -63,9 +68,19 @@ class LedgerReader:
         return self._fresh().head
 
     @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return Path(self._chain.path)
+    def place(self) -> str:
+        """Where it is, as `open` takes it; a URL without its password."""
+        return self._chain.store.place
+
+    @property
+    def name(self) -> str:
+        """A short name for labels: the file's, or the database's."""
+        return self._chain.store.name
+
+    @property
+    def path(self) -> Path | None:
+        """Where the file is; None on a server."""
+        return None if on_server(self.place) else Path(self.place)
 
     @property
     def data(self) -> str:
@@ -157,11 +172,12 @@ class LedgerReader:
             PrivacyError: If the file was removed, replaced or rolled back, or somebody else owns the run by now.
         """
         head = self.head_of(run_id, owner=owner) if self._chain.close.alive else self._state.head
-        if self._chain.file is None:
+        again = self._chain.again()
+        if again is None:
             return
-        with LedgerReader.open(self._chain.file) as found:
+        with LedgerReader(again)._verified() as found:
             if not found.contains(head):
-                raise PrivacyError(f"The ledger {found.path} was rolled back while in use; restore the newest copy.")
+                raise PrivacyError(f"The ledger {found.place} was rolled back while in use; restore the newest copy.")
             found.head_of(run_id, owner=owner)
 
     def standing(self, run_id: str, *, step: int, head: Head, clean: bool) -> int:
@@ -232,15 +248,16 @@ class LedgerReader:
         """Return what the file says of a run, also after its user has closed it."""
         if self._chain.close.alive:
             return self._fresh().runs.get(run_id)
-        if self._chain.file is None:
+        again = self._chain.again()
+        if again is None:
             return self._state.runs.get(run_id)
-        with LedgerReader.open(self._chain.file) as found:
+        with LedgerReader(again)._verified() as found:
             return found._state.runs.get(run_id)
 
     def _verified(self) -> Self:
         try:
             if not self._fresh().meta:
-                raise PrivacyError(f"The ledger {self._chain.path} is damaged: it has no rows; restore it from a copy.")
+                raise PrivacyError(f"The ledger {self.place} is damaged: it has no rows; restore it from a copy.")
         except BaseException:
             self.close()
             raise
@@ -253,9 +270,7 @@ class LedgerReader:
                 try:
                     state.apply(row)
                 except (KeyError, TypeError, ValueError) as error:
-                    raise PrivacyError(
-                        f"The ledger {self._chain.path} is damaged at row {row.seq}: {error}."
-                    ) from error
+                    raise PrivacyError(f"The ledger {self.place} is damaged at row {row.seq}: {error}.") from error
         return state
 
     def _run(self, run_id: str) -> LedgerRun:
@@ -274,7 +289,7 @@ class LedgerReader:
         done, state, run = _check.count("step", step, low=0), self._state, self._run(run_id)
         if head not in state.heads:
             raise PrivacyError(
-                f"The ledger {self._chain.path} does not contain the head kept in the checkpoint: it was rolled "
+                f"The ledger {self.place} does not contain the head kept in the checkpoint: it was rolled "
                 "back or is a foreign one. Use the ledger that the run was charged to."
             )
         if done > run.charged:

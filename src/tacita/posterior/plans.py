@@ -16,7 +16,7 @@ from tacita import _codec
 from tacita._check import PrivacyError
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
-from tacita.ledger import Ledger
+from tacita.ledger import Ledger, is_there
 from tacita.mechanisms.finite import ROUND_OFF
 from tacita.posterior import samplers
 from tacita.posterior.enumeration import states
@@ -189,7 +189,7 @@ def charge(ledger: Ledger | str | os.PathLike[str] | None, name: str, descriptio
     """Charge a ledger for a release, if there is one. Nothing may be drawn before this has returned.
 
     Args:
-        ledger: A ledger for replace_one, or its file, which is created if it is missing; or None.
+        ledger: A ledger for replace_one, or its URL or file, which is created if it is missing; or None.
         name: What the release is called in the ledger.
         description: What it is, for people.
         cost: What `Ledger.release` takes: `pure` and `delta`, or `costs`.
@@ -197,7 +197,7 @@ def charge(ledger: Ledger | str | os.PathLike[str] | None, name: str, descriptio
     if ledger is None:
         return
     if not isinstance(ledger, Ledger):
-        with Ledger.open(ledger) if os.path.exists(ledger) else Ledger.create(ledger, neighbours="replace_one") as book:
+        with Ledger.open(ledger) if is_there(ledger) else Ledger.create(ledger, neighbours="replace_one") as book:
             charge(book, name, description, cost)
         return
     ledger.release(name, **cost, description=description, neighbours="replace_one")

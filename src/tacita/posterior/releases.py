@@ -127,7 +127,7 @@ def release(
             return (then without `epsilon` and `delta`).
         clamp: For a normal model: public bounds. Records outside are moved to them.
         step: For a normal model: the grid that records are rounded to; a thousandth of the bounds' width by default.
-        ledger: A ledger for replace_one, or its file, that is charged before anything is drawn.
+        ledger: A ledger for replace_one, or its file or URL, that is charged before anything is drawn.
         name: What the release is called in the ledger.
 
     Guarantee:

@@ -36,8 +36,8 @@ def write_run(run: Run, program: Program, *, title: str, ledger: Ledger) -> None
     run.write(
         kind=KIND,
         family=KIND,
-        facts=facts.with_ledger(ledger.path.name, shared=True).to_dict(),
-        ledgers=[run.place(ledger.path)],
+        facts=facts.with_ledger(ledger.name, shared=True).to_dict(),
+        ledgers=[run.place(ledger.place)],
         head=ledger.head,
         plan={"n": program.n, "epsilon": program.epsilon, "delta": program.delta},
         guarantee=program.guarantee().to_dict(),

@@ -181,8 +181,8 @@ class Program:
         Args:
             data: A CSV file with a header, or a mapping from column names to values.
             header: The names of a file's columns, if it has no header line.
-            ledger: A ledger for replace_one, or its file, that is charged for the whole program before noise is drawn.
-                A file that is missing is created.
+            ledger: A ledger for replace_one, or its file or URL, that is charged for the whole program before noise is
+                drawn. A file that is missing is created.
             name: What the program is called in the ledger.
 
         Raises:

@@ -13,6 +13,7 @@ from torch import Tensor
 from tacita import _check
 from tacita.accounting import Target, goal_of
 from tacita.data import Dataset
+from tacita.ledger import kept_place, on_server
 from tacita.runs import Run
 from tacita.synthesis.generators import GENERATORS
 from tacita.synthesis.generators.kind import COMMON
@@ -51,7 +52,7 @@ class Recipe:
         width: How wide the networks are.
         holdout_rate: Chance with which a record is held out, where the data have no test part.
         nominal_size: The public size of the data, if it is not known.
-        ledger: A shared ledger's path.
+        ledger: A shared ledger's path, or its URL without a password.
         seed: For runs that can be repeated; not secure.
     """
 
@@ -98,6 +99,7 @@ class Recipe:
         recipe = cls(**table)
         _check.one_of("generator", recipe.generator, tuple(GENERATORS))
         _check_entries(recipe)
+        _ = recipe.ledger and kept_place(recipe.ledger)
         for name in ("samples", "steps", "batch_size", "critic_steps", "width", "nominal_size"):
             if getattr(recipe, name) is not None:
                 _check.count(name, getattr(recipe, name))
@@ -188,7 +190,7 @@ class Task:
 
 def prepare(recipe: Recipe, coins: int | None = None) -> Task:
     """Load a recipe's data and check that a generator can be fitted to them."""
-    if recipe.ledger is not None:  # a resumed run uses the same ledger, whatever its working directory
+    if recipe.ledger is not None and not on_server(recipe.ledger):  # resumed anywhere, it finds the same file
         recipe = replace(recipe, ledger=str(Path(recipe.ledger).resolve()))
     if coins is None:
         coins = secrets.randbits(128) if recipe.seed is None else recipe.seed

@@ -9,7 +9,7 @@ from typing import Any
 from tacita._check import PrivacyError
 from tacita.accounting import most_spent
 from tacita.accounting.profiles import worst_profile
-from tacita.ledger import DECLARED, BudgetExceeded, Ledger
+from tacita.ledger import DECLARED, BudgetExceeded, Ledger, is_there
 from tacita.profile import Profile
 from tacita.training.plan import Plan
 from tacita.training.randomness import Randomness
@@ -130,9 +130,7 @@ class Charges:
 
 
 def ledger_at(where: Ledger | str | Path, *, unit: str = "record") -> Ledger:
-    """Return a ledger as it is, or the one at a path; made if it does not exist."""
+    """Return a ledger as it is, or the one at a place; a file is made if it does not exist."""
     if isinstance(where, Ledger):
         return where
-    if str(where) != ":memory:" and Path(where).exists():
-        return Ledger.open(where)
-    return Ledger.create(where, unit=unit)
+    return Ledger.open(where) if is_there(where) else Ledger.create(where, unit=unit)

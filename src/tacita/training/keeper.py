@@ -166,7 +166,7 @@ class Keeper:
                 id=self.charges.identity,
                 plan=state.plan.to_dict(),
                 facts=state.facts.to_dict(),
-                ledgers=[self.run.place(self.charges.ledger.path)],
+                ledgers=[self.run.place(self.charges.ledger.place)],
                 seed_fingerprint=random.fingerprint,
             )
 

@@ -263,12 +263,12 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
     return with_audit(found.label(total), Run(Path(folder)), found.taken)
 
 
-def standing_of_run(folder: str | Path, *, ledger_file: Path | None = None) -> Standing:
+def standing_of_run(folder: str | Path, *, ledger_place: str | Path | None = None) -> Standing:
     """Read a run directory; its ledger, at another place if one is given, says how many steps count."""
     run = Run.open(folder, "training")
     tuned = tuned_of(run)
     state, _, saved = State.load(run)
-    with run.reading(), Ledger.open(ledger_file or run.ledgers[0]) as ledger:
+    with run.reading(), Ledger.open(ledger_place or run.ledgers[0]) as ledger:
         plan, facts, name = state.plan, run.facts, str(saved["id"])
         if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
             raise PrivacyError("The run's plan is not the one that its ledger froze before the first step.")

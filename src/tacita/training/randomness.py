@@ -43,7 +43,7 @@ def secure_generator() -> np.random.Generator:
     return np.random.Generator(AESCounter(key=secrets.randbits(128)))
 
 
-def generator(seed: np.random.SeedSequence | None) -> np.random.Generator:
+def generator(seed: int | np.random.SeedSequence | None) -> np.random.Generator:
     """Return a secure generator, or a statistical one for a seed."""
     return secure_generator() if seed is None else np.random.Generator(np.random.PCG64DXSM(seed))
 

@@ -20,6 +20,7 @@ from tacita.accounting import Target, goal_of
 from tacita.data import Dataset, Schema, load, read_table
 from tacita.features import GradientHistograms, PublicLinear, picture_features
 from tacita.features.priors import PRIORS
+from tacita.ledger import kept_place, on_server
 from tacita.publication import Publication
 
 Parts = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, Any]]  # to train on, held out, groups
@@ -63,7 +64,7 @@ class Recipe:
         rungs: Fractions of the plan, such as [0.125, 0.25, 0.5, 1.0]; these with `individual_every`, [] for none.
         certificate_profile: The same, for a conformal certificate.
         tolerated: How many followed records may pass the certificate's budget.
-        ledger: A shared ledger's path.
+        ledger: A shared ledger's path, or its URL without a password.
         seed: For runs that can be repeated; not secure.
         publication: What the label says of its issuer: issuer, contact, model, model_version, issued.
     """
@@ -106,6 +107,7 @@ class Recipe:
         if sum(given is not None for given in (recipe.epsilon, recipe.target, recipe.noise_multiplier)) != 1:
             raise ValueError("Give either epsilon or noise_multiplier or target, and one of them only.")
         _ = recipe.goal
+        _ = recipe.ledger and kept_place(recipe.ledger)
         Publication.from_table(recipe.publication)
         _check.one_of("prior", recipe.prior, PRIORS)
         _check.one_of("optimizer", recipe.optimizer, tuple(OPTIMIZERS))
@@ -169,7 +171,7 @@ def read_recipe(path: str | Path, recipe: type) -> dict[str, Any]:
     for entry in ("file", "test"):
         if isinstance(data.get(entry), str):
             data[entry] = os.path.join(file.parent, data[entry])
-    if isinstance(table.get("ledger"), str):
+    if isinstance(table.get("ledger"), str) and not on_server(table["ledger"]):
         table["ledger"] = os.path.join(file.parent, table["ledger"])
     return {**table, "data": data, "name": table.get("name") or file.stem}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,8 @@ class Books:
     """Where a run is kept and charged, and what it is called.
 
     Attributes:
-        ledger: A path, or a `tacita.ledger.Ledger`, to charge; made if it does not exist. Without one the run
-            directory gets its own.
+        ledger: A path, a database's URL (`postgresql://USER@HOST/DATABASE`) or a `tacita.ledger.Ledger` to charge. A
+            file is made if it does not exist. Without one the run directory gets its own.
         run_dir: Where to write the run. None writes nothing, and the run cannot be resumed.
         seed: None, the default, is a cryptographic generator keyed by the operating system; a chosen number is marked
             as not secure. A resumed run goes on with fresh randomness in any case.
@@ -49,7 +49,7 @@ class Books:
         purpose: What is made, in a sentence, for its label.
     """
 
-    ledger: Ledger | str | Path | None = None
+    ledger: Ledger | str | Path | None = field(default=None, repr=False)  # a URL may hold a password
     run_dir: str | Path | None = None
     seed: int | None = None
     name: str | None = None

@@ -126,7 +126,7 @@ class Stepper:
             self.keeper, own = Keeper(run, Owner(run.folder).hold()), run.folder / "ledger.sqlite"
         ledger = ledger_at(own if books.ledger is None else books.ledger, unit=self.plan.unit)
         self.keeper.open(secrets.token_hex(8), self.plan, ledger, self.random)
-        self.state.facts = self.state.facts.with_ledger(ledger.path.name, shared=books.ledger is not None)
+        self.state.facts = self.state.facts.with_ledger(ledger.name, shared=books.ledger is not None)
         self.keeper.write(self.state, self.random, kind=KIND, family="training")
         self.keeper.save(self.state, self.mechanism.state_dict(), clean=False)
 

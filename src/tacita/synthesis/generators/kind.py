@@ -20,6 +20,7 @@ from tacita._progress import Progress
 from tacita.facts import RunFacts
 from tacita.guarantee import Guarantee
 from tacita.label import Label, Pairs, Readings, status_rows
+from tacita.ledger import name_of
 from tacita.runs import Run
 from tacita.synthesis.gan import Game, adam
 from tacita.synthesis.networks import Generator, make_critic, make_generator
@@ -86,7 +87,7 @@ def facts_of(task: Task, purpose: str) -> RunFacts:
         seeded=recipe.seed is not None,
         trained=len(task.train[1]),
         held_out=len(task.held[1]),
-        ledger=Path(recipe.ledger).name if recipe.ledger else "",
+        ledger=name_of(recipe.ledger) if recipe.ledger else "",
     )
 
 
@@ -104,9 +105,9 @@ def write_run(folder: Path, recipe: Recipe, facts: RunFacts, **more: Any) -> Non
     run.write(generator=recipe.generator, ledgers=ledgers, facts=facts.to_dict(), **more)
 
 
-def ledger_path(shared: str | None, folder: Path) -> Path:
+def ledger_path(shared: str | None, folder: Path) -> str:
     """Return where a run is charged: a shared ledger, or its own."""
-    return Path(shared) if shared else folder / "ledger.sqlite"
+    return shared or str(folder / "ledger.sqlite")
 
 
 def settings(task: Task, defaults: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -214,9 +214,9 @@ def _calibrated(goal: tuple[float, float] | Target) -> float:
     return calibrate_gaussian(epsilon=epsilon, delta=delta).noise_multiplier
 
 
-def _check_charged(file: Path, name: str, plan: Plan, head: str) -> None:
+def _check_charged(place: str, name: str, plan: Plan, head: str) -> None:
     """Refuse to label what the ledger does not know as charged by this plan."""
-    with Ledger.open(file) as ledger:
+    with Ledger.open(place) as ledger:
         _require_same_ledger(ledger, head)
         if name not in ledger.runs() or ledger.runs()[name]["mechanism"] != plan.frozen():
             raise PrivacyError("The run's plan is not the one that its ledger froze before the release.")

@@ -197,13 +197,13 @@ class PrivateWgan:
         Raises:
             PrivacyError: If the run's files contradict its ledger or each other.
         """
-        ledger_file = ledger_path(run.recipe.get("ledger"), run.folder)
+        ledger_place = ledger_path(run.recipe.get("ledger"), run.folder)
         annotated, facts = _annotated(run), run.facts
-        critic = standing_of_run(run.folder / "critic", ledger_file=ledger_file)
+        critic = standing_of_run(run.folder / "critic", ledger_place=ledger_place)
         kind = "unlabelled, with a private annotator" if annotated else "conditional"
         rows = (("Generator", f"private-wgan, {kind}; gradient penalty inside each record's loss"),)
         if annotated:
-            annotator = standing_of_run(run.folder / "annotator", ledger_file=ledger_file)
+            annotator = standing_of_run(run.folder / "annotator", ledger_place=ledger_place)
             return _composed_label(critic, annotator, rows, facts, delta)
         own = replace(
             critic.facts, title=facts.title, purpose=facts.purpose, metrics=facts.metrics, ledger=facts.ledger

@@ -1,0 +1,96 @@
+"""Where the rows of a ledger are, and all that the chain needs to know of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from tacita._check import PrivacyError
+from tacita.facts import MEMORY
+
+Place = str | os.PathLike[str]
+Fields = tuple[Any, ...]  # seq, time, kind, run, body, hash as they are stored
+
+
+class Conflict(PrivacyError):
+    """A transaction that for certain wrote nothing, for a reason that may be gone the next time."""
+
+
+class Store(Protocol):
+    """A connection to rows that can be added to and read, and nothing else.
+
+    Attributes:
+        place: What opens it again, as it may be shown and written down: without a password.
+        name: A short name for labels.
+    """
+
+    place: str
+    name: str
+
+    def using(self) -> AbstractContextManager[None]:
+        """Turn what fails within into a `PrivacyError`; refuse if the rows are not those that were opened."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Hold the only right to write; on leaving, what was inserted is on the disk, or nothing is."""
+
+    def rows(self, first: int) -> list[Fields]:
+        """Return the rows from number `first` on, in order."""
+
+    def insert(self, fields: Fields) -> None:
+        """Add a row within a transaction."""
+
+    def again(self) -> Store | None:
+        """Open the same rows a second time, as somebody else would; None if nobody else can."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+def on_server(place: Place) -> bool:
+    """Return whether a place is the URL of a database rather than a file.
+
+    Examples:
+        >>> on_server("postgresql://alice@db.example.org/patients"), on_server("budget.sqlite")
+        (True, False)
+    """
+    text = os.fspath(place)
+    if re.match("postgres(ql)?:/(?!/)", text):  # what Path makes of a URL; it may hold a password
+        raise ValueError("ledger: a URL must be passed as text; a Path loses one of its slashes.")
+    return text.startswith(("postgresql://", "postgres://"))
+
+
+def is_there(place: Place) -> bool:
+    """Return whether a ledger is to be opened rather than made.
+
+    One on a server is never made in passing: a team's budget has an owner, who creates it.
+    """
+    return on_server(place) or (os.fspath(place) != MEMORY and Path(place).exists())
+
+
+def kept_place(place: str) -> str:
+    """Return a place that is about to be written down; refuses a URL with a password.
+
+    Raises:
+        ValueError: If there is a password in it.
+    """
+    if on_server(place):
+        from tacita.ledger.postgres import place_of
+
+        if place_of(place).secrets:
+            raise ValueError(
+                "ledger: a recipe is kept in the run's folder, so its URL must not hold a password: put that into "
+                "PGPASSWORD or ~/.pgpass."
+            )
+    return place
+
+
+def name_of(place: str) -> str:
+    """Return the short name of the ledger at a place, which may not be there yet."""
+    if on_server(place):
+        from tacita.ledger.postgres import place_of
+
+        return place_of(place).name
+    return Path(place).name
