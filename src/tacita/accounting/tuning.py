@@ -9,10 +9,10 @@ of the truncated negative binomial law (Theorem 2),
 
 and with K ~ Poisson(μ) (Theorem 6), if one run is (ε_l, δ_l)-DP with e^ε_l ≤ 1 + 1/(l-1),
 
-    e'(l) = e(l) + μ δ_l + ln(μ)/(l-1),   with ln(μ + e^-μ) in the place of ln(μ) where μ < 1.
+    e'(l) = e(l) + μ δ_l + ln(μ + e^-μ)/(l-1).
 
-K, the other runs and their scores must stay secret, also from a clock. Both follow from one identity: the best run's
-law has density G'(u) against one run's, with G the generating function of K and u the rank of an output.
+The theorem has ln(μ) there; e^-μ is for the chance of no run, which our derivation does not do without. K, the other
+runs and their scores must stay secret, also from a clock. Both are derived in docs/explanation/theory/bounds.md.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class Poisson(_codec.Checked):
         orders, divergences = np.array(one.orders), np.array(one.divergences)
         close = np.log1p(1.0 / (orders - 1.0)) * (1.0 - 1e-12)  # e^ε must be at most 1 + 1/(l-1)
         deltas = np.array([one.delta(float(epsilon)) for epsilon in close])
-        number = math.log(self.mean) if self.mean >= 1.0 else math.log(self.mean + math.exp(-self.mean))
+        number = math.log(self.mean + math.exp(-self.mean))
         return _monotone(orders, divergences + self.mean * deltas + number / (orders - 1.0))
 
 
