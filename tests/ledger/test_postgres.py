@@ -387,6 +387,14 @@ def test_a_transaction_that_failed_unseen_is_not_a_grant(url):
         ledger.release("x", costs=COSTS, description="")
 
 
+def test_a_row_that_the_database_swallows_is_not_a_grant(server, url):
+    with Ledger.create(url) as ledger:
+        server.run(name_of(url), "CREATE RULE swallow AS ON INSERT TO tacita.ledger DO INSTEAD NOTHING")
+        with pytest.raises(PrivacyError, match="did not take a row"):
+            ledger.release("x", costs=COSTS, description="")
+        assert not ledger.releases()
+
+
 def test_a_forked_child_leaves_its_parents_connection_alone(url):
     with Ledger.create(url) as ledger:
         with warnings.catch_warnings():
