@@ -4,8 +4,10 @@ import contextlib
 import logging
 import os
 import select
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -361,6 +363,26 @@ def test_l4_an_older_copy_is_found_by_its_head(server, url):
             ledger.resume("a", step=2, head=head, clean=True)
 
 
+@pytest.mark.slow
+def test_l4_a_restored_backup_is_found_by_its_head(server, url):
+    backup = server.folder / "backup"
+    with Ledger.create(url) as ledger:
+        fill(ledger)
+        server.stop()
+        subprocess.run(["cp", "-a", server.data, backup], check=True)
+        server.start()
+        head = ledger.charge("a", first=4, steps=1, costs=COSTS)
+        server.stop()
+        shutil.rmtree(server.data)
+        backup.rename(server.data)
+        server.start()
+        with pytest.raises(PrivacyError, match="rolled back or replaced"):
+            ledger.charge("a", first=5, steps=1, costs=COSTS)
+    with Ledger.open(url) as ledger:
+        assert ledger.charged("a") == 4
+        assert not ledger.contains(head)
+
+
 def test_l4_a_chain_made_anew_from_an_edited_row_is_found_by_its_head(server, url):
     with Ledger.create(url) as ledger:
         head = fill(ledger)
@@ -522,10 +544,14 @@ def training(url, tmp_path, caplog, monkeypatch):
     return made, run_dir, parts
 
 
-def test_a_training_is_charged_there_resumed_and_labelled_without_its_password(training, url, monkeypatch, caplog):
+def test_a_training_is_charged_there_resumed_and_labelled_without_its_password(
+    training, server, url, monkeypatch, caplog
+):
     from tacita.training import PrivateTraining, label_of_run
 
     made, run_dir, parts = training
+    made.advance()
+    drop_connections(server, url)
     made.advance()
     made.pause()
     monkeypatch.setattr("tacita.ledger.postgres._GIVEN", {})
