@@ -61,8 +61,8 @@ def test_l2_serialisable_transactions_alone_keep_the_budget(url, monkeypatch):
     Ledger.create(url, epsilon=2.0, delta=1e-5).close()
     granted, pauses = [], []
     monkeypatch.setattr("tacita.ledger.postgres._TURN", "SELECT 1")
-    monkeypatch.setattr("tacita.ledger.ledger._ATTEMPTS", 1000)
-    monkeypatch.setattr("tacita.ledger.ledger.time.sleep", lambda seconds: pauses.append(seconds))
+    monkeypatch.setattr("tacita.ledger.store._ATTEMPTS", 1000)
+    monkeypatch.setattr("tacita.ledger.store.time.sleep", lambda seconds: pauses.append(seconds))
 
     def spend():
         with Ledger.open(url) as ledger:
@@ -233,7 +233,7 @@ def test_a_connection_lost_before_the_commit_is_made_anew(server, url):
 
 def test_a_server_that_is_away_stops_the_release(server, url, monkeypatch):
     monkeypatch.setattr("tacita.ledger.postgres._TIMEOUT", 0.1)
-    monkeypatch.setattr("tacita.ledger.ledger._ATTEMPTS", 1)
+    monkeypatch.setattr("tacita.ledger.store._ATTEMPTS", 1)
     ledger = Ledger.create(url)
     server.stop(signal.SIGQUIT)
     try:
