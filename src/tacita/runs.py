@@ -41,7 +41,7 @@ from tacita._tensors import encoded, flatten, unflatten, weights_file
 from tacita._version import __version__
 from tacita.facts import RunFacts
 from tacita.label import Label
-from tacita.ledger.store import kept_place, on_server
+from tacita.ledger import kept_place, on_server
 from tacita.publication import Publication
 from tacita.report.page import label_html
 

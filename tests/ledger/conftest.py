@@ -90,8 +90,7 @@ class Server:
         self.process.wait(timeout=60)
 
     def url(self, database, user="tacita", password=PASSWORD, folder=None):
-        secret = "" if password is None else f":{quote(password, safe='')}"
-        return f"postgresql://{user}{secret}@/{database}?host={folder or self.folder}"
+        return f"postgresql://{user}:{quote(password, safe='')}@/{database}?host={folder or self.folder}"
 
     def connect(self, database):
         import psycopg

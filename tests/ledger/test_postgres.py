@@ -4,8 +4,10 @@ import contextlib
 import logging
 import os
 import select
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -59,8 +61,8 @@ def test_l2_serialisable_transactions_alone_keep_the_budget(url, monkeypatch):
     Ledger.create(url, epsilon=2.0, delta=1e-5).close()
     granted, pauses = [], []
     monkeypatch.setattr("tacita.ledger.postgres._TURN", "SELECT 1")
-    monkeypatch.setattr("tacita.ledger.ledger._ATTEMPTS", 1000)
-    monkeypatch.setattr("tacita.ledger.ledger.time.sleep", lambda seconds: pauses.append(seconds))
+    monkeypatch.setattr("tacita.ledger.store._ATTEMPTS", 1000)
+    monkeypatch.setattr("tacita.ledger.store.time.sleep", lambda seconds: pauses.append(seconds))
 
     def spend():
         with Ledger.open(url) as ledger:
@@ -231,7 +233,7 @@ def test_a_connection_lost_before_the_commit_is_made_anew(server, url):
 
 def test_a_server_that_is_away_stops_the_release(server, url, monkeypatch):
     monkeypatch.setattr("tacita.ledger.postgres._TIMEOUT", 0.1)
-    monkeypatch.setattr("tacita.ledger.ledger._ATTEMPTS", 1)
+    monkeypatch.setattr("tacita.ledger.store._ATTEMPTS", 1)
     ledger = Ledger.create(url)
     server.stop(signal.SIGQUIT)
     try:
@@ -361,6 +363,26 @@ def test_l4_an_older_copy_is_found_by_its_head(server, url):
             ledger.resume("a", step=2, head=head, clean=True)
 
 
+@pytest.mark.slow
+def test_l4_a_restored_backup_is_found_by_its_head(server, url):
+    backup = server.folder / "backup"
+    with Ledger.create(url) as ledger:
+        fill(ledger)
+        server.stop()
+        subprocess.run(["cp", "-a", server.data, backup], check=True)
+        server.start()
+        head = ledger.charge("a", first=4, steps=1, costs=COSTS)
+        server.stop()
+        shutil.rmtree(server.data)
+        backup.rename(server.data)
+        server.start()
+        with pytest.raises(PrivacyError, match="rolled back or replaced"):
+            ledger.charge("a", first=5, steps=1, costs=COSTS)
+    with Ledger.open(url) as ledger:
+        assert ledger.charged("a") == 4
+        assert not ledger.contains(head)
+
+
 def test_l4_a_chain_made_anew_from_an_edited_row_is_found_by_its_head(server, url):
     with Ledger.create(url) as ledger:
         head = fill(ledger)
@@ -385,6 +407,14 @@ def test_a_transaction_that_failed_unseen_is_not_a_grant(url):
         with refused, ledger._chain.transaction(), contextlib.suppress(psycopg.Error):
             ledger._chain.store.connection.execute("SELECT 1/0")
         ledger.release("x", costs=COSTS, description="")
+
+
+def test_a_row_that_the_database_swallows_is_not_a_grant(server, url):
+    with Ledger.create(url) as ledger:
+        server.run(name_of(url), "CREATE RULE swallow AS ON INSERT TO tacita.ledger DO INSTEAD NOTHING")
+        with pytest.raises(PrivacyError, match="did not take a row"):
+            ledger.release("x", costs=COSTS, description="")
+        assert not ledger.releases()
 
 
 def test_a_forked_child_leaves_its_parents_connection_alone(url):
@@ -514,10 +544,14 @@ def training(url, tmp_path, caplog, monkeypatch):
     return made, run_dir, parts
 
 
-def test_a_training_is_charged_there_resumed_and_labelled_without_its_password(training, url, monkeypatch, caplog):
+def test_a_training_is_charged_there_resumed_and_labelled_without_its_password(
+    training, server, url, monkeypatch, caplog
+):
     from tacita.training import PrivateTraining, label_of_run
 
     made, run_dir, parts = training
+    made.advance()
+    drop_connections(server, url)
     made.advance()
     made.pause()
     monkeypatch.setattr("tacita.ledger.postgres._GIVEN", {})

@@ -72,7 +72,7 @@ class PrivateStrategy(Strategy):  # type: ignore[misc]  # Flower's types are not
             `tacita.federated.flower_strategies.SUPPORTED`, or a subclass.
         plan: From `FederationPlan.declare`; or give its arguments (`level`, `client_rate`, `rounds`, …) here. By
             default `clients` is the inner strategy's `min_available_nodes`.
-        record_ledger: A path, or a `tacita.ledger.Ledger` of records, at level joint.
+        record_ledger: A path, a database's URL or a `tacita.ledger.Ledger` of records, at level joint.
         panel: How many clients are followed, at level client; 0 takes the norms of those who take part.
         record_panel: How many records each client follows, at the other levels: the `panel` of their mod. Clients whose
             owners gave none report nothing, and count at the worst case.

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +84,10 @@ def instance_privacy(
         name: The client's name, the same after every restart: a string, or a function of Flower's context. By default
             `client-id` or `partition-id` of the node's configuration. A client without a name says so, and the server
             counts it as if it had taken part in every round.
-        ledger: Where the client keeps account of its records over all runs and servers: a path, or a function of
-            Flower's context. Every answer is charged there, on disk, before it is computed, with what the client
-            enforces by itself: its own noise and its own sampling. Not for level client, where it enforces nothing.
+        ledger: Where the client keeps account of its records over all runs and servers: a path, a database's URL, or a
+            function of Flower's context. Every answer is charged there, on disk, before it is computed, with what the
+            client enforces by itself: its own noise and its own sampling. Not for level client, where it enforces
+            nothing.
         epsilon: With `delta`, the budget of a ledger that is created. An answer that would pass the budget is refused.
         delta: See `epsilon`.
         allow_evaluation: Whether evaluate messages reach the app's own function. What it sends is computed from the
@@ -129,7 +130,7 @@ class _Guard:
     panel: int
     seed: int | None
     name: Name | None
-    ledger: LedgerPath | None
+    ledger: LedgerPath | None = field(repr=False)  # a URL may hold a password
     budget: tuple[float, float] | None
     allow_evaluation: bool
     task: Task | None = None

@@ -45,7 +45,8 @@ class Federation:
         record_panel: How many records each client follows, at the other levels.
         dropout: The chance that a client does not answer, to try it out.
         costs_every: Rounds between two exchanges of the records' typical costs; by default there is one at the end.
-        record_ledger: A path, or a `Ledger` of records, at level joint. Without one the run directory gets its own.
+        record_ledger: A path, a database's URL or a `Ledger` of records, at level joint. Without one the run directory
+            gets its own.
         books: Where the run is kept; or the fields of `tacita.training.settings.Books` as keywords: `ledger` (of the
             plan's larger unit), `run_dir`, `seed` (for everybody's coins and noise), `name`, `purpose`.
         settings: Single settings of `books`.

@@ -61,7 +61,7 @@ class Server:
         like: The parameters, for the names and shapes that an update must have.
         panel: How many clients are followed, at level client, for a typical figure. 0 takes those who take part.
         held_out: Clients that are followed and never drawn.
-        ledger: A path or a `Ledger` of the plan's larger unit; made if it does not exist.
+        ledger: A path, a database's URL or a `Ledger` of the plan's larger unit; a file is made if it does not exist.
         record_ledger: The same for records, at level joint.
         seed: None, the default, is seeded by the operating system; a chosen number is marked as not secure.
         identity: The run's name in the ledgers; made up if not given.

@@ -67,7 +67,7 @@ def fit(
             noise is the privacy's), `final-samples` (no noise: only `samples` draws leave, 10 by default, and each
             one costs), or `plain` (no privacy, for comparison).
         holdout: Records like those of the data that are not fitted to; followed for the typical case.
-        ledger: A path or `Ledger` to charge.
+        ledger: A path, a database's URL or a `Ledger` to charge.
         run_dir: Where to write the run; None writes nothing, and the fit cannot be resumed.
         seed: A chosen seed; None, the default, takes one from the operating system.
         name: The title of the label.

@@ -10,7 +10,6 @@ from tacita.ledger.ledger import Ledger as Ledger
 from tacita.ledger.reader import Head as Head
 from tacita.ledger.reader import LedgerReader as LedgerReader
 from tacita.ledger.reader import Promise as Promise
-from tacita.ledger.store import Place as Place
 from tacita.ledger.store import is_there as is_there
 from tacita.ledger.store import kept_place as kept_place
 from tacita.ledger.store import name_of as name_of

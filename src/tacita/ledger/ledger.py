@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-import random
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from tacita import _check
 from tacita._check import PrivacyError
@@ -43,14 +40,9 @@ from tacita.ledger.rows import (
     name_text,
     plain_body,
 )
-from tacita.ledger.store import Conflict, Place
+from tacita.ledger.store import Place, repeated
 from tacita.ledger.totals import distance_units, floor_for
 from tacita.profile import Profile
-
-P = ParamSpec("P")
-R = TypeVar("R")
-_ATTEMPTS = 8
-_PAUSES = random.SystemRandom()
 
 
 class BudgetExceeded(PrivacyError):
@@ -59,21 +51,6 @@ class BudgetExceeded(PrivacyError):
 
 class BudgetRaised(PrivacyError):
     """A larger budget than the one in force, without its owner's consent. Nothing was written."""
-
-
-def _repeated(method: Callable[P, R]) -> Callable[P, R]:
-    """Let a method that writes one row begin anew if its transaction wrote nothing because of another one's."""
-
-    @wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for attempt in range(_ATTEMPTS):
-            try:
-                return method(*args, **kwargs)
-            except Conflict:
-                time.sleep(_PAUSES.uniform(0.0, 0.01 * 2**attempt))
-        return method(*args, **kwargs)
-
-    return call
 
 
 class Ledger(LedgerReader):
@@ -137,7 +114,7 @@ class Ledger(LedgerReader):
             first.append(("budget", budget_body(epsilon, delta)))
         return cls(Chain.create(os.fspath(path), first))._verified()
 
-    @_repeated
+    @repeated
     def end(self, run_id: str, reason: str, *, owner: str = "") -> None:
         """Record that a run's owner ends it here, for a reason that depended on nothing private. It is final.
 
@@ -157,7 +134,7 @@ class Ledger(LedgerReader):
             self._append("event", run_id, body)
 
     @_check.renamed("raise_it")
-    @_repeated
+    @repeated
     def set_budget(self, epsilon: float, delta: float, *, allow_increase: bool = False) -> Head:
         """Set the budget. Lowering is always allowed, even below what is spent; nothing is granted then.
 
@@ -182,7 +159,7 @@ class Ledger(LedgerReader):
                 )
             return self._append("budget", "", body)
 
-    @_repeated
+    @repeated
     def open_run(
         self,
         run_id: str,
@@ -239,7 +216,7 @@ class Ledger(LedgerReader):
             if not known or (seed_fingerprint and seed_fingerprint not in state.seeds):
                 self._append("run", run_id, body)
 
-    @_repeated
+    @repeated
     def own(self, run_id: str, token: str) -> None:
         """Make the holder of a token the run's owner, from the next row on; whoever owned it before is refused.
 
@@ -252,7 +229,7 @@ class Ledger(LedgerReader):
             if token != run.owner:
                 self._append("event", run_id, {"event": "own", "detail": {"token": token}})
 
-    @_repeated
+    @repeated
     def charge(
         self,
         run_id: str,
@@ -304,7 +281,7 @@ class Ledger(LedgerReader):
             self._require_budget(f"Steps {start} to {start + count - 1} of run {run_id!r}", body)
             return self._append("charge", run_id, body)
 
-    @_repeated
+    @repeated
     def release(
         self,
         name: str,
@@ -349,7 +326,7 @@ class Ledger(LedgerReader):
             self._require_budget(f"Release {name_text('name', name)!r}", body)
             return self._append("release", name, body)
 
-    @_repeated
+    @repeated
     def event(self, run_id: str, kind: str, detail: Mapping[str, Plain] | str = "", *, owner: str = "") -> Head:
         """Append a row that costs nothing, such as a run's `close`.
 
@@ -378,7 +355,7 @@ class Ledger(LedgerReader):
             self._run(run_id)
             return self._append("event", run_id, body)
 
-    @_repeated
+    @repeated
     def resume(self, run_id: str, *, step: int, head: Head, clean: bool, owner: str = "") -> int:
         """Return the step from which a run may go on, and record that it does.
 

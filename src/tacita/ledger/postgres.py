@@ -32,7 +32,7 @@ _UNREADABLE = (
     "ledger: the URL cannot be read (it is not shown, as it may hold a password). Pass "
     "postgresql://USER@HOST:PORT/DATABASE, and write special characters as %40 and the like."
 )
-_SECRETS = ("password", "sslpassword")
+_SECRETS = ("password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
 _GIVEN: dict[str, Mapping[str, str]] = {}  # passwords that opened a place, for what this process opens again by it
 _DEFAULTS = {"connect_timeout": "10", "tcp_user_timeout": "30000", "application_name": "tacita"}
 _TURN = "LOCK TABLE tacita.turn IN SHARE ROW EXCLUSIVE MODE"
@@ -230,7 +230,9 @@ class PostgresStore:
 
     def insert(self, fields: Fields) -> None:
         """Add a row within a transaction."""
-        self.connection.execute("INSERT INTO tacita.ledger VALUES (%s, %s, %s, %s, %s, %s)", fields)
+        done = self.connection.execute("INSERT INTO tacita.ledger VALUES (%s, %s, %s, %s, %s, %s)", fields)
+        if done.rowcount != 1:  # a rule of the database's owner can turn an insert into nothing
+            raise PrivacyError(f"The ledger {self.place} did not take a row. Release nothing.")
 
     def _commit(self) -> None:
         import psycopg

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import random
 import re
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from tacita._check import PrivacyError
 from tacita.facts import MEMORY
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_ATTEMPTS = 8
+_PAUSES = random.SystemRandom()  # nobody's seeded stream
 
 Place = str | os.PathLike[str]
 Fields = tuple[Any, ...]  # seq, time, kind, run, body, hash as they are stored
@@ -17,6 +26,21 @@ Fields = tuple[Any, ...]  # seq, time, kind, run, body, hash as they are stored
 
 class Conflict(PrivacyError):
     """A transaction that for certain wrote nothing, for a reason that may be gone the next time."""
+
+
+def repeated(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a method that writes one row begin anew if its transaction wrote nothing because of another one's."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for attempt in range(_ATTEMPTS):
+            try:
+                return method(*args, **kwargs)
+            except Conflict:
+                time.sleep(_PAUSES.uniform(0.0, 0.01 * 2**attempt))
+        return method(*args, **kwargs)
+
+    return call
 
 
 class Store(Protocol):
