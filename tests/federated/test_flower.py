@@ -23,7 +23,7 @@ from flwr.serverapp import Grid  # noqa: E402
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx  # noqa: E402
 
 from tacita import PrivacyError  # noqa: E402
-from tacita.assumptions import assume
+from tacita.assumptions import assume  # noqa: E402
 from tacita.federated import Federation, Local, PrivateStrategy, federation_plan, instance_privacy, named_client  # noqa: E402
 from tacita.federated.flower import client_metrics  # noqa: E402
 from tacita.federated.flower_client import ANSWER, ASK, fingerprint, local_training  # noqa: E402
