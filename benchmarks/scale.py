@@ -1,6 +1,7 @@
 """How time and memory grow with records, parameters, clients and writers of a ledger.
 
     python benchmarks/scale.py
+    python benchmarks/scale.py postgresql://alice@localhost/postgres   # ledgers in new databases of that server alone
 
 Prints the tables of docs/explanation/scale.md: CPU seconds on one thread and bytes, in about two minutes. Rows marked
 with a star are not measured but follow from the largest measured one by the formula under the table.
@@ -10,13 +11,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
+import psycopg
 import torch
 from torch import nn
 
@@ -210,28 +215,52 @@ def _step_costs() -> np.ndarray:
     return np.array([float(sampled_gaussian_cost(order, sample_rate=0.01, ratio=1.0)) for order in DECLARED])
 
 
-def writers() -> None:
-    """Charges a second of one ledger, with several processes that write to it, and how long opening it takes then."""
+def writers(server: str | None = None) -> None:
+    """Charges a second of one ledger, with several processes that write to it, and how long opening it takes then.
+
+    Args:
+        server: URL of a PostgreSQL server for the ledgers, whose user may make databases; files if there is none.
+    """
     print("\n| writers | rows | charges a second (wall) | opening it afterwards, s |\n|---|---|---|---|")
     context = multiprocessing.get_context("fork")
     for count, each in ((1, 300), (2, 150), (8, 40), (1, 3000)):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "ledger.sqlite")
-            Ledger.create(path).close()
+        with new_database(server) if server else new_file() as place:
+            Ledger.create(place).close()
             started = time.perf_counter()
-            own = [context.Process(target=_write, args=(path, f"run-{k}", each)) for k in range(count)]
+            own = [context.Process(target=_write, args=(place, f"run-{k}", each)) for k in range(count)]
             for process in own:
                 process.start()
             for process in own:
                 process.join()
             spent = time.perf_counter() - started
-            opening = cpu(lambda path=path: Ledger.open(path).close(), 2)
+            opening = cpu(lambda place=place: Ledger.open(place).close(), 2)
         print(f"| {count} | {count * each} | {count * each / spent:.0f} | {opening:.3f} |")
+
+
+@contextmanager
+def new_file() -> Iterator[str]:
+    """Yield where to make a ledger, in a folder that is removed afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield os.path.join(folder, "ledger.sqlite")
+
+
+@contextmanager
+def new_database(server: str) -> Iterator[str]:
+    """Yield the URL of a new database, which is dropped afterwards."""
+    name, parts = f"tacita_scale_{os.getpid()}", urlsplit(server)
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        try:
+            yield parts._replace(path=f"/{name}").geturl()
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    if len(sys.argv) > 1:
+        sys.exit(writers(sys.argv[1]))
     writers()
     sampling()
     individual_accounts()
