@@ -238,6 +238,35 @@ def sentence(data: str, source: str, what: str) -> str:
     return f"{what}: {network} (softmax regression: {linear})."
 
 
+def active_rows() -> dict[str, list[Row]]:
+    """Return the rows of the active attack by setting, a seed each."""
+    found: dict[str, list[Row]] = {}
+    for name, row in load().items():
+        if name.startswith("active "):
+            found.setdefault(name.removeprefix("active ").split(" seed ")[0], []).append(row)
+    return found
+
+
+def active_table() -> str:
+    """Return what the attacker's generator makes, by federation."""
+    head = ["federation", "model right", "… for the digit", "attacker's pictures recognised as the digit"]
+    head += ["likeness to a real one"]
+    lines = [
+        [
+            active_label(name),
+            *(share(row[key] for row in found) for key in ("accuracy", "knows", "recognised")),
+            spread(row["likeness"] for row in found),
+        ]
+        for name, found in active_rows().items()
+    ]
+    return table(head, lines) if lines else MISSING
+
+
+def active_label(name: str) -> str:
+    """Return a federation's name in the table and the picture."""
+    return name.replace("epsilon", "a client's ε =")
+
+
 def _tables() -> dict[str, Callable[[], str]]:
     models, made = ("real", "dp 8", "dp 0.9"), ("wgan-gp", "dp-critic", "mean-embedding 10", "mean-embedding 1")
     parts: dict[str, Callable[[], str]] = {
@@ -247,12 +276,13 @@ def _tables() -> dict[str, Callable[[], str]]:
         "mnist pictures": mnist_pictures,
         "table 4.3 faces": partial(students_table, "faces", ("real", "fedgp")),
         "table 4.3 digits": partial(students_table, "digits", ("real", "fedgp")),
+        "active": active_table,
         "figure 3.5": levels_table,
         "figure 3.5 across": across_table,
         "figure 3.5 falls": falls,
         "figure 3.5 refits": refits_table,
     }
-    for name in ("table 3.3", "figure 3.4", "table 4.3", "figure 3.5", "audit"):
+    for name in ("table 3.3", "figure 3.4", "table 4.3", "figure 3.5", "active", "audit"):
         parts[f"cost {name}"] = lambda name=name: cost(load(), name)
     for data in ("faces", "digits"):
         for source, text in SOURCES.items():
@@ -264,7 +294,9 @@ TABLES = _tables()
 
 
 def figures() -> None:
-    """Draw figures 3.4 and 3.5."""
+    """Draw figures 3.4 and 3.5, and what an active attacker makes."""
+    made = {active_label(name).replace(", ", ",\n", 1): rows[0]["pictures"] for name, rows in active_rows().items()}
+    strips("active", made, SHAPES["mnist"])
     for data, shape in SHAPES.items():
         found = {SOURCES[source]: rows[0] for source in SOURCES if (rows := of_source(data, source))}
         pictures = {name.replace(", ", ",\n", 1): row["mlp pictures"] for name, row in found.items()}

@@ -7,7 +7,7 @@ attack of Fredrikson et al. rebuilds a picture of each class from the student. H
 students, half for the judges; of the Olivetti faces (40 people) seven photos of each person, and the other three. A
 student's accuracy is measured on the judges' part, the judge's on the students'.
 
-Rows `audit` are those of the audit's page: softmax regressions by plain gradient descent, clipped and noised or not.
+Rows `active` are federations with an attacker among the clients. Rows `audit` are those of the audit's page: softmax regressions by plain gradient descent, clipped and noised or not.
 The faces are of people who took part in a study: pictures of them are neither kept nor drawn.
 """
 
@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.inversion import mu
+from experiments.inversion import active, mu
 from experiments.inversion.releases import drawn, embedding, fedgp, wgan
 from experiments.inversion.subjects import (
     Labelled,
@@ -147,7 +147,7 @@ def rows(quick: bool) -> Jobs:
                 if data == "faces" and source.startswith("mean"):  # seven photos of a person: nothing but noise
                     continue
                 jobs[f"{number} {data} {source} seed {seed}"] = partial(student_row, data, source, seed, quick=quick)
-        jobs |= mu.rows(seed, quick=quick)
+        jobs |= mu.rows(seed, quick=quick) | active.rows(seed, quick=quick)
     for data, epsilon in (("digits", 1.0), ("faces", 8.0), ("faces", 1.0)):
         jobs[f"audit {data} {epsilon:g}"] = partial(audit_row, data, epsilon, quick=quick)
     return jobs
