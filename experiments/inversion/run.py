@@ -7,8 +7,9 @@ attack of Fredrikson et al. rebuilds a picture of each class from the student. H
 students, half for the judges; of the Olivetti faces (40 people) seven photos of each person, and the other three. A
 student's accuracy is measured on the judges' part, the judge's on the students'.
 
-Rows `active` are federations with an attacker among the clients. Rows `audit` are those of the audit's page: softmax regressions by plain gradient descent, clipped and noised or not.
-The faces are of people who took part in a study: pictures of them are neither kept nor drawn.
+Rows `active` are federations with an attacker among the clients. Rows `audit` are those of the audit's page: softmax
+regressions by plain gradient descent, clipped and noised or not. The faces are of people who took part in a study:
+pictures of them are neither kept nor drawn.
 """
 
 from __future__ import annotations
