@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from experiments import rows as measured
+from experiments.inversion import active
 from experiments.rows import Row, Rows
 from experiments.tables import cost, digits, spread, table
 from tacita.report.charts import styled
@@ -262,6 +263,23 @@ def active_table() -> str:
     return table(head, lines) if lines else MISSING
 
 
+def active_share(name: str) -> str:
+    """Return how many of the attacker's pictures the judge recognises, for a sentence."""
+    found = active_rows().get(name)
+    return share(row["recognised"] for row in found) if found else "not measured yet"
+
+
+def active_real() -> str:
+    """Return how alike real pictures of the digit are."""
+    found = [row["a real one's"] for rows in active_rows().values() for row in rows]
+    return spread(found) if found else "not measured yet"
+
+
+def active_picture() -> str:
+    """Return the place of the attacker's pictures, if there are any."""
+    return "![What the attacker makes](../assets/papers-active.png)" if active_rows() else ""
+
+
 def active_label(name: str) -> str:
     """Return a federation's name in the table and the picture."""
     return name.replace("epsilon", "a client's ε =")
@@ -277,6 +295,8 @@ def _tables() -> dict[str, Callable[[], str]]:
         "table 4.3 faces": partial(students_table, "faces", ("real", "fedgp")),
         "table 4.3 digits": partial(students_table, "digits", ("real", "fedgp")),
         "active": active_table,
+        "active real": active_real,
+        "active picture": active_picture,
         "figure 3.5": levels_table,
         "figure 3.5 across": across_table,
         "figure 3.5 falls": falls,
@@ -284,6 +304,8 @@ def _tables() -> dict[str, Callable[[], str]]:
     }
     for name in ("table 3.3", "figure 3.4", "table 4.3", "figure 3.5", "active", "audit"):
         parts[f"cost {name}"] = lambda name=name: cost(load(), name)
+    for name in active.SETTINGS:
+        parts[f"active: {name}"] = partial(active_share, name)
     for data in ("faces", "digits"):
         for source, text in SOURCES.items():
             parts[f"{data} {source}"] = partial(sentence, data, source, text)
