@@ -67,6 +67,7 @@ _HOLDS = {
     # Programs.
     "program-charged": "The whole program was charged to the ledger, on disk, before any noise was drawn",
     "exact-noise": "The noise is drawn in exact integer arithmetic, seeded by the operating system, and used only once",
+    "rows-capped": "At most {rows} rows of a person count, chosen by chance, once, before anything is calculated",
     # Inference.
     "one-record-models": "The model was fitted to one record of plate {plate!r} at a time",
     "box-enforced": "Every mean and scale of the posterior was moved into the declared box before anything was drawn",
@@ -190,6 +191,8 @@ _OPEN = {
     "population they came from, and not a record that might be added",
     # Programs.
     "public-size": "the number of records is public",
+    "ids-are-people": "One id in {column!r} is one person; whoever has several ids is less protected",
+    "rows-alone": "A row without an id is a person by itself, as its owner declares",
     "drawn-once": "the noise is drawn once and not repeated",
     "program-chosen-blindly": "The program, its bounds and its budget were written without looking at these data",
     "pure-functions": "functions passed to map depend on their argument alone",

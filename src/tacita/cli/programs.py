@@ -79,7 +79,7 @@ def run(
     folder, fresh = new_run(run_dir, program.stem), not is_there(book)
     folder.mkdir(parents=True, exist_ok=True)  # before the charge: there is a place for what it pays for
     try:
-        with _ledger(book, data) as opened, busy("releasing", quiet=as_json):
+        with _ledger(book, data, loaded) as opened, busy("releasing", quiet=as_json):
             results = loaded.run(data, header=names, ledger=opened, name=program.stem)
             spent, charged = _spent(opened), opened.name
     except BaseException:
@@ -88,7 +88,7 @@ def run(
     document = {"program": program.name, "data": data.name, "ledger": charged, **results.to_dict()}
     document["spent"] = spent.to_dict()
     text = _kept(folder, results, spent, document)
-    with _ledger(book, data) as opened:
+    with _ledger(book, data, loaded) as opened:
         write_run(Run(folder), loaded, title=program.stem, ledger=opened)
     if find_spec("jinja2") is not None:
         Run(folder).write_label(label_of_run(folder))
@@ -123,12 +123,18 @@ def summary(program: Program) -> dict[str, Any]:
         "schema": 1,
         "ok": True,
         "n": program.n,
-        "neighbours": "replace_one",
+        "neighbours": "replace_one" if program.people is None else "add_remove",
+        **_people(program),
         "budget": {"epsilon": program.epsilon, "delta": program.delta},
         "total": _cost(program.check()),
         "releases": [_release(release) for release in program.releases],
         "derived": [{"name": d.name, "from": [i.name for i in d.inputs]} for d in program.derived],
     }
+
+
+def _people(program: Program) -> dict[str, Any]:
+    people = program.people
+    return {} if people is None else {"unit": "person", "person": people.column, "rows_per_person": people.rows}
 
 
 def _release(release: PlannedRelease) -> dict[str, Any]:
@@ -158,15 +164,18 @@ def _lines(program: Program, path: Path) -> list[str]:
     for release in program.releases:
         query = release.query
         unit = f" x {float(query.unit):g}" if query.unit != 1 else ""
-        moved = f"{query.sensitivity}{unit}"
+        moved = f"{query.sensitivity if program.people is None else f'L1 {query.sensitivity.larger}'}{unit}"
         rows.append((release.name, query.title, moved, str(release.mechanism), str(release.charge.largest)))
     rows += [(d.name, f"from {', '.join(i.name for i in d.inputs)}", "", "", "nothing") for d in program.derived]
     spent = program.check()
     totals = [f"epsilon {text(spent.epsilon)} of {text(exact(program.epsilon))}"]
     if program.delta:
         totals.append(f"delta {text(spent.delta)} of {text(exact(program.delta))}")
+    who = "record" if program.people is None else "person"
     head = f"{path}: {program.n} records, of which one may be replaced by another"
-    table = aligned(("release", "query", "one record moves it by", "mechanism", "costs"), rows)
+    if program.people is not None:
+        head = f"{path}: people, of whom one may come or go with up to {program.people.rows} rows"
+    table = aligned(("release", "query", f"one {who} moves it by", "mechanism", "costs"), rows)
     return [head, "", *table, "", f"total: {', '.join(totals)}", "The program is well-typed. No data were read."]
 
 
@@ -207,14 +216,16 @@ def _tidy(folder: Path, made: str | None) -> None:
                 Path(f"{made}{end}").unlink(missing_ok=True)
 
 
-def _ledger(book: str, data: Path) -> Ledger:
+def _ledger(book: str, data: Path, program: Program) -> Ledger:
     from tacita._check import PrivacyError
     from tacita.ledger import Ledger, is_there
 
     if is_there(book):
         return Ledger.open(book)
     try:
-        return Ledger.create(book, neighbours="replace_one", data=data.name)
+        if program.people is None:
+            return Ledger.create(book, neighbours="replace_one", data=data.name)
+        return Ledger.create(book, neighbours="add_remove", unit="person", data=data.name)
     except (OSError, PrivacyError) as error:
         raise ValueError(f"{str(error).rstrip('.')}; choose another place with --ledger.") from None
 
@@ -227,7 +238,8 @@ def _inspect(program: Program, data: Path, header: list[str] | None, as_json: bo
     if as_json:
         print_json({"schema": 1, "n": program.n, "unreadable": unreadable, "publishable": False})
         return
-    typer.echo(f"{data}: {program.n} records, as the program says. For the data's owner, not for publication:")
+    said = "its rows that count" if program.n is None else f"{program.n} records, as the program says"
+    typer.echo(f"{data}: {said}. For the data's owner, not for publication:")
     for name, number in unreadable.items():
         domain, fallback = program.schema[name], "its lower bound once it is clamped"
         if isinstance(domain, Bool | Category):

@@ -20,6 +20,7 @@ from tacita.ledger import Ledger, is_there
 from tacita.mechanisms.finite import ROUND_OFF
 from tacita.posterior import samplers
 from tacita.posterior.enumeration import states
+from tacita.posterior.mechanisms.protocol import people_refusal
 from tacita.profile import Profile
 
 if TYPE_CHECKING:
@@ -136,15 +137,18 @@ class ReleasePlan:
     def guarantee(self) -> Guarantee:
         """Return what is promised: the certificate's figure, never more than what was asked for."""
         epsilon = max(SMALLEST_EPSILON, min(self.certificate.epsilon(self.used.delta), self.used.epsilon))
+        rows = self.statistic.rows
+        size = assume("public-size") if rows is None else assume("rows-capped", rows=rows)
         return Guarantee(
             kind="worst_case",
             epsilon=epsilon,
             delta=self.used.delta,
             method=self.certificate.how,
-            neighbours="replace_one",
+            neighbours="replace_one" if rows is None else "add_remove",
+            unit="record" if rows is None else "person",
             sampling="none",
             mechanism=(("scale", self.noise.scale),) if self.noise else (),
-            assumptions=(assume("public-size"), assume("drawn-once")),
+            assumptions=(size, assume("drawn-once")),
             publishable=True,
             profile=self.certificate.profile & Profile.of_pair(epsilon, self.used.delta),
         )
@@ -164,7 +168,7 @@ def plan_release(mechanism: Mechanism, statistic: Statistic) -> ReleasePlan:
     Guarantee:
         The plan's certificate keeps the mechanism's (epsilon, delta), up to round-off.
     """
-    if problem := mechanism.refusal(statistic):
+    if problem := mechanism.refusal(statistic) or people_refusal(mechanism, statistic):
         raise PrivacyError(f"{mechanism} cannot be used here: {problem}.")
     plan = mechanism.calibrated(statistic)
     if not plan.certificate.delta(mechanism.epsilon * (1.0 + _ROUND_OFF)) <= mechanism.delta + _ROUND_OFF:
@@ -185,22 +189,33 @@ def noise_plan(mechanism: Mechanism, statistic: Statistic, noise: Noise, how: st
     return ReleasePlan(mechanism, statistic, Certificate(curve, how), noise)
 
 
-def charge(ledger: Ledger | str | os.PathLike[str] | None, name: str, description: str, cost: dict[str, Any]) -> None:
+def charge(
+    ledger: Ledger | str | os.PathLike[str] | None,
+    name: str,
+    description: str,
+    cost: dict[str, Any],
+    *,
+    neighbours: str = "replace_one",
+    unit: str = "record",
+) -> None:
     """Charge a ledger for a release, if there is one. Nothing may be drawn before this has returned.
 
     Args:
-        ledger: A ledger for replace_one, or its URL or file, which is created if it is missing; or None.
+        ledger: A ledger for these neighbours, or its URL or file, which is created if it is missing; or None.
         name: What the release is called in the ledger.
         description: What it is, for people.
         cost: What `Ledger.release` takes: `pure` and `delta`, or `costs`.
+        neighbours: What the cost is for.
+        unit: Whom it is for.
     """
     if ledger is None:
         return
     if not isinstance(ledger, Ledger):
-        with Ledger.open(ledger) if is_there(ledger) else Ledger.create(ledger, neighbours="replace_one") as book:
-            charge(book, name, description, cost)
+        found = is_there(ledger)
+        with Ledger.open(ledger) if found else Ledger.create(ledger, neighbours=neighbours, unit=unit) as book:
+            charge(book, name, description, cost, neighbours=neighbours, unit=unit)
         return
-    ledger.release(name, **cost, description=description, neighbours="replace_one")
+    ledger.release(name, **cost, description=description, neighbours=neighbours, unit=unit)
 
 
 def scale_for(change: int, epsilon: float) -> float:

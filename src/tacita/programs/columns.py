@@ -200,11 +200,12 @@ class Column(Private):
         return self._error(code, f"the {operation} of {self.name!r} {why}", way_out)
 
     def _need_public_size(self, operation: str) -> None:
-        if self.conditions:
+        if self.conditions or self.program.people is not None:
             raise self._error(
                 "T009",
                 f"the {operation} of {self.name!r}{self.where_text} divides by a private size",
-                "release .sum() of the column and .count() of the part, and divide in p.derive",
+                f"release .sum() of the column and {'.count() of the part' if self.conditions else 'p.count()'}, "
+                "and divide in p.derive",
             )
 
     def _place(self, value: object) -> int:

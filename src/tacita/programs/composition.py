@@ -1,19 +1,21 @@
-"""What releases cost together, when one record is replaced by another.
+"""What releases cost together, when one record is replaced by another, or a person with several rows comes or goes.
 
 A record may stay in the part of a release, or enter or leave it. What the noise must hide differs, so each release has
-two costs, and the whole program costs the worst sum over where the record was and where it goes.
+two costs, and the whole program costs the worst sum over where the record was and where it goes. A person's rows all
+enter or leave, and may lie in several parts: the program costs the worst sum over where they lie.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from heapq import nlargest
 from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tacita._check import PrivacyError
 from tacita.assumptions import assume
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 LARGEST_POPULATION = 1024
 _PLACED = 32  # cells, of which every pair is looked at for curves
 _COMPOSED = 8  # different multisets of releases that are composed by their curves
+_SPREADS = 1000  # ways to spread a person's rows over cells, of which every one is looked at
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Charge:
-    """What one release costs a record that stays in its part, and one that enters or leaves it."""
+    """What one release costs a record that stays in its part, and one that enters or leaves it; a person's rows do."""
 
     stay: Cost
     cross: Cost
@@ -77,9 +80,12 @@ def total(releases: Sequence[PlannedRelease]) -> Cost:
 
     The record's cell of the population (its values in the columns of conditions) is v before and w after. A release
     costs `stay` if both lie in its part, `cross` if one does, nothing if none does; v and w are the worst ones, for
-    epsilon and delta each. If there are too many cells, everything is added up.
+    epsilon and delta each. If there are too many cells, everything is added up. Where people come and go, each of a
+    person's rows has a cell of its own.
     """
     cells = _memberships([release.query.conditions for release in releases])
+    if (rows := _rows(releases)) is not None:
+        return _total_of_rows(releases, rows, cells)
     charges = [release.charge for release in releases]
     return Cost(
         _worst([c.stay.epsilon for c in charges], [c.cross.epsilon for c in charges], cells),
@@ -92,6 +98,7 @@ def guarantee_of(releases: Sequence[PlannedRelease]) -> Guarantee:
 
     All releases are fixed before data are read, so their privacy losses are independent and their curves compose. The
     curve is the largest over where the record was and where it goes; its delta is the one that the costs add up to.
+    Where people come and go, it is the largest over where a person's rows lie.
     """
     from tacita.profile import Profile
 
@@ -100,14 +107,17 @@ def guarantee_of(releases: Sequence[PlannedRelease]) -> Guarantee:
     profile = _composed(releases) & Profile.of_pair(epsilon, delta)
     found = profile.epsilon(delta) * (1.0 + 1e-9)
     epsilon = max(SMALLEST_EPSILON, found) if found < epsilon * (1.0 - 1e-9) else epsilon
+    rows = _rows(releases)
+    size = assume("public-size") if rows is None else assume("rows-capped", rows=rows)
     return Guarantee(
         kind="worst_case",
         epsilon=epsilon,
         delta=delta,
         method="checked composition of curves",
-        neighbours="replace_one",
+        neighbours="replace_one" if rows is None else "add_remove",
+        unit="record" if rows is None else "person",
         sampling="none",
-        assumptions=tuple(map(assume, ("public-size", "pure-functions", "released-results-only"))),
+        assumptions=(size, assume("pure-functions"), assume("released-results-only")),
         publishable=True,
         profile=profile,
     )
@@ -146,7 +156,7 @@ def _curve(kind: _Kind) -> Profile:
 
 
 def _placements(releases: Sequence[PlannedRelease]) -> list[Counter[_Kind]]:
-    """Return which releases a record's replacement may change, as multisets of which every one is in one of these."""
+    """Return which releases may change for one record or person, as multisets of which every one is in one of these."""
 
     def kind(number: int, cost: Cost) -> _Kind:
         release = releases[number]
@@ -155,27 +165,102 @@ def _placements(releases: Sequence[PlannedRelease]) -> list[Counter[_Kind]]:
     def counted(changed: list[_Kind]) -> Counter[_Kind]:
         return Counter(one for one in changed if one[2] != Cost())
 
+    rows = _rows(releases)
     largest = [kind(i, release.charge.largest) for i, release in enumerate(releases)]
     cells = _memberships([release.query.conditions for release in releases])
     if cells is None:
         return [counted(largest)]
-    if len(cells) > _PLACED:  # both cells of a replacement are at most the fullest, for each kind
-        fullest: Counter[_Kind] = Counter()
-        for cell in cells:
-            fullest |= counted([largest[i] for i in cell])
-        return [(fullest + fullest) & counted(largest)]
+    fullest: Counter[_Kind] = Counter()
+    for cell in cells:
+        fullest |= counted([largest[i] for i in cell])
+    # The cells of a person's rows, or both cells of a replacement, are at most the fullest, for each kind.
+    in_cells = Counter({one: (rows or 2) * count for one, count in fullest.items()}) & counted(largest)
+    if (ways := _ways(releases, cells, rows)) is None:
+        return [in_cells]
     found: list[Counter[_Kind]] = []
-    for before, after in combinations_with_replacement(cells, 2):
-        stay = [kind(i, releases[i].charge.stay) for i in before & after]
-        new = counted(stay + [kind(i, releases[i].charge.cross) for i in before ^ after])
+    for costs in ways:
+        new = counted([kind(i, cost) for i, cost in costs])
         if new and not any(new <= old for old in found):
             found = [old for old in found if not old <= new] + [new]
     if len(found) <= _COMPOSED:
         return found
+    if rows is not None:
+        return [in_cells]
     together: Counter[_Kind] = Counter()
     for placed in found:
         together |= placed
     return [together]
+
+
+def _ways(
+    releases: Sequence[PlannedRelease], cells: set[frozenset[int]], rows: int | None
+) -> list[list[tuple[int, Cost]]] | None:
+    """Return what changed releases cost, for each way of a record or a person's rows to lie; None if too many."""
+    if rows is not None:
+        spreads = _spreads(cells, rows, len(releases))
+        if spreads is None:
+            return None
+        return [[(i, _cost_of_rows(releases[i], own)) for i, own in enumerate(spread)] for spread in spreads]
+    if len(cells) > _PLACED:
+        return None
+    stay, cross = ([getattr(release.charge, what) for release in releases] for what in ("stay", "cross"))
+    pairs = combinations_with_replacement(cells, 2)
+    return [[(i, stay[i]) for i in one & new] + [(i, cross[i]) for i in one ^ new] for one, new in pairs]
+
+
+def _rows(releases: Sequence[PlannedRelease]) -> int | None:
+    """Return how many rows of a person count; None if one record is replaced by another."""
+    return releases[0].query.rows if releases else None
+
+
+def _cost_of_rows(release: PlannedRelease, own: int) -> Cost:
+    """Return what a release costs a person with so many rows in its part, of all that count."""
+    whole, statistic = release.charge.cross, release.query.statistic
+    if own and release.mechanism.is_proportional(statistic):
+        return Cost(whole.epsilon * own / cast("int", statistic.rows))
+    return whole if own else Cost()
+
+
+def _total_of_rows(releases: Sequence[PlannedRelease], rows: int, cells: set[frozenset[int]] | None) -> Cost:
+    """Return what all releases cost the person whose rows lie worst.
+
+    If there are too many ways to spread the rows: proportional costs are worst with all rows in one cell; of the others
+    each row pays for those of its cell, those of every cell are paid once, and no more than all.
+    """
+    costs = [[_cost_of_rows(release, own) for own in range(rows + 1)] for release in releases]
+    if (spreads := _spreads(cells, rows, len(releases))) is not None:
+        spent = [[cost[own] for cost, own in zip(costs, spread, strict=True)] for spread in spreads]
+        epsilons, deltas = ([_sum(getattr(c, what) for c in one) for one in spent] for what in ("epsilon", "delta"))
+        return Cost(max(epsilons), max(deltas))
+    everywhere = frozenset(range(len(releases)))
+    placed = cells or {everywhere}
+    shared = frozenset({i for i in everywhere if releases[i].mechanism.is_proportional(releases[i].query.statistic)})
+    always = everywhere.intersection(*placed) - shared
+
+    def most(costs: list[Fraction]) -> Fraction:
+        def summed(chosen: frozenset[int]) -> Fraction:
+            return _sum(costs[i] for i in chosen)
+
+        dearest = _sum(nlargest(rows, [summed(cell - shared - always) for cell in placed]))
+        together = max(summed(cell & shared) for cell in placed)
+        return together + min(summed(everywhere - shared), summed(always) + dearest)
+
+    return Cost(most([cost[rows].epsilon for cost in costs]), most([cost[rows].delta for cost in costs]))
+
+
+def _spreads(cells: set[frozenset[int]] | None, rows: int, number: int) -> set[tuple[int, ...]] | None:
+    """Return how many of a person's rows lie in each release's part, for every way to spread them; None if too many."""
+    if cells is None:
+        return None
+    fullest = [cell for cell in cells if not any(cell < other for other in cells)]
+    if math.comb(len(fullest) + rows - 1, rows) > _SPREADS:
+        return None
+    ways = combinations_with_replacement(fullest, rows)
+    return {tuple(sum(i in cell for cell in way) for i in range(number)) for way in ways}
+
+
+def _sum(costs: Iterable[Fraction]) -> Fraction:
+    return sum(costs, Fraction(0))
 
 
 def exact(value: float) -> Fraction:

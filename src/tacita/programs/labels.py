@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.assumptions import assume
+from tacita.assumptions import Assumption, assume
 from tacita.facts import RunFacts
 from tacita.guarantee import Guarantee
 from tacita.label import Label, Pairs, Readings, build, run_rows, status_rows
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 KIND = "program"
 _HARDENED = ("Timing: how long a release takes depends on the data.",)
 _RESTS_ON = ("program-charged", "exact-noise")
-_CHOSEN = ("record-is-person", "program-chosen-blindly", "nothing-else")
+_CHOSEN = ("program-chosen-blindly", "nothing-else")
 
 
 def write_run(run: Run, program: Program, *, title: str, ledger: Ledger) -> None:
@@ -39,7 +40,7 @@ def write_run(run: Run, program: Program, *, title: str, ledger: Ledger) -> None
         facts=facts.with_ledger(ledger.name, shared=True).to_dict(),
         ledgers=[run.place(ledger.place)],
         head=ledger.head,
-        plan={"n": program.n, "epsilon": program.epsilon, "delta": program.delta},
+        plan={"n": program.n, "epsilon": program.epsilon, "delta": program.delta, **_people_of(program)},
         guarantee=program.guarantee().to_dict(),
         releases=[[f"Release {r.name}", f"{r.query.title}, by {r.mechanism}"] for r in program.releases],
     )
@@ -53,7 +54,7 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
         delta: Must be the program's own: it was declared with the budget.
 
     Guarantee:
-        The program's own, for replacing one record of a public number of records.
+        The program's own, for replacing one record of a public number of records, or for a person who comes or goes.
     """
     run = Run.open(folder, KIND)
     document, facts = run.document(), run.facts
@@ -63,14 +64,16 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
             if not ledger.contains(str(document["head"])):
                 raise PrivacyError("This is not the ledger that the program was charged to, or it was rolled back.")
         rows: Pairs = tuple((str(name), str(value)) for name, value in document["releases"])
-        n = int(document["plan"]["n"])
+        plan = document["plan"]
+        n = None if plan["n"] is None else int(plan["n"])
+        (who, about), units = _protected(plan, n)
     if delta is not None and _check.in_range("delta", delta, 0.0, 1.0) != worst.delta:
         raise ValueError(f"A program's delta is declared in it: this one's is {worst.delta:g}, got {delta:g}.")
     return build(
         facts,
         worst,
-        rests_on=[*map(assume, _RESTS_ON), *worst.assumptions, *map(assume, _CHOSEN)],
-        mechanism=(*rows, ("Records", f"{n}, public; one of them may be replaced by another"), *run_rows(facts)),
+        rests_on=[*map(assume, _RESTS_ON), *worst.assumptions, *units, *map(assume, _CHOSEN)],
+        mechanism=(*rows, (who, about), *run_rows(facts)),
         not_hardened=_HARDENED,
         nominal_size=n,
         readings=Readings(
@@ -78,3 +81,19 @@ def label_of_run(folder: str | Path, *, delta: float | None = None) -> Label:
             facts=status_rows(facts),
         ),
     )
+
+
+def _people_of(program: Program) -> dict[str, Any]:
+    people = program.people
+    if people is None:
+        return {}
+    return {"person": people.column, "rows_per_person": people.rows, "missing_person": people.missing}
+
+
+def _protected(plan: Mapping[str, Any], n: int | None) -> tuple[tuple[str, str], list[Assumption]]:
+    """Return who is protected, for the table, and what that rests on."""
+    if n is not None:
+        return ("Records", f"{n}, public; one of them may be replaced by another"), [assume("record-is-person")]
+    alone = [assume("rows-alone")] if plan["missing_person"] == "alone" else []
+    about = f"at most {int(plan['rows_per_person'])} rows of each count; one of them comes or goes with all rows"
+    return ("People", about), [assume("ids-are-people", column=plan["person"]), *alone]

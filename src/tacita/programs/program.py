@@ -15,10 +15,12 @@ from tacita import _check
 from tacita.data.domains import Bool, Category, Domain, Real
 from tacita.guarantee import Guarantee
 from tacita.posterior.mechanisms import Mechanism
+from tacita.posterior.mechanisms.protocol import people_refusal
 from tacita.programs.columns import Column, Part, Partition
 from tacita.programs.composition import Cost, charge, exact, guarantee_of, text, total
 from tacita.programs.errors import Note, ProgramError
 from tacita.programs.handles import Derived, Handle, PlannedRelease, Released, handle_in, of_another_program
+from tacita.programs.people import People, declared
 from tacita.programs.queries import Query
 from tacita.programs.source import Span, assigned_name, caller
 
@@ -31,13 +33,18 @@ checking: list[str] = []  # files that are being executed to be checked; no thre
 
 
 class Program:
-    """The releases of one table of `n` records, within one budget, where one record may be replaced by another.
+    """The releases of one table within one budget, where one record may be replaced by another.
+
+    Where a person may have several rows, name the column of ids: then a person comes or goes with all rows.
 
     Args:
         schema: What each column holds, by name: `Bool()`, `Category(...)` or `Real()`.
-        n: The number of records. It is public.
+        n: The number of records. It is public. With `person` it is private: leave it out.
         epsilon: The budget of all releases together.
         delta: Their failure probability together.
+        person: The column of ids, by which people are told apart; not a column of the schema.
+        rows_per_person: How many rows of a person count, in all releases together; with more, some by chance.
+        missing_person: What a row without an id is: refused (`refuse`), or a person by itself (`alone`).
 
     Examples:
         >>> p = Program(schema=dict(smoker=Bool()), n=100, epsilon=1.0)
@@ -45,14 +52,25 @@ class Program:
         <private: the count of 'smoker'>
     """
 
-    def __init__(self, *, schema: Mapping[str, Domain], n: int, epsilon: float, delta: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        schema: Mapping[str, Domain],
+        n: int | None = None,
+        epsilon: float,
+        delta: float = 0.0,
+        person: str | None = None,
+        rows_per_person: int | None = None,
+        missing_person: str = "refuse",
+    ) -> None:
         for name, domain in dict(schema).items():
             if not isinstance(name, str) or not isinstance(domain, Bool | Category | Real):
                 raise TypeError(f"schema[{name!r}] must be Bool(), Category(...) or Real(), got {domain!r}.")
         if not schema:
             raise ValueError("schema must name at least one column, such as dict(smoker=Bool()).")
         self.schema: Mapping[str, Domain] = MappingProxyType(dict(schema))
-        self.n = _check.count("n", n)
+        self.people = declared(person, rows_per_person, missing_person, self.schema)
+        self.n = _size(n, self.people)
         self.epsilon = _check.in_range("epsilon", epsilon, 1e-4, LARGEST_BUDGET)
         self.delta = _check.in_range("delta", delta, 0.0, 0.5)
         self.span = caller()
@@ -80,6 +98,12 @@ class Program:
         """Return the parts by the public labels of a column, as a mapping."""
         return self._everyone.partition(column)
 
+    def count(self) -> Query:
+        """How many rows people have, for programs where a person may have several; otherwise it is n."""
+        if self.n is not None:
+            raise ValueError(f"the number of records is public: n={self.n}; count a part, p.where(...).count().")
+        return self._everyone.count()
+
     def release(self, query: Query, mechanism: Mechanism, name: str | None = None) -> PlannedRelease:
         """Make a query public through a mechanism.
 
@@ -93,7 +117,7 @@ class Program:
         if not isinstance(mechanism, Mechanism) or isinstance(mechanism, type):
             called = getattr(mechanism, "__name__", repr(mechanism)).lower()
             raise TypeError(f"mechanism must be such as geometric(epsilon=0.5), got {called}.")
-        if problem := mechanism.refusal(query.statistic):
+        if problem := mechanism.refusal(query.statistic) or people_refusal(mechanism, query.statistic):
             raise query._error("T011", f"{mechanism.name} cannot release {query.description}", problem, span)
         chosen = self._name(name, span, query.short)
         made = PlannedRelease(self, chosen, span, query, mechanism, charge(query, mechanism))
@@ -153,7 +177,7 @@ class Program:
         return spent
 
     def guarantee(self) -> Guarantee:
-        """Return what the whole program promises to every record, whatever the data. Needs no data.
+        """Return what the whole program promises to every record or person, whatever the data. Needs no data.
 
         Raises:
             ProgramError: If the program releases nothing, or exceeds its budget.
@@ -161,7 +185,8 @@ class Program:
         Guarantee:
             Worst case, for replacing one record of a public number of records: (epsilon, delta)-differential privacy
             of all releases together, by the composition of their curves over where the record was and where it goes.
-            At most what `check` returns.
+            With `person`, for adding or removing a person with all rows, of whom at most `rows_per_person` count,
+            over where these rows lie. At most what `check` returns.
         """
         self.check()
         return guarantee_of(self.releases)
@@ -181,14 +206,14 @@ class Program:
         Args:
             data: A CSV file with a header, or a mapping from column names to values.
             header: The names of a file's columns, if it has no header line.
-            ledger: A ledger for replace_one, or its file or URL, that is charged for the whole program before noise is
-                drawn. A file that is missing is created.
+            ledger: A ledger for replace_one, with `person` for add_remove and the unit person, or its file or URL, that
+                is charged for the whole program before noise is drawn. A file that is missing is created.
             name: What the program is called in the ledger.
 
         Raises:
             ProgramError: If the program is ill-typed or exceeds its own budget. No data are read then.
             BudgetExceeded: If it exceeds the ledger's. Nothing is released then.
-            ValueError: If the data do not fit the schema, or are not n records.
+            ValueError: If the data do not fit the schema, are not n records, or an id is missing.
 
         Guarantee:
             That of `guarantee()`, whatever the records hold.
@@ -206,7 +231,9 @@ class Program:
         table = read(self, data, header=header)
         numbers = [exact_numbers(release.query, table) for release in self.releases]
         spent = {"pure": promised.epsilon, "delta": promised.delta, "curve": promised.profile}
-        charge_ledger(ledger, name, f"{len(plans)} releases of {self.n} records", spent)
+        who = f"{self.n} records" if self.people is None else f"at most {self.people.rows} rows of a person"
+        about = {"neighbours": promised.neighbours, "unit": promised.unit}
+        charge_ledger(ledger, name, f"{len(plans)} releases of {who}", spent, **about)
         values: dict[str, Any] = {}
         for release, plan, number in zip(self.releases, plans, numbers, strict=True):
             values[release.name] = release.query.result(plan, plan.draw(number))
@@ -233,6 +260,14 @@ class Program:
             return assigned
         places = (otherwise, *(f"{otherwise} ({i})" for i in range(2, len(self._results) + 3)))
         return next(place for place in places if place not in self._results)
+
+
+def _size(n: object, people: People | None) -> int | None:
+    if people is None and n is None:
+        raise ValueError("n, the public number of records, must be declared; or whose rows they are, by person.")
+    if people is not None and n is not None:
+        raise ValueError("n must be left out: how many rows people have is private, and is not needed.")
+    return None if people is not None else _check.count("n", n)
 
 
 def _require_arguments(function: Callable[..., object], number: int) -> None:

@@ -7,7 +7,7 @@ record moves them, and what they become once released. It loads numerical librar
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -75,7 +75,7 @@ class Query(Private):
         from tacita.programs.results import Noisy
 
         if len(output) < self.statistic.cells:  # the first of two cells determines the other
-            output = (output[0], self.program.n - output[0])
+            output = (output[0], cast("int", self.program.n) - output[0])
         return Noisy(tuple(n * self.scale for n in output), tuple(map(str, self.labels)), plan, self.scale)
 
     @property
@@ -116,13 +116,23 @@ class Query(Private):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """By how much replacing one record can move the answer. Without conditions a record is always in the part."""
+        """By how much replacing one record can move the answer. Without conditions a record is always in the part.
+
+        Where people come and go, with all their rows: each row enters or leaves.
+        """
         stay, cross = self.moves
+        if self.rows is not None:
+            return Sensitivity(0, self.rows * cross)
         return Sensitivity(stay, cross if self.conditions else 0)
 
     @property
+    def rows(self) -> int | None:
+        """How many rows of a person count; None if one record is replaced by another."""
+        return None if self.program.people is None else self.program.people.rows
+
+    @property
     def public_size(self) -> int | None:
-        """The number of records, unless it is that of a part, which is private."""
+        """The number of records, unless it is that of a part or of people's rows, which is private."""
         return None if self.conditions else self.program.n
 
     @property
@@ -144,7 +154,7 @@ class Count(Query):
     @property
     def statistic(self) -> Statistic:
         """A single count."""
-        return Statistic(n=self.public_size)
+        return Statistic(n=self.public_size, step=self.rows or 1, rows=self.rows)
 
     def exact(self, table: Table) -> tuple[int, ...]:
         """Count the records."""
@@ -161,12 +171,12 @@ class Histogram(Query):
     @property
     def moves(self) -> tuple[int, int]:
         """A record leaves one cell and enters another, unless one number determines both cells."""
-        return self.statistic.changed, 1
+        return min(self.statistic.numbers, 2), 1
 
     @property
     def statistic(self) -> Statistic:
         """The cells."""
-        return Statistic(self.bins or len(self.labels), self.public_size)
+        return Statistic(self.bins or len(self.labels), self.public_size, step=self.rows or 1, rows=self.rows)
 
     @property
     def labels(self) -> tuple[object, ...]:
@@ -192,14 +202,15 @@ class PosteriorOfShares(Histogram):
     @property
     def statistic(self) -> Statistic:
         """The cells, with the prior."""
-        return Statistic(len(self.labels), self.public_size, prior=self.model)
+        return replace(super().statistic, prior=self.model)
 
     def result(self, plan: ReleasePlan, output: tuple[int, ...]) -> Release:
         """Return the noise-aware posterior."""
         from tacita.posterior.noise_aware import cells_posterior
         from tacita.posterior.releases import Release
 
-        posterior = cells_posterior(plan, self.model, output, self.public_size, self.program.n)
+        most = self.program.n or _most_records(plan, output)
+        posterior = cells_posterior(plan, self.model, output, self.public_size, most)
         return Release(posterior, output, plan, self.model, self.public_size, self.labels)
 
 
@@ -216,7 +227,7 @@ class Sum(Query):
     @property
     def statistic(self) -> Statistic:
         """A single sum."""
-        return Statistic(n=self.public_size, step=self.sensitivity.larger, summed=True)
+        return Statistic(n=self.public_size, step=self.sensitivity.larger, summed=True, rows=self.rows)
 
     @property
     def unit(self) -> Fraction:
@@ -236,7 +247,7 @@ class Mean(Sum):
     @property
     def scale(self) -> float:
         """The step over the number of records."""
-        return float(self.unit) / self.program.n
+        return float(self.unit) / cast("int", self.program.n)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -252,8 +263,13 @@ class PosteriorOfMean(Sum):
         from tacita.posterior.releases import Release
 
         grid = Grid(self.grid.lowest, self.grid.highest, float(self.unit))
-        posterior = total_posterior(plan, self.model, output[0], self.program.n, grid)
+        posterior = total_posterior(plan, self.model, output[0], cast("int", self.program.n), grid)
         return Release(posterior, output, plan, self.model, self.public_size)
+
+
+def _most_records(plan: ReleasePlan, output: tuple[int, ...]) -> int:
+    """Return how many records there may be at most, by what was released: all but surely, as far as noise reaches."""
+    return sum(max(count, 0) for count in output) + len(output) * plan.source.reach
 
 
 QUERIES: dict[str, type[Query]] = {

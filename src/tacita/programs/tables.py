@@ -20,6 +20,7 @@ from tacita.data.cells import open_csv, read_cells, records
 from tacita.data.domains import Bool, Category, Domain
 from tacita.programs.clamping import Clamped
 from tacita.programs.functions import converted
+from tacita.programs.people import People, kept_rows
 from tacita.programs.program import refuse_while_checked
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Table:
         return self._values(cast("Column", query.column))[self._selected(query)].astype(np.float64)
 
     def _selected(self, query: Query) -> NDArray[np.bool_]:
-        kept = np.ones(query.program.n, dtype=np.bool_)
+        kept = np.ones(len(next(iter(self.columns.values()))), dtype=np.bool_)
         for condition in query.conditions:
             kept &= np.isin(self._values(condition.column), sorted(condition.places))
         return kept
@@ -113,24 +114,28 @@ def read(
     A CSV file (.gz too) is UTF-8 with a header; every line after it is a record, but for blank ones after the n-th.
     Fields may be quoted but hold no line break, so no line can change how another is read. A line that cannot be read,
     or has not as many fields as the header, is a record of unreadable cells. Columns that the schema does not name are
-    skipped.
+    skipped. Where people have several rows, blank lines are no rows, and only so many rows of each person are kept,
+    once for all queries.
 
     Args:
-        program: What the schema and n are taken from.
+        program: What the schema, n and the column of ids are taken from.
         data: The file, or the mapping.
         header: The names of a file's columns, if it has no header line.
 
     Raises:
-        ValueError: If a column is missing, or the number of records is not the program's n.
+        ValueError: If a column is missing, the number of records is not the program's n, or a row has no id.
         OSError: If the file cannot be read.
 
     Guarantee:
-        What a record becomes depends on that record and the schema alone.
+        What a record becomes depends on that record and the schema alone; which rows of a person are kept, on that
+        person's rows and coins alone.
     """
     refuse_while_checked()
     cells = _given_cells(program, data) if isinstance(data, Mapping) else _file_cells(program, Path(data), header)
+    if program.people is not None:
+        cells = _capped(cells, program.people)
     for name, values in cells.items():
-        if len(values) != program.n:
+        if program.n is not None and len(values) != program.n:
             first = " (or leave the header out, if the file's first line names its columns)" if header else ""
             raise ValueError(
                 f"The program is for n={program.n} records, but column {name!r} has {len(values)}; "
@@ -152,26 +157,45 @@ def exact_numbers(query: Query, table: Table) -> tuple[int, ...]:
         return query.exact(table)
 
 
-def _file_cells(program: Program, path: Path, names: Sequence[str] | None) -> dict[str, list[str | None]]:
+def _capped(cells: dict[str, Sequence[Any]], people: People) -> dict[str, Sequence[Any]]:
+    """Return the columns of the schema with at most so many rows of each person, chosen now and only once."""
+    lengths = {name: len(values) for name, values in cells.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"The columns {', '.join(map(repr, lengths))} must hold equally many rows.")
+    places = kept_rows(cells[people.column], people).tolist()
+    return {name: [values[i] for i in places] for name, values in cells.items() if name != people.column}
+
+
+def _file_cells(program: Program, path: Path, names: Sequence[str] | None) -> dict[str, Sequence[Any]]:
     with open_csv(path, names) as (lines, header):
-        cells: dict[str, list[str | None]] = {name: [] for name in program.schema}
+        cells: dict[str, list[str | None]] = {name: [] for name in _needed(program)}
         blank = 0  # blank lines at the end, beyond the public n, are not records
         for fields in records(lines, header, list(cells), file=path.name):
             blank = blank + 1 if fields == [] else 0
+            if fields == [] and program.people is not None:
+                continue
             for place, values in enumerate(cells.values()):
                 values.append(fields[place] if fields else None)
+    if program.n is None:
+        return dict(cells)
     return {name: values[: max(program.n, len(values) - blank)] for name, values in cells.items()}
 
 
+def _needed(program: Program) -> list[str]:
+    """Return the columns that are read: the schema's, and the ids by which people are told apart."""
+    return [*program.schema, *([program.people.column] if program.people is not None else [])]
+
+
 def _given_cells(program: Program, data: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    for name in program.schema:
+    for name in _needed(program):
         if name not in data:
-            raise ValueError(f"The data have no column {name!r}, which the program's schema names.")
+            which = "which the program's schema names" if name in program.schema else "which tells people apart"
+            raise ValueError(f"The data have no column {name!r}, {which}.")
         shape = getattr(data[name], "shape", ())
         if len(shape) > 1:
             raise ValueError(f"Column {name!r} must hold one value for each record, got shape {shape}.")
     with held():
-        return {name: _listed(data[name]) for name in program.schema}
+        return {name: _listed(data[name]) for name in _needed(program)}
 
 
 def _listed(values: Any) -> list[Any]:

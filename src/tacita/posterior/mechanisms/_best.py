@@ -22,6 +22,7 @@ class Best(Mechanism):
     """
 
     name: ClassVar[str] = "best"
+    for_people: ClassVar[bool] = True
     epsilon: float
     delta: float = 0.0
 
@@ -32,7 +33,8 @@ class Best(Mechanism):
         if not statistic.summed and (statistic.prior is None or statistic.n is None):
             return (Geometric(epsilon=self.epsilon),)
         offered = (kind.candidates(self.epsilon, self.delta, statistic) for kind in MECHANISMS.values())
-        return tuple(option for options in offered for option in options if not option.refusal(statistic))
+        fitting = (option for options in offered for option in options if not option.refusal(statistic))
+        return tuple(option for option in fitting if option.for_people or statistic.rows is None)
 
     def is_proportional(self, statistic: Statistic) -> bool:
         """Return whether every option's cost is proportional to the change."""

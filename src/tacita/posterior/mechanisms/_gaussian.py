@@ -22,6 +22,7 @@ class Gaussian(Mechanism):
     """
 
     name: ClassVar[str] = "gaussian"
+    for_people: ClassVar[bool] = True
     epsilon: float
     delta: float
 

@@ -24,6 +24,7 @@ class Geometric(Mechanism):
     """
 
     name: ClassVar[str] = "geometric"
+    for_people: ClassVar[bool] = True
     epsilon: float
     delta: float = field(default=0.0, init=False)
 

@@ -21,10 +21,12 @@ class Statistic:
 
     Attributes:
         cells: How many cells a histogram has; 1 for a single number.
-        n: The public number of records; None in a part, whose size is private.
-        step: By how much replacing one record changes a single number.
+        n: The public number of records; None in a part, whose size is private, and where people come and go.
+        step: By how much replacing one record changes a single number; where people come and go, by how much a person
+            changes all numbers together.
         summed: Whether a single number is a sum of values, not a count of records.
         prior: The prior over the cells' shares, if the posterior is wanted.
+        rows: How many records of a person count, where people come and go; None where one record is replaced.
     """
 
     cells: int = 1
@@ -32,6 +34,7 @@ class Statistic:
     step: int = 1
     summed: bool = False
     prior: Dirichlet | None = None
+    rows: int | None = None
 
     @property
     def numbers(self) -> int:
@@ -40,8 +43,11 @@ class Statistic:
 
     @property
     def changed(self) -> int:
-        """How many of the numbers one record can change: two if it moves from one cell to another."""
-        return min(self.numbers, 2)
+        """How many of the numbers one record can change: two if it moves from one cell to another.
+
+        One, if people come and go: a change of `step` is seen best where it is all in one number (`GeometricNoise`).
+        """
+        return 1 if self.rows is not None else min(self.numbers, 2)
 
 
 @runtime_checkable
@@ -53,6 +59,7 @@ class Mechanism(Protocol):
     """
 
     name: ClassVar[str]
+    for_people: ClassVar[bool] = False  # whether the noise is scaled to `Statistic.step` where people come and go
     epsilon: float
     delta: float
 
@@ -98,6 +105,13 @@ class Mechanism(Protocol):
         options = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         shown = [f"{name}={_short(value)}" for name, value in options.items() if name != "delta" or value]
         return f"{self.name}({', '.join(shown)})"
+
+
+def people_refusal(mechanism: Mechanism, statistic: Statistic) -> str:
+    """Return why a mechanism cannot hide a person with several rows; empty if it can, or need not."""
+    if statistic.rows is None or mechanism.for_people:
+        return ""
+    return f"{mechanism.name} hides one record, not a person with up to {statistic.rows}: use geometric or gaussian"
 
 
 def _short(value: object) -> str:

@@ -52,6 +52,12 @@ class GeometricNoise(Noise):
         Outputs below both true numbers, or above both, have the same likelihood ratio, so they are merged. Clipping to
         0..n merges no others, so it changes nothing. Steps above a million are bounded by the coin of the same pure
         epsilon.
+
+        Where several numbers share the steps, whatever each takes, the curve is at most that of one number that takes
+        them all. Proof: let p_a(t) be the largest power of a test of level t against a shift of one number by a. Its
+        tests are thresholds, and p_a moves a threshold by a; so p_{a+b} = p_b(p_a), at thresholds and, as p is linear
+        between them, everywhere. Shift one number by a: a test of level t finds it with power at most p_a(t). Then
+        shift another one by b: at most p_b(p_a(t)), which is p_{a+b}(t).
         """
         rate = 1.0 / self.scale
         if step > _LARGEST_STEP:
