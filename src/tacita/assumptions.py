@@ -191,8 +191,9 @@ _OPEN = {
     "population they came from, and not a record that might be added",
     # Programs.
     "public-size": "the number of records is public",
-    "ids-are-people": "One id in {column!r} is one person; whoever has several ids is less protected",
-    "rows-alone": "A row without an id is a person by itself, as its owner declares",
+    "ids-are-people": "The ids in the data tell people apart: whoever has two ids is protected as a group of two, so "
+    "less",
+    "rows-alone": "Each row without an id belongs to a person who has no other row, as its owner declares",
     "drawn-once": "the noise is drawn once and not repeated",
     "program-chosen-blindly": "The program, its bounds and its budget were written without looking at these data",
     "pure-functions": "functions passed to map depend on their argument alone",

@@ -48,6 +48,35 @@ def test_check_shows_every_release_and_the_budget(survey):
     assert "total: epsilon 1.5 of 1.5" in lines
 
 
+VISITS = """\
+from tacita.programs import Program, Bool, Category, geometric
+p = Program(schema=dict(ill=Bool(), ward=Category(2)), epsilon=1, person="patient", rows_per_person=3)
+ill = p.release(p.column("ill").count(), geometric(epsilon=0.5))
+wards = p.release(p.column("ward").histogram(), geometric(epsilon=0.5))
+"""
+
+
+def test_a_program_about_people_is_checked_run_and_labelled(tmp_path):
+    (tmp_path / "visits.py").write_text(VISITS)
+    (tmp_path / "d.csv").write_text("patient,ward,ill\n" + "Ada,0,yes\nBen,1,no\nAda,1,no\n" * 20)
+    checked = tacita_check("visits.py", cwd=tmp_path).stdout.splitlines()
+    assert checked[0] == "visits.py: people, of whom one may come or go with up to 3 rows"
+    assert "one person moves it by" in checked[2]
+    assert [re.split("  +", row)[2] for row in checked[3:5]] == ["L1 3"] * 2
+    document = json.loads(tacita_check("visits.py", "--json", cwd=tmp_path).stdout)
+    assert (document["n"], document["neighbours"], document["unit"]) == (None, "add_remove", "person")
+    assert (document["person"], document["rows_per_person"]) == ("patient", 3)
+    assert tacita("run", "visits.py", "--data", "d.csv", cwd=tmp_path).returncode == 0
+    with Ledger.open(tmp_path / "d.csv.ledger.sqlite") as ledger:
+        assert (ledger.unit, ledger.neighbours, ledger.spent(1e-5).unit) == ("person", "add_remove", "person")
+    inspected = tacita("run", "visits.py", "--data", "d.csv", "--inspect", cwd=tmp_path)
+    assert "its rows that count" in inspected.stdout
+    (tmp_path / "d.csv").write_text("patient,ward,ill\n,0,yes\n")
+    refused = tacita("run", "visits.py", "--data", "d.csv", cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "A row has no id in 'patient'" in refused.stderr
+
+
 def test_check_prints_one_json_document(survey):
     (survey / "survey.py").write_text(SURVEY + "print('hello')\nok = p.derive(lambda a: a, age)\n")
     result = tacita_check("survey.py", "--json", cwd=survey)

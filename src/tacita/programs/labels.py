@@ -94,6 +94,6 @@ def _protected(plan: Mapping[str, Any], n: int | None) -> tuple[tuple[str, str],
     """Return who is protected, for the table, and what that rests on."""
     if n is not None:
         return ("Records", f"{n}, public; one of them may be replaced by another"), [assume("record-is-person")]
-    alone = [assume("rows-alone")] if plan["missing_person"] == "alone" else []
+    alone = [assume("rows-alone")] if plan["missing_person"] == "own" else []
     about = f"at most {int(plan['rows_per_person'])} rows of each count; one of them comes or goes with all rows"
-    return ("People", about), [assume("ids-are-people", column=plan["person"]), *alone]
+    return ("People", about), [assume("ids-are-people"), *alone]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_ROWS = 10_000
-MISSING = ("refuse", "alone")
+MISSING = ("refuse", "own")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class People:
     Attributes:
         column: The column of ids, by which people are told apart.
         rows: How many rows of a person count, at most.
-        missing: What a row without an id is: refused, or a person by itself (`alone`).
+        missing: What a row without an id is: refused, or the only row of a person of its own (`own`).
     """
 
     column: str
@@ -64,7 +64,8 @@ def kept_rows(ids: Sequence[Any], people: People, coins: NDArray[Any] | None = N
         coins: One number for each row; from the operating system unless given.
 
     Raises:
-        ValueError: If an id is missing and that is refused, or one cannot be hashed. The message shows none.
+        ValueError: If an id is missing and that is refused, one cannot be hashed or compared, or texts are among other
+            ids. The message shows none.
 
     Guarantee:
         At most `people.rows` rows of each person. Which ones depends on that person's rows and their coins alone.
@@ -83,18 +84,21 @@ def kept_rows(ids: Sequence[Any], people: People, coins: NDArray[Any] | None = N
 def _numbered(ids: Sequence[Any], people: People) -> list[int]:
     """Return a number for each row's person."""
     known: dict[Any, int] = {}
-    found = []
+    found, texts = [], set()
     for place, given in enumerate(ids):
         missing = _is_missing(given)
         if missing and people.missing == "refuse":
             raise ValueError(
                 f"A row has no id in {people.column!r}, so nobody knows whose it is: correct it, or declare "
-                'missing_person="alone", where such a row is a person by itself.'
+                'missing_person="own", where such a row is the only one of a person of its own.'
             )
         number = attempt(known.setdefault, (None, place) if missing else (given,), len(known))
-        if number is None:
-            raise ValueError(f"The ids in {people.column!r} must be hashable, such as numbers or texts.")
+        if number is None or (not missing and getattr(type(given), "__eq__", None) is object.__eq__):
+            raise ValueError(f"The ids in {people.column!r} must be hashable and comparable, such as numbers or texts.")
+        texts |= set() if missing else {isinstance(given, str | bytes)}
         found.append(number)
+    if len(texts) > 1:
+        raise ValueError(f"The ids in {people.column!r} are texts and others: one as both would be two people.")
     return found
 
 
@@ -102,4 +106,6 @@ def _is_missing(given: Any) -> bool:
     """Return whether there is no id: nothing, no text, or what does not equal itself, such as NaN."""
     if given is None or (isinstance(given, str | bytes) and not given.strip()):
         return True
+    if isinstance(given, tuple):
+        return any(map(_is_missing, given))
     return attempt(lambda: bool(given == given)) is not True

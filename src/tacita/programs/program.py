@@ -44,7 +44,8 @@ class Program:
         delta: Their failure probability together.
         person: The column of ids, by which people are told apart; not a column of the schema.
         rows_per_person: How many rows of a person count, in all releases together; with more, some by chance.
-        missing_person: What a row without an id is: refused (`refuse`), or a person by itself (`alone`).
+        missing_person: What a row without an id is: refused (`refuse`), or, by your word, the only row of a person of
+            its own (`own`).
 
     Examples:
         >>> p = Program(schema=dict(smoker=Bool()), n=100, epsilon=1.0)
