@@ -74,7 +74,7 @@ def test_a_program_about_people_is_checked_run_and_labelled(tmp_path):
     (tmp_path / "d.csv").write_text("patient,ward,ill\n,0,yes\n")
     refused = tacita("run", "visits.py", "--data", "d.csv", cwd=tmp_path)
     assert refused.returncode != 0
-    assert "A row has no id in 'patient'" in refused.stderr
+    assert "A record has no id in 'patient'" in refused.stderr
 
 
 def test_check_prints_one_json_document(survey):

@@ -15,6 +15,7 @@ import pytest
 
 from tacita import PrivacyError
 from tacita.cli.kinds import label_of
+from tacita.data.ids import capped, numbered
 from tacita.ledger import Ledger
 from tacita.posterior.mechanisms import Mechanism
 from tacita.posterior.noise import GeometricNoise
@@ -37,7 +38,6 @@ from tacita.programs import (
     tables,
 )
 from tacita.programs.labels import label_of_run, write_run
-from tacita.programs.people import People, kept_rows
 from tacita.programs.tables import exact_numbers, read
 from tacita.runs import Run
 from tests.programs.test_composition import FIELDS, JOBS, KINDS, RECORDS, SEXES, asked, columns, counted, exact_deltas
@@ -102,7 +102,7 @@ def coins_of(people, rng):
 def numbers_of(p, releases, people, coins, monkeypatch):
     """Every release's exact numbers, for given coins of each person."""
     drawn = np.concatenate([coins[one] for one in people] or [np.zeros(0, np.uint64)])
-    monkeypatch.setattr(tables, "kept_rows", lambda ids, declared: kept_rows(ids, declared, drawn))
+    monkeypatch.setattr(tables, "_coins", lambda _: drawn)
     found = read(p, table(people))
     return [exact_numbers(release.query, found) for release in p.releases]
 
@@ -278,15 +278,14 @@ def test_rows_chosen_anew_for_each_query_would_be_seen(monkeypatch):
 
 
 def test_which_rows_of_a_person_count_is_even_and_their_own(rng):
-    ids = [*"aab", *["c"] * 5]
-    people = People("id", 2, "refuse")
-    drawn = Counter(tuple(kept_rows(ids, people).tolist()) for _ in range(2000))
+    persons = numbered([*"aab", *["c"] * 5], missing="refuse", name="id")
+    drawn = Counter(tuple(capped(persons, 2, coins=tables._coins(8)).tolist()) for _ in range(2000))
     assert all(kept[:3] == (0, 1, 2) for kept in drawn)
     pairs = Counter(kept[3:] for kept in drawn.elements())
     assert len(pairs) == 10
     assert max(abs(count - 200) for count in pairs.values()) < 6 * np.sqrt(200)  # six standard deviations
     coins = rng.integers(2**63, size=8).astype(np.uint64)
-    assert set(kept_rows(ids, people, coins)[3:]) == set(kept_rows(ids[3:], people, coins[3:]) + 3)
+    assert set(capped(persons, 2, coins=coins)[3:]) == set(capped(persons[3:], 2, coins=coins[3:]) + 3)
 
 
 @pytest.mark.parametrize(
@@ -307,10 +306,10 @@ def test_ids_are_anything_that_can_be_hashed(ids):
     assert exact_numbers(p.count(), read(p, data)) == (2,)
 
 
-@pytest.mark.parametrize("missing", [None, "", "  ", float("nan"), np.datetime64("NaT"), b"", ("", "")])
+@pytest.mark.parametrize("missing", [None, "", "  ", float("nan"), np.datetime64("NaT"), b"", ("", ""), "NA"])
 def test_a_missing_id_is_refused_or_a_person_by_itself(missing):
     data = {"id": ["x", missing, missing, "x"]} | columns([RECORDS[0]] * 4)
-    with pytest.raises(ValueError, match="A row has no id in 'id'"):
+    with pytest.raises(ValueError, match="A record has no id in 'id'"):
         read(program(1), data)
     p = program(1, missing_person="own")
     assert exact_numbers(p.count(), read(p, data)) == (3,)

@@ -18,9 +18,9 @@ import numpy as np
 from tacita._guard import attempt, held
 from tacita.data.cells import open_csv, read_cells, records
 from tacita.data.domains import Bool, Category, Domain
+from tacita.data.ids import capped, numbered
 from tacita.programs.clamping import Clamped
 from tacita.programs.functions import converted
-from tacita.programs.people import People, kept_rows
 from tacita.programs.program import refuse_while_checked
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tacita._check import Counts, Floats
     from tacita.programs.columns import Column
+    from tacita.programs.people import People
     from tacita.programs.program import Program
     from tacita.programs.queries import Query
 
@@ -162,8 +163,14 @@ def _capped(cells: dict[str, Sequence[Any]], people: People) -> dict[str, Sequen
     lengths = {name: len(values) for name, values in cells.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"The columns {', '.join(map(repr, lengths))} must hold equally many rows.")
-    places = kept_rows(cells[people.column], people).tolist()
+    persons = numbered(cells[people.column], missing=people.missing, name=people.column)
+    places = capped(persons, people.rows, coins=_coins(len(persons))).tolist()
     return {name: [values[i] for i in places] for name, values in cells.items() if name != people.column}
+
+
+def _coins(rows: int) -> NDArray[np.uint64]:
+    """Return a random number for each row, from the operating system."""
+    return np.frombuffer(os.urandom(8 * rows), dtype=np.uint64)
 
 
 def _file_cells(program: Program, path: Path, names: Sequence[str] | None) -> dict[str, Sequence[Any]]:
