@@ -56,6 +56,8 @@ _HOLDS = {
     "only through what was charged",
     "unit-vectors": "Each record adds a vector of length at most one to the block of its class, or zero if it is not "
     "finite",
+    "person-vectors": "Each person adds the mean of vectors of length at most one, one for each of at most {rows} of "
+    "their records, in the block of its class, or zero if it is not finite",
     "one-release": "All records are summed once: there is no sampling and only one release",
     "embedding-fixed-beforehand": "Features, noise and sizes were fixed beforehand; the noisy sum is not divided by a "
     "number of records",

@@ -40,6 +40,8 @@ class Dataset:
         terms: The licence.
         target_range: For regression, the public (low, high) that `targets` 0 and 1 stand for.
         schema: For tables, the public description that `decode` leads back to columns by.
+        persons: Whose each record of `inputs` is, as a number; None if the schema names no column of ids.
+        test_persons: The same for `test_inputs`; no person is in both.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Dataset:
     terms: str = ""
     target_range: tuple[float, float] | None = None
     schema: Schema | None = field(default=None, repr=False)
+    persons: NDArray[np.int64] | None = field(default=None, repr=False)
+    test_persons: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def restore(self, values: Any) -> Any:
         """Return targets or predictions of a regression in the column's own units.

@@ -11,10 +11,12 @@ from typing import Any
 
 from tacita import _check
 from tacita.data.domains import Bool, Category, Domain, Real
+from tacita.data.ids import MISSING
 
 # The keys of a schema of columns, of one of arrays, and of a column of each type.
-_TABLE = ("missing", "nominal_size", "target", "groups", "columns")
-_ARRAYS = ("missing", "nominal_size", "inputs", "targets")
+_PERSONS = ("person", "missing_person")
+_TABLE = ("missing", "nominal_size", *_PERSONS, "target", "groups", "columns")
+_ARRAYS = ("missing", "nominal_size", *_PERSONS, "inputs", "targets")
 _COLUMN = {"real": ("type", "low", "high", "scale", "whole"), "category": ("type", "values"), "bool": ("type",)}
 
 
@@ -73,7 +75,11 @@ class Schema:
         missing: What happens to a record with a missing value: "zero" (the value's features are 0), "drop" (the
             record is left out) or "error". A record without a target is left out under "zero" too.
         groups: Category or bool columns kept for the owner's per-group tables.
-        nominal_size: A public size of the training set.
+        nominal_size: A public size of the training set; with `person` how many people are in it.
+        person: The column, or the array, of ids by which people are told apart; none of the columns. None if one record
+            is one person.
+        missing_person: What a record without an id is: refused (`refuse`), or the only one of a person of its own
+            (`own`).
     """
 
     target: Field
@@ -82,6 +88,8 @@ class Schema:
     missing: str = "zero"
     groups: tuple[str, ...] = ()
     nominal_size: int | None = None
+    person: str | None = None
+    missing_person: str = "refuse"
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any], *, within: str = "") -> Schema:
@@ -114,6 +122,8 @@ class Schema:
         with _noting(mistakes):
             size = table.get("nominal_size")
             parts["nominal_size"] = None if size is None else _size("nominal_size", size)
+        with _noting(mistakes):
+            parts |= _persons(table)
         if mistakes:
             raise ValueError("\n".join(mistakes))
         return cls(**parts)
@@ -123,6 +133,8 @@ class Schema:
         table: dict[str, Any] = {"missing": self.missing}
         if self.nominal_size is not None:
             table["nominal_size"] = self.nominal_size
+        if self.person is not None:
+            table |= {"person": self.person, "missing_person": self.missing_person}
         if self.inputs is None:
             columns = {field.name: field.to_dict() for field in (*self.columns, self.target)}
             return table | {"target": self.target.name, "groups": list(self.groups), "columns": columns}
@@ -205,6 +217,21 @@ def _arrays(table: Mapping[str, Any], within: str, mistakes: list[str]) -> dict[
         goal = _category("classes", targets["classes"]) if "classes" in targets else Real(*_bounds(targets))
         parts["target"] = Field("targets", goal)
     return parts
+
+
+def _persons(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by which ids people are told apart."""
+    person = table.get("person")
+    missing = _check.one_of("missing_person", table.get("missing_person", MISSING[0]), MISSING)
+    if person is None:
+        if "missing_person" in table:
+            raise ValueError("missing_person goes with person, the column of ids; name it too.")
+        return {}
+    if not isinstance(person, str) or not person.strip():
+        raise ValueError(f"person must name the column of ids, got {person!r}.")
+    if person in table.get("columns", ("inputs", "targets")):
+        raise ValueError(f"person names {person!r}, which says whose records they are: leave it out of the columns.")
+    return {"person": person, "missing_person": missing}
 
 
 def _domain(name: str, entry: Any, *, is_target: bool) -> Domain:

@@ -17,10 +17,12 @@ from tacita.data.cells import open_csv, read_cells, records
 from tacita.data.dataset import Dataset
 from tacita.data.domains import Bool, Category, Real
 from tacita.data.formats import read_npz
+from tacita.data.ids import numbered
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from tacita._check import Counts
     from tacita.data.dataset import Groups, Inputs, Targets
     from tacita.data.schema import Field, Schema
 
@@ -31,20 +33,29 @@ MISSING = "(missing)"
 
 @dataclass(frozen=True)
 class Encoded:
-    """The encoded records of one file."""
+    """The encoded records of one file, and the ids of whose they are if the schema names them."""
 
     inputs: Inputs
     targets: Targets
     groups: Groups
+    ids: NDArray[Any] | None = None
 
     def __getitem__(self, places: Any) -> Encoded:
         """Return some of the records."""
         groups = {name: group[places] for name, group in self.groups.items()}
-        return Encoded(self.inputs[places], self.targets[places], groups)
+        ids = None if self.ids is None else self.ids[places]
+        return Encoded(self.inputs[places], self.targets[places], groups, ids)
 
     def dataset(self, test: Encoded, schema: Schema, **about: Any) -> Dataset:
-        """Return these records and those held out, with what their schema says about them."""
+        """Return these records and those held out, with what their schema says about them.
+
+        Raises:
+            ValueError: If a person is in both, or an id is missing and that is refused.
+        """
+        persons, held_out = _persons(self, test, schema)
         return Dataset(
+            persons=persons,
+            test_persons=held_out,
             inputs=self.inputs,
             targets=self.targets,
             groups=self.groups,
@@ -75,7 +86,7 @@ def read_table(path: Path | str, schema: Schema, *, test: Path | str | None = No
     Args:
         path: A .csv, .csv.gz or .npz file.
         schema: What it holds.
-        test: A second file, held out.
+        test: A second file, held out; of other people, if the schema tells them apart.
 
     Raises:
         ValueError: If the file does not fit the schema. The message never holds a record's content, place or number.
@@ -165,7 +176,8 @@ def encode_lines(lines: Iterable[bytes], header: Sequence[str], schema: Schema, 
         schema: What the columns hold.
         name: What messages call the file.
     """
-    names = [field.name for field in (*schema.columns, schema.target)]
+    fields = (*schema.columns, schema.target)
+    names = [*(field.name for field in fields), *([schema.person] if schema.person is not None else [])]
     found = [fields for fields in records(lines, header, names, file=name) if fields != []]
     if schema.missing == "error" and None in found:
         raise ValueError(
@@ -173,7 +185,8 @@ def encode_lines(lines: Iterable[bytes], header: Sequence[str], schema: Schema, 
             'choose missing = "drop" to leave such records out.'
         )
     readable = [fields for fields in found if fields is not None]  # others have no target, so they are left out
-    return _encode({column: [fields[i] for fields in readable] for i, column in enumerate(names)}, schema, name)
+    cells = {column: [fields[i] for fields in readable] for i, column in enumerate(names)}
+    return _encode(cells, schema, name)
 
 
 def _read(path: Path, schema: Schema) -> Encoded:
@@ -198,7 +211,8 @@ def _read(path: Path, schema: Schema) -> Encoded:
 
 def _read_columns(path: Path, schema: Schema) -> Encoded:
     columns = (*schema.columns, schema.target)
-    arrays = read_npz(path, [column.name for column in columns], name=path.name)
+    own = [] if schema.person is None else [schema.person]
+    arrays = read_npz(path, [*(column.name for column in columns), *own], name=path.name)
     for column in columns:
         array = arrays[column.name]
         real = isinstance(column.domain, Real)
@@ -228,7 +242,8 @@ def _same_length(arrays: Mapping[str, NDArray[Any]], name: str) -> None:
 
 def _read_arrays(path: Path, schema: Schema) -> Encoded:
     bounds = schema.inputs
-    arrays = read_npz(path, ["inputs", "targets"], name=path.name)
+    own = [] if schema.person is None else [schema.person]
+    arrays = read_npz(path, ["inputs", "targets", *own], name=path.name)
     inputs, targets = arrays["inputs"], arrays["targets"]
     if bounds is None or inputs.ndim != 1 + len(bounds.shape) or inputs.shape[1:] != bounds.shape:
         raise ValueError(f"{path.name}: 'inputs' must have one record of shape {bounds and bounds.shape} per row.")
@@ -247,7 +262,7 @@ def _read_arrays(path: Path, schema: Schema) -> Encoded:
     else:
         codes = np.where((targets >= 0) & (targets < len(classes)), targets, np.nan)
     kept = _kept({"inputs": np.where(whole, 0.0, np.nan), "targets": codes}, schema, path.name)
-    return Encoded(unit.astype(np.float32), _goal(schema.target, codes), {})[kept]
+    return Encoded(unit.astype(np.float32), _goal(schema.target, codes), {}, _ids(arrays, schema))[kept]
 
 
 def _encode(cells: Mapping[str, Cells], schema: Schema, name: str) -> Encoded:
@@ -256,7 +271,28 @@ def _encode(cells: Mapping[str, Cells], schema: Schema, name: str) -> Encoded:
     blocks = [_block(column, codes[column.name]) for column in schema.columns]
     groups = {field.name: _labels(field, codes[field.name]) for field in fields if field.name in schema.groups}
     goal = _goal(schema.target, codes[schema.target.name])
-    return Encoded(np.concatenate(blocks, axis=1), goal, groups)[_kept(codes, schema, name)]
+    return Encoded(np.concatenate(blocks, axis=1), goal, groups, _ids(cells, schema))[_kept(codes, schema, name)]
+
+
+def _ids(cells: Mapping[str, Any], schema: Schema) -> NDArray[Any] | None:
+    """Return whose the records are, if the schema names the column of ids."""
+    if schema.person is None:
+        return None
+    ids = np.asarray(cells[schema.person])
+    if ids.ndim != 1:
+        raise ValueError(f"The array {schema.person!r} must be one-dimensional, with one id for each record.")
+    return ids
+
+
+def _persons(train: Encoded, test: Encoded, schema: Schema) -> tuple[Counts | None, Counts | None]:
+    """Return a number for each record's person, and the same for those held out."""
+    if schema.person is None or train.ids is None or test.ids is None:
+        return None, None
+    persons = numbered([*train.ids.tolist(), *test.ids.tolist()], missing=schema.missing_person, name=schema.person)
+    trained, held_out = persons[: len(train.ids)], persons[len(train.ids) :]
+    if np.isin(held_out, trained).any():
+        raise ValueError("The test file holds records of people who are in the other file: keep each in one of them.")
+    return trained, held_out
 
 
 def _kept(codes: Mapping[str, NDArray[np.float64]], schema: Schema, name: str) -> NDArray[np.bool_]:

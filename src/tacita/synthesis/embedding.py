@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from tacita.audit.models import minimise
 from tacita.synthesis.features import FeatureMap, Moments
 from tacita.synthesis.networks import Generator, draw_latent, make_generator
 from tacita.training.step import noisy_mean
+
+if TYPE_CHECKING:
+    from tacita._check import Counts
 
 DEFAULTS: dict[str, dict[str, Any]] = {  # of the fit, by kind of data
     "images": {"steps": 0, "batch_size": 500, "learning_rate": 1e-3},
@@ -118,7 +121,9 @@ def contribution_norms(inputs: Tensor, features: FeatureMap) -> Tensor:
     return torch.cat([contributions(part, features).norm(dim=1) for part in torch.split(inputs, BATCH)])
 
 
-def embedding_sum(inputs: Tensor, labels: Tensor, classes: int, features: FeatureMap) -> Tensor:
+def embedding_sum(
+    inputs: Tensor, labels: Tensor, classes: int, features: FeatureMap, *, persons: Counts | None = None
+) -> Tensor:
     """Add up contributions, class by class. The result is not private: it is for `add_noise`.
 
     Args:
@@ -126,13 +131,16 @@ def embedding_sum(inputs: Tensor, labels: Tensor, classes: int, features: Featur
         labels: (n,) whole numbers; a record whose label is not in [0, classes) adds nothing.
         classes: How many classes there are; public.
         features: A public feature map.
+        persons: Whose each record is, as whole numbers; None if one record is one person. A person adds the mean of
+            what their records would add.
 
     Returns:
         (classes, 1 + d) float64.
 
     Guarantee:
-        Adding or removing any one record changes the result by at most 1 in Euclidean length. Proof: features depend
-        on their own record alone, so the other records' rows stay the same; the record's row is at most 1 - 10⁻⁵ long
+        Adding or removing any one record, or any one person with all records, changes the result by at most 1 in
+        Euclidean length. Proof: a mean is no longer than the longest of its vectors; and features depend on their own
+        record alone, so the other records' rows stay the same; the record's row is at most 1 - 10⁻⁵ long
         and is added to one block. One record more shifts the others between batches, so all sums are rounded anew.
         Batches are summed by themselves, and a total of n records is then rounded n / 64 times by at most n 2⁻⁵³: for
         10⁶ records by less than 2·10⁻⁶ in all, in either of the two worlds. That is within the 10⁻⁵ left.
@@ -140,13 +148,24 @@ def embedding_sum(inputs: Tensor, labels: Tensor, classes: int, features: Featur
     if len(inputs) != len(labels):
         raise ValueError(f"There must be one label for each record, got {len(labels)} for {len(inputs)}.")
     _check.count("classes", classes)
+    shares = _shares(persons, len(inputs))
     width = contributions(inputs.new_zeros(1, *inputs.shape[1:]), features).shape[1]
     total = torch.zeros(classes, width, dtype=torch.float64)
-    for part, named in zip(torch.split(inputs, BATCH), torch.split(labels, BATCH), strict=True):
+    for part, named, share in zip(*(torch.split(whole, BATCH) for whole in (inputs, labels, shares)), strict=True):
         known = (named >= 0) & (named < classes)
-        own = torch.zeros_like(total).index_add_(0, named[known].long(), contributions(part[known], features))
-        total += own
+        rows = share[known, None] * contributions(part[known], features)
+        total += torch.zeros_like(total).index_add_(0, named[known].long(), rows)
     return total
+
+
+def _shares(persons: Counts | None, records: int) -> Tensor:
+    """Return by what each record's contribution is multiplied: one over the number of its person's records."""
+    if persons is None:
+        return torch.ones(records, dtype=torch.float64)
+    if len(persons) != records:
+        raise ValueError(f"There must be one person for each record, got {len(persons)} for {records}.")
+    _, places, counts = np.unique(persons, return_inverse=True, return_counts=True)
+    return torch.from_numpy(1.0 / counts[places.reshape(-1)])
 
 
 def add_noise(total: Tensor, *, noise_multiplier: float, rng: np.random.Generator) -> Embedding:
@@ -161,8 +180,8 @@ def add_noise(total: Tensor, *, noise_multiplier: float, rng: np.random.Generato
         The noisy sum, which may be published.
 
     Guarantee:
-        One Gaussian mechanism of sensitivity 1 under adding or removing a record. Nothing else depends on the data: the
-        shape and the weights are public, and the sum is not divided by a number of records.
+        One Gaussian mechanism of sensitivity 1 under adding or removing a record, or a person. Nothing else depends on
+        the data: the shape and the weights are public, and the sum is not divided by a number of records.
     """
     sigma = _check.in_range("noise_multiplier", noise_multiplier, 1e-3, 1e6)
     noisy = noisy_mean({"sum": total}, clip_norm=1.0, noise_multiplier=sigma, divisor=1.0, rng=rng)["sum"]
@@ -177,6 +196,7 @@ def release_embedding(
     *,
     noise_multiplier: float,
     rng: np.random.Generator,
+    persons: Counts | None = None,
 ) -> Embedding:
     """Return the noisy sum of everybody's features: `embedding_sum`, then `add_noise`, with their guarantees.
 
@@ -187,11 +207,12 @@ def release_embedding(
         features: A public feature map.
         noise_multiplier: Standard deviation of the noise.
         rng: Where the noise comes from.
+        persons: Whose each record is, where people have several.
 
     Returns:
         The noisy sum, which may be published.
     """
-    total = embedding_sum(inputs, labels, classes, features)
+    total = embedding_sum(inputs, labels, classes, features, persons=persons)
     return add_noise(total, noise_multiplier=noise_multiplier, rng=rng)
 
 

@@ -75,7 +75,8 @@ def measure(maker: Maker, synthetic: Labelled, *, claim: Guarantee, report: Call
     Returns:
         What was found. For the data's owner.
     """
-    task, rng = maker.task, np.random.default_rng(maker.task.recipe.seed)
+    rng = np.random.default_rng(maker.task.recipe.seed)
+    task = maker.task.one_each(rng)
     features = measuring_features(task.shape)
     made, real, held = (_some(data, _MOST, rng) for data in (synthetic, task.train, task.held))
     utility = measure_utility(

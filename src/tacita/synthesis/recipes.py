@@ -6,20 +6,26 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from tacita import _check
 from tacita.accounting import Target, goal_of
 from tacita.data import Dataset
+from tacita.data.ids import MOST_RECORDS, capped
 from tacita.ledger import kept_place, on_server
 from tacita.runs import Run
 from tacita.synthesis.generators import GENERATORS
 from tacita.synthesis.generators.kind import COMMON
 from tacita.synthesis.networks import SMALL
-from tacita.training.recipes import check_words, dataset_of, parts_of, read_recipe
+from tacita.training.recipes import check_words, dataset_of, parts_of, persons_of, read_recipe
 from tacita.training.step import check_clip_norm
+
+if TYPE_CHECKING:
+    from tacita._check import Counts
 
 KIND = "synthesis"
 
@@ -51,7 +57,8 @@ class Recipe:
         panel: For private-wgan: how many records are followed for the typical case.
         width: How wide the networks are.
         holdout_rate: Chance with which a record is held out, where the data have no test part.
-        nominal_size: The public size of the data, if it is not known.
+        nominal_size: The public size of the data, if it is not known; how many people, where they have several records.
+        records_per_person: For mean-embedding, with `person` in `data`: how many records of a person count, at most.
         ledger: A shared ledger's path, or its URL without a password.
         seed: For runs that can be repeated; not secure.
     """
@@ -75,6 +82,7 @@ class Recipe:
     width: int | None = None
     holdout_rate: float = 0.1
     nominal_size: int | None = None
+    records_per_person: int | None = None
     ledger: str | None = None
     seed: int | None = None
 
@@ -103,6 +111,7 @@ class Recipe:
         for name in ("samples", "steps", "batch_size", "critic_steps", "width", "nominal_size"):
             if getattr(recipe, name) is not None:
                 _check.count(name, getattr(recipe, name))
+        _check_people(recipe)
         ranges = {
             "epsilon": (1e-3, 500.0),
             "learning_rate": (1e-9, 1e3),
@@ -141,15 +150,49 @@ def _check_entries(recipe: Recipe) -> None:
         )
 
 
+def _check_people(recipe: Recipe) -> None:
+    """Refuse people with several records where they are not protected, or where it is not said how many count."""
+    takers = [name for name, kind in GENERATORS.items() if "records_per_person" in kind.entries]
+    if "person" in recipe.data and recipe.generator not in takers:
+        raise ValueError(
+            f"[data] person is for {' or '.join(takers)}: {recipe.generator} protects one record, not a person with "
+            "several."
+        )
+    if ("person" in recipe.data) != (recipe.records_per_person is not None):
+        raise ValueError("[data] person, the column of ids, and records_per_person go together: give both or neither.")
+    if recipe.records_per_person is not None:
+        _check.count("records_per_person", recipe.records_per_person, high=MOST_RECORDS)
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A recipe with its data at hand. Everything but the records is public."""
+    """A recipe with its data at hand. Everything but the records, and whose they are, is public.
+
+    Attributes:
+        recipe: What was asked for.
+        dataset: The data.
+        train: Inputs and labels to learn from.
+        held: Inputs and labels that were held out.
+        coins: What held them out.
+        persons: Whose the records of `train` and of `held` are; None if one record is one person.
+    """
 
     recipe: Recipe
     dataset: Dataset
     train: tuple[Tensor, Tensor]
     held: tuple[Tensor, Tensor]
     coins: int
+    persons: tuple[Counts, Counts] | None = None
+
+    def one_each(self, rng: np.random.Generator) -> Task:
+        """Return the task with one record of each person, drawn at random: attacks and tests count on independence."""
+        if self.persons is None:
+            return self
+        parts = []
+        for (inputs, labels), whose in zip((self.train, self.held), self.persons, strict=True):
+            kept = torch.from_numpy(capped(whose, 1, coins=rng.random(len(whose))))
+            parts.append((inputs[kept], labels[kept]))
+        return replace(self, train=parts[0], held=parts[1], persons=None)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -194,14 +237,14 @@ def prepare(recipe: Recipe, coins: int | None = None) -> Task:
         recipe = replace(recipe, ledger=str(Path(recipe.ledger).resolve()))
     if coins is None:
         coins = secrets.randbits(128) if recipe.seed is None else recipe.seed
-    dataset = dataset_of(recipe.data)
+    dataset = dataset_of(recipe.data, persons=True)
     if dataset.classes is None:
         raise ValueError("Generators make records of classes: choose a target with classes, not a range.")
     shape = dataset.inputs.shape[1:]
     if len(shape) not in (1, 3) or (len(shape) == 3 and min(shape[1:]) >= SMALL and any(s % 4 for s in shape[1:])):
         raise ValueError(f"Records must be images with sides that 4 divides, or rows of a table; got shape {shape}.")
     train, held, _ = parts_of(dataset, recipe.holdout_rate, coins)
-    return Task(recipe, dataset, train, held, coins)
+    return Task(recipe, dataset, train, held, coins, persons_of(dataset, recipe.holdout_rate, coins))
 
 
 def write_recipe(folder: Path, task: Task) -> None:

@@ -90,7 +90,7 @@ def _write_table(where: Path, dataset: Dataset, inputs: Tensor, labels: Tensor) 
         _write_arrays(where, dataset, inputs.clamp(0.0, 1.0), labels, high=1)
         return
     write_csv(where / "samples.csv", decode(inputs.numpy(), labels.numpy(), schema))
-    read_back = replace(schema, nominal_size=len(labels), missing="zero")
+    read_back = replace(schema, nominal_size=len(labels), missing="zero", person=None)
     runs.write_text(where, "schema.toml", _toml({"data": {"file": "samples.csv", **read_back.to_dict()}}))
 
 

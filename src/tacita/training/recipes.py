@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -22,6 +22,11 @@ from tacita.features import GradientHistograms, PublicLinear, picture_features
 from tacita.features.priors import PRIORS
 from tacita.ledger import kept_place, on_server
 from tacita.publication import Publication
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tacita._check import Counts
 
 Parts = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, Any]]  # to train on, held out, groups
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -232,8 +237,18 @@ DEMOS = {
 }
 
 
-def dataset_of(table: Mapping[str, Any]) -> Dataset:
-    """Return the data that a recipe's [data] table names."""
+def dataset_of(table: Mapping[str, Any], *, persons: bool = False) -> Dataset:
+    """Return the data that a recipe's [data] table names.
+
+    Args:
+        table: The parsed table.
+        persons: Whether a column of ids may be named: whether people with several records are protected.
+    """
+    if "person" in table and not persons:
+        raise ValueError(
+            "[data] person: people with several records are protected by private programs and mean-embedding, not "
+            "here, where one record is one person. Leave person out if that is so."
+        )
     if "name" in table:
         extra = set(table) - {"name", "target"}
         if extra:
@@ -252,9 +267,9 @@ def dataset_of(table: Mapping[str, Any]) -> Dataset:
 def parts_of(dataset: Dataset, holdout_rate: float, coins: int) -> Parts:
     """Return training and held-out tensors, and the groups of the training records.
 
-    Without a test part every record is held out by its own coin. The coins' seed is secret, and kept in the run
-    directory for resuming: independent coins that nobody knows belong to records, not to positions, so one
-    record's presence moves no other. With a public seed, removing a record would shift everyone's coin.
+    Without a test part every record is held out by its own coin, or by its person's. The coins' seed is secret, and
+    kept in the run directory for resuming: independent coins that nobody knows belong to records, not to positions, so
+    one record's presence moves no other. With a public seed, removing a record would shift everyone's coin.
 
     Args:
         dataset: The data.
@@ -268,13 +283,30 @@ def parts_of(dataset: Dataset, holdout_rate: float, coins: int) -> Parts:
     if len(dataset.test_targets):
         held = (torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_targets))
         return (inputs, targets), held, groups
-    out = np.random.default_rng(coins).random(len(targets)) < holdout_rate
+    out = held_out(dataset, holdout_rate, coins)
+    kept = torch.from_numpy(~out)
+    return (inputs[kept], targets[kept]), (inputs[~kept], targets[~kept]), {k: v[~out] for k, v in groups.items()}
+
+
+def persons_of(dataset: Dataset, holdout_rate: float, coins: int) -> tuple[Counts, Counts] | None:
+    """Return whose the training and the held-out records of `parts_of` are; None if one record is one person."""
+    if dataset.persons is None or dataset.test_persons is None:
+        return None
+    if len(dataset.test_targets):
+        return dataset.persons, dataset.test_persons
+    out = held_out(dataset, holdout_rate, coins)
+    return dataset.persons[~out], dataset.persons[out]
+
+
+def held_out(dataset: Dataset, holdout_rate: float, coins: int) -> NDArray[np.bool_]:
+    """Return which records are held out, by a coin each; by one for all records of a person, where they are known."""
+    whose = np.arange(len(dataset.targets)) if dataset.persons is None else dataset.persons
+    out: NDArray[np.bool_] = (np.random.default_rng(coins).random(1 + int(whose.max(initial=-1))) < holdout_rate)[whose]
     if not out.any() or out.all():
         raise ValueError(
             "holdout_rate leaves no records to train on, or none to hold out; change it or give a test file."
         )
-    kept = torch.from_numpy(~out)
-    return (inputs[kept], targets[kept]), (inputs[~kept], targets[~kept]), {k: v[~out] for k, v in groups.items()}
+    return out
 
 
 def histograms_model(shape: tuple[int, ...], outputs: int) -> nn.Module:

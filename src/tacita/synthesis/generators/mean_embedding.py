@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tacita._check import PrivacyError
 from tacita._progress import Progress
 from tacita.accounting import BayesianAccountant, Target, calibrate_gaussian, gaussian_release, least_noise_for
-from tacita.assumptions import assume
+from tacita.assumptions import Assumption, assume
+from tacita.data.ids import capped
 from tacita.label import Label, build, noise_assumption, not_hardened, run_rows
 from tacita.ledger import Ledger
 from tacita.owner import Owner
@@ -39,6 +41,7 @@ from tacita.training.plan import Plan
 from tacita.training.randomness import randomness
 
 if TYPE_CHECKING:
+    from tacita._check import Counts
     from tacita.synthesis.recipes import Task
 
 _FOLLOWED = 2000  # records whose contribution to an embedding is kept for the typical case
@@ -51,7 +54,7 @@ class MeanEmbedding:
     purpose: ClassVar[str] = "Synthetic records from a generator fitted to one noisy release of mean features."
     private: ClassVar[bool] = True
     entries: ClassVar[frozenset[str]] = frozenset(
-        {"epsilon", "target", "noise_multiplier", "ledger", "steps", "learning_rate"}
+        {"epsilon", "target", "noise_multiplier", "ledger", "steps", "learning_rate", "records_per_person"}
     )
 
     task: Task
@@ -79,13 +82,20 @@ class MeanEmbedding:
         noise = recipe.noise_multiplier
         if noise is None:
             noise = _calibrated(recipe.goal or (1.0, recipe.delta))
-            require_signal(noise, task.size / len(task.classes), "a class of these data has about {} records")
+            who = "records" if task.persons is None else "people"
+            require_signal(noise, task.size / len(task.classes), f"a class of these data has about {{}} {who}")
         self.plan = Plan(
-            clip_norm=1.0, noise_multiplier=noise, sample_rate=1.0, steps=1, batch_size=1.0, delta=recipe.delta
+            clip_norm=1.0,
+            noise_multiplier=noise,
+            sample_rate=1.0,
+            steps=1,
+            batch_size=1.0,
+            delta=recipe.delta,
+            unit="record" if task.persons is None else "person",
         )
         self.identity, self.facts = secrets.token_hex(8), facts_of(task, self.purpose)
         self.random = randomness(recipe.seed)
-        with ledger_at(self._ledger) as ledger:
+        with ledger_at(self._ledger, unit=self.plan.unit) as ledger:
             Charges(ledger, self.identity, self.plan, owner=self.owner.token).open(self.random)
             self.head = ledger.head
         self._write()
@@ -130,8 +140,10 @@ class MeanEmbedding:
         """Sum all contributions, charge, and only then return the noisy sum."""
         progress(0, self.steps, "computing features")
         task = self.task
-        total = embeddings.embedding_sum(*task.train, len(task.classes), self.features)
-        self.panels = {"training": self._followed(task.train[0]), "held-out": self._followed(task.held[0])}
+        total = self._summed()
+        whose = task.persons or (None, None)
+        followed = zip(("training", "held-out"), (task.train[0], task.held[0]), whose, strict=True)
+        self.panels = {name: self._followed(inputs, persons) for name, inputs, persons in followed}
         with Ledger.open(self._ledger) as ledger:
             _require_same_ledger(ledger, self.head)
             charges = Charges(ledger, self.identity, self.plan, owner=self.owner.token)
@@ -147,13 +159,31 @@ class MeanEmbedding:
         self._keep(1)
         return released
 
-    def _followed(self, inputs: Tensor) -> Panel:
-        """Return some records with what they add, as the accountant follows records."""
-        everyone = np.arange(len(inputs))
-        some = np.sort(self.random.sampling.choice(everyone, min(_FOLLOWED, len(inputs)), replace=False))
+    def _summed(self) -> Tensor:
+        """Return the sum without noise, of some records of each person where they have too many."""
+        (inputs, labels), classes = self.task.train, len(self.task.classes)
+        most = self.task.recipe.records_per_person
+        if self.task.persons is None or most is None:
+            return embeddings.embedding_sum(inputs, labels, classes, self.features)
+        persons = self.task.persons[0]
+        kept = capped(persons, most, coins=self.random.sampling.random(len(persons)))
+        rows = torch.from_numpy(kept)
+        return embeddings.embedding_sum(inputs[rows], labels[rows], classes, self.features, persons=persons[kept])
+
+    def _followed(self, inputs: Tensor, persons: Counts | None) -> Panel:
+        """Return some records with what they add, as the accountant follows records; or people with the most they may.
+
+        Which records of a person were added is hidden, so the longest of all of them counts.
+        """
+        everyone = np.arange(len(inputs)) if persons is None else np.unique(persons)
+        some = np.sort(self.random.sampling.choice(everyone, min(_FOLLOWED, len(everyone)), replace=False))
+        rows = some if persons is None else np.flatnonzero(np.isin(persons, some))
+        found = embeddings.contribution_norms(inputs[torch.from_numpy(rows)], self.features).numpy()
+        norms = np.zeros(len(some))
+        np.maximum.at(norms, np.arange(len(some)) if persons is None else np.searchsorted(some, persons[rows]), found)
         accountant = BayesianAccountant(sample_rate=1.0, noise_multiplier=self.plan.noise_multiplier, steps=1)
         panel = Panel(some, accountant)
-        panel.measure(embeddings.contribution_norms(inputs[some], self.features).numpy(), period=1)
+        panel.measure(norms, period=1)
         panel.tick()
         return panel
 
@@ -186,25 +216,37 @@ class MeanEmbedding:
         state, saved = run.load()
         if saved["id"] != name or float(state["embedding"]["settings"][0]) != plan.noise_multiplier:
             raise PrivacyError("The kept release belongs to another run.")
-        worst = gaussian_release(noise_multiplier=plan.noise_multiplier, delta=delta)
-        codes = ("unit-vectors", "one-release", "embedding-fixed-beforehand", "release-charged")
-        asked = ("after-release", "record-is-person", "generator-chosen-blindly", "nothing-else")
+        worst = replace(gaussian_release(noise_multiplier=plan.noise_multiplier, delta=delta), unit=plan.unit)
+        adds, whose, added = _protected(run.recipe, plan)
+        codes = ("one-release", "embedding-fixed-beforehand", "release-charged")
+        asked = ("generator-chosen-blindly", "nothing-else")
+        rests_on = [adds, *map(assume, codes), noise_assumption(facts), assume("after-release"), *whose]
+        readings = Standing(plan, 1, _panels(state, saved), facts, {}).readings(delta, worst)
         return build(
             facts,
             worst,
-            rests_on=[*map(assume, codes), noise_assumption(facts), *map(assume, asked)],
+            rests_on=[*rests_on, *map(assume, asked)],
             curve=((1, worst.epsilon),),
             mechanism=(
                 ("Generator", "mean-embedding: one noisy sum of class-conditional features"),
-                ("Sensitivity", "1, for one record added or removed"),
+                ("Sensitivity", f"1, for one {added} added or removed"),
                 ("Noise standard deviation", f"{plan.noise_multiplier:.6g}"),
                 ("Releases", "1"),
                 *run_rows(facts),
             ),
             not_hardened=not_hardened(facts, "how long it takes depends on how many records there are"),
             bare_rate=plan.bare_rate,
-            readings=Standing(plan, 1, _panels(state, saved), facts, {}).readings(delta, worst),
+            readings=replace(readings, typical=tuple(replace(g, unit=plan.unit) for g in readings.typical)),
         )
+
+
+def _protected(recipe: Mapping[str, Any], plan: Plan) -> tuple[Assumption, list[Assumption], str]:
+    """Return what a record or a person adds, whose records they are, and what is added or removed, in words."""
+    if plan.unit == "record":
+        return assume("unit-vectors"), [assume("record-is-person")], "record"
+    alone = [assume("rows-alone")] if recipe["data"].get("missing_person") == "own" else []
+    most = int(recipe["records_per_person"])
+    return assume("person-vectors", rows=most), [assume("ids-are-people"), *alone], "person with all records"
 
 
 def _calibrated(goal: tuple[float, float] | Target) -> float:
