@@ -5,6 +5,7 @@ As in test_composition, the other side counts with plain Python over explicit ro
 
 import itertools
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from tacita import PrivacyError
 from tacita.cli.kinds import label_of
@@ -218,9 +220,11 @@ def test_noise_on_one_number_hides_least_of_all_ways_to_share_steps(steps):
                 assert all(delta <= one.delta(eps) + 1e-12 for delta, eps in zip(spread, at, strict=True))
 
 
+@pytest.mark.parametrize("spreads", [1000, 0])
 @pytest.mark.parametrize("programs", [8, pytest.param(100, marks=pytest.mark.slow)])
-def test_no_person_is_seen_better_than_the_curve_says(programs, rng):
+def test_no_person_is_seen_better_than_the_curve_says(programs, spreads, rng, monkeypatch):
     """The whole curve of a random program, over all rows a person may have; often it is reached."""
+    monkeypatch.setattr(composition, "_SPREADS", spreads)
     tight = 0
     for _ in range(programs):
         rows = int(rng.integers(1, 3))
@@ -234,7 +238,47 @@ def test_no_person_is_seen_better_than_the_curve_says(programs, rng):
         largest = np.max([exact_deltas(way, at) for way in ways], axis=0)
         assert np.all(largest <= said.delta(at) * (1 + 1e-9) + 1e-12)
         tight += largest[0] >= 0.99 * said.delta(0.0)
-    assert tight >= programs // 3
+    assert tight >= programs // 3 or not spreads
+
+
+@pytest.mark.parametrize("spreads", [1000, 0])
+def test_the_curve_of_parts_is_that_of_as_many_as_a_person_has_rows(spreads, monkeypatch):
+    """Closed form: two of five Gaussian counts, each of which hides both rows, are one at sqrt(2) the distance."""
+    monkeypatch.setattr(composition, "_SPREADS", spreads)
+    p = Program(schema={"place": Category(5)}, epsilon=100, delta=0.1, person="id", rows_per_person=2)
+    for part in p.partition("place").values():
+        p.release(part.count(), gaussian(epsilon=0.5, delta=1e-6))
+    noise = plan_release(p.releases[0].mechanism, p.releases[0].query.statistic).source
+    profile, distance = p.guarantee().profile, 2 * math.sqrt(2) / noise.scale
+    exact = [
+        ndtr(distance / 2 - eps / distance) - math.exp(eps) * ndtr(-distance / 2 - eps / distance) for eps in (0, 0.3)
+    ]
+    for eps, delta in zip((0.0, 0.3), exact, strict=True):
+        assert 0.999 * delta <= profile.delta(eps) <= 1.02 * delta  # of the discrete one, which is a little less
+
+
+def every_query(p):
+    part, age = p.where(job="a"), p.column("age").clamp(-20, 100)
+    yield from (p.count(), part.count(), p.column("job").histogram(), p.column("sex").histogram(), age.sum())
+    yield from (part.column("sex").posterior(dirichlet(1, 1)), part.column("age").clamp(-9, 4, step=1).sum())
+    yield from (p.column("job").posterior(dirichlet(1, 1, 1)), age.histogram(bins=4), age.histogram(bins=2))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_noise_is_scaled_to_all_rows_of_a_person(rows):
+    """The link between the checker and the mechanism: what is drawn hides what is charged."""
+    for make in (geometric, best, lambda epsilon: gaussian(epsilon=epsilon, delta=1e-3)):
+        p = program(rows)
+        for query in every_query(p):
+            moved = query.sensitivity.larger
+            assert (query.statistic.step, query.statistic.rows, query.statistic.n) == (moved, rows, None)
+            assert moved == rows * query.moves[1]
+            if make not in (geometric, best) and query.statistic.numbers > 1:
+                continue
+            plan = plan_release(p.release(query, make(epsilon=0.7)).mechanism, query.statistic)
+            assert plan.certificate.delta(0.7 * (1 + 1e-12)) <= (0.0 if make in (geometric, best) else 1e-3)
+            if isinstance(plan.source, GeometricNoise):
+                assert moved <= Fraction(plan.source.scale) * Fraction(7, 10) <= moved * (1 + Fraction(1, 10**12))
 
 
 def spread_out(rows_of_one=12):
