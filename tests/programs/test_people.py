@@ -17,6 +17,7 @@ from scipy.special import ndtr
 
 from tacita import PrivacyError
 from tacita.cli.kinds import label_of
+from tacita.data import ids
 from tacita.data.ids import capped, numbered
 from tacita.ledger import Ledger
 from tacita.posterior.mechanisms import Mechanism
@@ -37,7 +38,6 @@ from tacita.programs import (
     geometric,
     laplace,
     normal,
-    tables,
 )
 from tacita.programs.labels import label_of_run, write_run
 from tacita.programs.tables import exact_numbers, read
@@ -104,7 +104,7 @@ def coins_of(people, rng):
 def numbers_of(p, releases, people, coins, monkeypatch):
     """Every release's exact numbers, for given coins of each person."""
     drawn = np.concatenate([coins[one] for one in people] or [np.zeros(0, np.uint64)])
-    monkeypatch.setattr(tables, "_coins", lambda _: drawn)
+    monkeypatch.setattr(ids, "_coins", lambda _: drawn)
     found = read(p, table(people))
     return [exact_numbers(release.query, found) for release in p.releases]
 
@@ -323,7 +323,7 @@ def test_rows_chosen_anew_for_each_query_would_be_seen(monkeypatch):
 
 def test_which_rows_of_a_person_count_is_even_and_their_own(rng):
     persons = numbered([*"aab", *["c"] * 5], missing="refuse", name="id")
-    drawn = Counter(tuple(capped(persons, 2, coins=tables._coins(8)).tolist()) for _ in range(2000))
+    drawn = Counter(tuple(capped(persons, 2).tolist()) for _ in range(2000))
     assert all(kept[:3] == (0, 1, 2) for kept in drawn)
     pairs = Counter(kept[3:] for kept in drawn.elements())
     assert len(pairs) == 10
@@ -333,7 +333,7 @@ def test_which_rows_of_a_person_count_is_even_and_their_own(rng):
 
 
 @pytest.mark.parametrize(
-    "ids",
+    "listed",
     [
         ["x", "x", "y"],
         np.array(["x", "x", "y"]),
@@ -344,9 +344,9 @@ def test_which_rows_of_a_person_count_is_even_and_their_own(rng):
         np.array(["2020-01-01", "2020-01-01", "2020-01-02"], dtype="datetime64[D]"),
     ],
 )
-def test_ids_are_anything_that_can_be_hashed(ids):
+def test_ids_are_anything_that_can_be_hashed(listed):
     p = program(1)
-    data = {"id": ids} | columns([RECORDS[0]] * 3)
+    data = {"id": listed} | columns([RECORDS[0]] * 3)
     assert exact_numbers(p.count(), read(p, data)) == (2,)
 
 
@@ -360,9 +360,9 @@ def test_a_missing_id_is_refused_or_a_person_by_itself(missing):
 
 
 def test_ids_that_cannot_tell_people_apart_are_refused():
-    for ids, message in (([["x"], ["x"]], "hashable"), ([object(), object()], "comparable"), (["1", 1], "two people")):
+    for odd, message in (([["x"], ["x"]], "hashable"), ([object(), object()], "comparable"), (["1", 1], "two people")):
         with pytest.raises(ValueError, match=message):
-            read(program(1), {"id": ids} | columns([RECORDS[0]] * 2))
+            read(program(1), {"id": odd} | columns([RECORDS[0]] * 2))
     with pytest.raises(ValueError, match="must hold equally many rows"):
         read(program(1), {"id": ["x"]} | columns([RECORDS[0]] * 2))
     with pytest.raises(ValueError, match="no column 'id', which tells people apart"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from tacita import _check
 from tacita._guard import attempt, held
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tacita._check import Counts
 
 MISSING = ("refuse", "own")
@@ -52,20 +55,24 @@ def numbered(ids: Iterable[Any], *, missing: str, name: str) -> Counts:
     return np.array(found, dtype=np.int64)
 
 
-def capped(persons: Counts, most: int, *, coins: Any) -> Counts:
+def capped(persons: Counts, most: int, *, coins: Any = None) -> Counts:
     """Return the places of the records that count, in order.
 
     Args:
         persons: Whose each record is, from `numbered`.
         most: How many records of a person count.
-        coins: A random number for each record.
+        coins: A random number for each record; from the operating system unless given.
 
     Guarantee:
         At most `most` records of each person. Which ones depends on that person's records and their coins alone.
     """
-    order = np.lexsort((coins, persons))
+    order = np.lexsort((_coins(len(persons)) if coins is None else coins, persons))
     ranks = np.arange(len(order)) - np.searchsorted(persons[order], persons[order])
     return np.sort(order[ranks < most])
+
+
+def _coins(records: int) -> NDArray[np.uint64]:
+    return np.frombuffer(os.urandom(8 * records), dtype=np.uint64)
 
 
 def _is_missing(given: Any) -> bool:

@@ -28,7 +28,7 @@ _MOST_BINS = 128
 
 
 def cells_posterior(
-    plan: ReleasePlan, prior: Dirichlet, output: Sequence[int], n: int | None, most: int
+    plan: ReleasePlan, prior: Dirichlet, output: Sequence[int], n: int | None, most: int | None
 ) -> Mixture | Shares:
     """Return the noise-aware posterior of the shares: every true count, weighted by its chance and the noise's.
 
@@ -37,8 +37,10 @@ def cells_posterior(
         prior: The prior.
         output: What was released: the first count alone if there are two cells and n is public, else every cell.
         n: The public number of records, or None if the part's size is private.
-        most: The largest number of records there can be.
+        most: The largest number of records there can be; None for all but surely as many, by the output.
     """
+    if most is None:
+        most = sum(max(count, 0) for count in output) + len(output) * plan.source.reach
     if plan.table is not None:
         listed = states(prior.cells, most)
         released = int(np.flatnonzero((listed == np.array(output)).all(axis=1))[0])

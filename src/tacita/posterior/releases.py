@@ -16,6 +16,7 @@ import numpy as np
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita._guard import attempt, held, number_in
+from tacita.data.ids import MOST_RECORDS, capped, numbered
 from tacita.guarantee import Guarantee
 from tacita.ledger import Ledger
 from tacita.posterior.mechanisms import MECHANISMS, Mechanism, Statistic
@@ -27,7 +28,7 @@ from tacita.posterior.plans import Candidate, Certificate, ReleasePlan, charge, 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from tacita._check import Floats
+    from tacita._check import Counts, Floats
 
 LARGEST_SIZE = 10**9
 _Book = Ledger | str | os.PathLike[str] | None
@@ -112,6 +113,9 @@ def release(
     step: float | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
     name: str = "posterior",
+    person: Sequence[Any] | None = None,
+    records_per_person: int | None = None,
+    missing_person: str = "refuse",
 ) -> Release:
     """Release the posterior of a conjugate model, with the noise taken into account and a certificate of its privacy.
 
@@ -127,12 +131,17 @@ def release(
             return (then without `epsilon` and `delta`).
         clamp: For a normal model: public bounds. Records outside are moved to them.
         step: For a normal model: the grid that records are rounded to; a thousandth of the bounds' width by default.
-        ledger: A ledger for replace_one, or its file or URL, that is charged before anything is drawn.
+        ledger: A ledger for replace_one, or with `person` for add_remove and the unit person, or its file or URL, that
+            is charged before anything is drawn.
         name: What the release is called in the ledger.
+        person: Whose each record of `column` is, where people have several: ids of any kind that can be compared.
+        records_per_person: How many records of a person count; with more, some by chance.
+        missing_person: What no id means: `refuse`, or `own`, that the record is the only one of a person of its own.
 
     Guarantee:
         (epsilon, delta)-differential privacy for replacing one record, as the certificate shows. The number of records
-        is public. The posterior is computed from what was released alone.
+        is public. With `person`, for adding or removing a person with all records, and their number is private. The
+        posterior is computed from what was released alone.
 
     Examples:
         >>> from tacita.posterior import beta
@@ -141,18 +150,59 @@ def release(
         (0.5, 'geometric')
     """
     chosen = _mechanism(mechanism, epsilon, delta)
+    if isinstance(model, Dirichlet) and (clamp is not None or step is not None):
+        raise TypeError("clamp and step are for a normal model; counts need no bounds.")
+    if person is not None or records_per_person is not None or missing_person != "refuse":
+        whose = _whose(person, records_per_person, missing_person)
+        return _release_of_people(model, counts, column, whose, chosen, ledger, name)
     if isinstance(model, Normal):
         if column is None or counts is not None:
             raise TypeError("A normal model needs column, the records themselves, so that they can be clamped.")
         return _release_mean(model, _records(column), _grid(clamp, step), chosen, ledger, name)
     if not isinstance(model, Dirichlet):
         raise TypeError(f"model must be what beta, dirichlet or normal returns, got {model!r}.")
-    if clamp is not None or step is not None:
-        raise TypeError("clamp and step are for a normal model; counts need no bounds.")
     values = _counts(model, counts, column)
     n, statistic = sum(values), Statistic(model.cells, sum(values), prior=model)
     plan, output = _drawn(chosen, statistic, values, ledger, name, f"posterior under {model} of {n} records")
     return Release(cells_posterior(plan, model, output, n, n), output, plan, model, n)
+
+
+_Whose = tuple["Counts", int]  # whose each record is, and how many of a person count
+
+
+def _whose(person: Sequence[Any] | None, most: int | None, missing: str) -> _Whose:
+    if person is None or most is None:
+        raise TypeError("person, an id for each record, and records_per_person go together.")
+    count = _check.count("records_per_person", most, high=MOST_RECORDS)
+    return numbered(person, missing=missing, name="person"), count
+
+
+def _release_of_people(
+    model: Dirichlet | Normal,
+    counts: Sequence[int] | None,
+    column: ArrayLike | None,
+    whose: _Whose,
+    mechanism: Mechanism,
+    ledger: _Book,
+    name: str,
+) -> Release:
+    """Release the posterior of some records of each person."""
+    if not isinstance(model, Dirichlet):
+        raise TypeError(
+            "With person the number of records is private, and a mean divides by it: release a sum and a count in a "
+            "program, Program(..., person=..., rows_per_person=...)."
+        )
+    if counts is not None or column is None:
+        raise TypeError("With person, pass column: counts do not tell whose records they count.")
+    persons, most = whose
+    records = _records(column)
+    if len(records) != len(persons):
+        raise ValueError("person must hold one id for each record of column.")
+    values = _counts(model, None, records[capped(persons, most)])
+    statistic = Statistic(model.cells, None, step=most, prior=model, rows=most)
+    description = f"posterior under {model} of at most {most} records of a person"
+    plan, output = _drawn(mechanism, statistic, values, ledger, name, description)
+    return Release(cells_posterior(plan, model, output, None, None), output, plan, model, None)
 
 
 def _release_mean(
@@ -171,7 +221,9 @@ def _drawn(
     """Plan a release, charge it, and only then draw it."""
     plan = plan_release(mechanism, statistic)
     plan.prepare()
-    charge(ledger, name, f"{description}, {plan.used}", plan.cost)
+    promised = plan.guarantee()
+    about = {"neighbours": promised.neighbours, "unit": promised.unit}
+    charge(ledger, name, f"{description}, {plan.used}", plan.cost, **about)
     return plan, plan.draw(values[: statistic.numbers])
 
 

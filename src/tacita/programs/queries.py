@@ -209,8 +209,7 @@ class PosteriorOfShares(Histogram):
         from tacita.posterior.noise_aware import cells_posterior
         from tacita.posterior.releases import Release
 
-        most = self.program.n or _most_records(plan, output)
-        posterior = cells_posterior(plan, self.model, output, self.public_size, most)
+        posterior = cells_posterior(plan, self.model, output, self.public_size, self.program.n)
         return Release(posterior, output, plan, self.model, self.public_size, self.labels)
 
 
@@ -265,11 +264,6 @@ class PosteriorOfMean(Sum):
         grid = Grid(self.grid.lowest, self.grid.highest, float(self.unit))
         posterior = total_posterior(plan, self.model, output[0], cast("int", self.program.n), grid)
         return Release(posterior, output, plan, self.model, self.public_size)
-
-
-def _most_records(plan: ReleasePlan, output: tuple[int, ...]) -> int:
-    """Return how many records there may be at most, by what was released: all but surely, as far as noise reaches."""
-    return sum(max(count, 0) for count in output) + len(output) * plan.source.reach
 
 
 QUERIES: dict[str, type[Query]] = {

@@ -164,13 +164,8 @@ def _capped(cells: dict[str, Sequence[Any]], people: People) -> dict[str, Sequen
     if len(set(lengths.values())) > 1:
         raise ValueError(f"The columns {', '.join(map(repr, lengths))} must hold equally many rows.")
     persons = numbered(cells[people.column], missing=people.missing, name=people.column)
-    places = capped(persons, people.rows, coins=_coins(len(persons))).tolist()
+    places = capped(persons, people.rows).tolist()
     return {name: [values[i] for i in places] for name, values in cells.items() if name != people.column}
-
-
-def _coins(rows: int) -> NDArray[np.uint64]:
-    """Return a random number for each row, from the operating system."""
-    return np.frombuffer(os.urandom(8 * rows), dtype=np.uint64)
 
 
 def _file_cells(program: Program, path: Path, names: Sequence[str] | None) -> dict[str, Sequence[Any]]:
