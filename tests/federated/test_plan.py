@@ -100,6 +100,11 @@ def test_a_federations_recipe_takes_a_target():
     assert 0.599 < plan.client_worst(3, 1e-5).attack_success <= 0.6
 
 
+def test_people_with_several_records_inside_of_clients_are_refused_with_the_reason():
+    with pytest.raises(ValueError, match="people with several records inside of clients are not told apart"):
+        Recipe(data={"file": "visits.csv", "person": "patient"})
+
+
 def test_b16_figures_of_clients_and_of_records_do_not_mix():
     plan = make("joint")
     client, record = plan.client_worst(1, 1e-3, method="rdp"), plan.record_worst(1, 1e-3, "rdp")

@@ -79,6 +79,11 @@ class Recipe:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.data, str):
+            raise ValueError(
+                "data must be the name of a built-in set. Tables with a column of person ids are not read here: people "
+                "with several records inside of clients are not told apart. A client's own figure covers all it holds."
+            )
         _check.one_of("split", self.split, tuple(SPLITS))
         _check.one_of("level", self.level, tuple(LEVELS))
         _check.count("clients", self.clients, low=2, high=100_000)
