@@ -15,8 +15,8 @@ from tacita.data.ids import MISSING
 
 # The keys of a schema of columns, of one of arrays, and of a column of each type.
 _PERSONS = ("person", "missing_person")
-_TABLE = ("missing", "nominal_size", *_PERSONS, "target", "groups", "columns")
-_ARRAYS = ("missing", "nominal_size", *_PERSONS, "inputs", "targets")
+_TABLE = ("missing", "nominal_size", "target", "groups", "columns", *_PERSONS)
+_ARRAYS = ("missing", "nominal_size", "inputs", "targets", *_PERSONS)
 _COLUMN = {"real": ("type", "low", "high", "scale", "whole"), "category": ("type", "values"), "bool": ("type",)}
 
 
