@@ -135,6 +135,7 @@ def test_at_most_so_many_records_of_a_person_count(tmp_path, monkeypatch):
     assert len(seen) == 1
     assert seen[0].max() == 2
     assert (seen[0] > 0).sum() == len(set(maker.task.persons[0]))
+    assert (maker.facts.trained, maker.facts.held_out) == tuple(len(set(whose)) for whose in maker.task.persons)
     each = maker.task.one_each(np.random.default_rng(0))
     assert [len(part[1]) for part in (each.train, each.held)] == [len(set(w)) for w in maker.task.persons]
     assert each.persons is None

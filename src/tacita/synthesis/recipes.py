@@ -226,6 +226,13 @@ class Task:
         return "small images" if min(self.shape[1:]) < SMALL else "images"
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """How many records, or people, there are to learn from, and how many were held out. Private."""
+        if self.persons is None:
+            return len(self.train[1]), len(self.held[1])
+        return len(np.unique(self.persons[0])), len(np.unique(self.persons[1]))
+
+    @property
     def samples(self) -> int:
         """How many records are released."""
         return self.recipe.samples or min(max(self.size, 10_000), 60_000)

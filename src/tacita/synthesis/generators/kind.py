@@ -85,8 +85,8 @@ def facts_of(task: Task, purpose: str) -> RunFacts:
         title=recipe.name or f"Synthetic {task.dataset.name}",
         purpose=purpose,
         seeded=recipe.seed is not None,
-        trained=len(task.train[1]),
-        held_out=len(task.held[1]),
+        trained=task.sizes[0],
+        held_out=task.sizes[1],
         ledger=name_of(recipe.ledger) if recipe.ledger else "",
     )
 
