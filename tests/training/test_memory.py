@@ -85,8 +85,14 @@ def test_a_model_or_loss_that_keeps_something_from_call_to_call_is_refused(model
 SEEN = []
 
 
+def note(x):
+    SEEN.extend(float(value) for value in x.flatten())
+
+
 class Keeper(nn.Module):
     """Keeps something of every record, in a way that its subclass says."""
+
+    shared = []  # noqa: RUF012
 
     def __init__(self, make=None):
         super().__init__()
@@ -139,6 +145,9 @@ KEEPS = {
     "array": (lambda: np.zeros(4), lambda m, x: m.kept.__setitem__(slice(None), x.numpy()[0])),
     "slots": (Slotted, lambda m, x: setattr(m.kept, "value", float(x.sum()))),
     "global": (None, lambda m, x: SEEN.append(float(x.sum()))),
+    "function": (None, torch.no_grad()(lambda m, x: note(x))),
+    "class": (None, lambda m, x: m.shared.append(float(x.sum()))),
+    "hook": (list, lambda m, x: m.linear.weight.register_hook(m.kept.append)),
     "deep": (lambda: Deep(9), lambda m, x: m.kept(x)),
     "in-grad-mode": (None, in_grad_mode),
     "fails-on-zeros": (None, fails_on_zeros),

@@ -180,7 +180,8 @@ def _chunks(
     while start < count:
         rows = slice(start, min(start + chunk, count))
         part = tree_map(lambda t, rows=rows: t[rows], records)
-        one, full, single, stood = None, False, rows.stop - start == 1, standing(own)
+        one, full, single = None, False, rows.stop - start == 1
+        stood = [] if single else standing(own)
         with held():
             try:
                 one = differentiated(loss, parameters, part, way)

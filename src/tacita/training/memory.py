@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import random
 import types
 import zlib
@@ -56,10 +57,7 @@ def contents(value: Tensor | np.ndarray[Any, Any] | bytearray) -> int:
 
 
 def generators(*roots: object) -> list[Any]:
-    """Return the random generators that some objects hold, or that their own code names in its module.
-
-    Those that only a function called by such code names are not found.
-    """
+    """Return the random generators that some objects hold, or that their code names in its module."""
     found = {id(value): value for _, value in _reached(roots, code=True) if isinstance(value, _GENERATORS)}
     return list(found.values())
 
@@ -101,7 +99,7 @@ def _reached(roots: tuple[object, ...], *, code: bool = False) -> Iterator[tuple
         parts = attempt(_parts, value)
         if parts is None:  # nothing is known of it but which it is
             yield name, value
-        for key, part in [*(parts or []), *(_named(value) if code else [])]:
+        for key, part in [*(parts or []), *((attempt(_named, value) or []) if code else [])]:
             layer = isinstance(value, nn.Module) and isinstance(part, nn.Module)  # however deep a model is
             yield from walk(part, f"{name}.{key}" if name else key, depth - (not layer))
 
@@ -136,12 +134,40 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
 
 
 def _named(value: Any) -> list[tuple[str, Any]]:
-    """Return what a function, or the methods of an object's class, name in their module that can hold something."""
-    code = (value,) if isinstance(value, types.FunctionType) else _methods(type(value))
-    named = [(name, part.__globals__.get(name)) for part in code for name in part.__code__.co_names]
-    return [(name, part) for name, part in named if isinstance(part, _NAMED)]
+    """Return what can hold something of what a function names in its module, or an object's class and its methods."""
+    own = isinstance(value, types.FunctionType)
+    code: Any = value if own else type(value)
+    named = [(name, module, module.get(name)) for name, module in _globals(code)]
+    near = [(name, part) for name, module, part in named if isinstance(part, _NAMED) or _beside(part, module)]
+    shared = [] if own else [part for kind in _kinds(type(value)) for part in vars(kind).items()]
+    return [*near, *((name, part) for name, part in shared if isinstance(part, _NAMED))]
 
 
-def _methods(kind: type) -> list[types.FunctionType]:
-    kinds = [kind for kind in kind.__mro__ if kind.__module__.partition(".")[0] not in ("builtins", "torch")]
-    return [part for kind in kinds for part in vars(kind).values() if isinstance(part, types.FunctionType)]
+def _kinds(kind: type) -> list[type]:
+    return [kind for kind in kind.__mro__ if kind.__module__.partition(".")[0] not in ("builtins", "torch")]
+
+
+@functools.lru_cache(maxsize=1024)
+def _globals(code: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return the names in the code of a function, or of a class's methods, and the module where they are looked up."""
+    calls: list[Any] = [code]
+    if isinstance(code, type):
+        parts = [part for kind in _kinds(code) for part in vars(kind).values()]
+        calls = [part.fget if isinstance(part, property) else part for part in parts]
+        calls = [part.__func__ if isinstance(part, staticmethod | classmethod) else part for part in calls]
+    inside = [attempt(inspect.unwrap, call) for call in calls if isinstance(call, types.FunctionType)]
+    functions = [f for f in (*calls, *inside) if isinstance(f, types.FunctionType)]
+    places = ((name, f.__globals__) for f in functions for name in _names(f.__code__))
+    return list({(name, id(module)): (name, module) for name, module in places}.values())
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _names(part)
+
+
+def _beside(part: Any, module: Any) -> bool:
+    """Return whether this is a function of a module, given as what it names."""
+    return isinstance(part, types.FunctionType) and part.__globals__ is module

@@ -360,11 +360,18 @@ def _require_forgetful(loss: Loss, parameters: Parameters, records: Any) -> None
     one = tree_map(lambda t: torch.zeros_like(t[:1]), records)
     noise = [tree_map(lambda t, row=row: t[row], made_up(one, varied=row > 0)) for row in range(3)]
     shown = [tree_map(lambda t: t[0], one), tree_map(lambda t: torch.ones_like(t[0]), one), *noise]
+    refusals: list[PrivacyError] = []
     with torch.enable_grad(), fresh_draws():
         leaves = {name: p.detach().requires_grad_() for name, p in parameters.items()}
 
         def run(record: Any) -> bool:
-            loss(leaves, tree_map(torch.clone, record))
+            try:
+                value = loss(leaves, tree_map(torch.clone, record))
+            except PrivacyError as error:
+                refusals.append(error)
+                raise
+            if value.requires_grad:  # hooks keep, too
+                torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
             return True
 
         while shown and not attempt(run, shown[0]):  # what is made at the first call and kept is no memory
@@ -372,6 +379,8 @@ def _require_forgetful(loss: Loss, parameters: Parameters, records: Any) -> None
         if not shown:
             shown = [tree_map(lambda t, row=row: t[row], records) for row in range(len(tree_leaves(records)[0]))]
         found = changed((functools.partial(attempt, run, record) for record in shown), loss)
+    if refusals:
+        raise refusals[0]
     if found:
         raise PrivacyError(
             f"{found!r} changes whenever the model or the loss runs, so it would carry one record to the others. Make "
