@@ -250,12 +250,12 @@ def active_rows() -> dict[str, list[Row]]:
 
 def active_table() -> str:
     """Return what the attacker's generator makes, by federation."""
-    head = ["federation", "model right", "… for the digit", "attacker's pictures recognised as the digit"]
-    head += ["likeness to a real one"]
+    head = ["federation", "model right", "… for the digit", "attacker's pictures: taken for the digit by the model"]
+    head += ["recognised by the judge", "likeness to a real one"]
     lines = [
         [
             active_label(name),
-            *(share(row[key] for row in found) for key in ("accuracy", "knows", "recognised")),
+            *(share(row[key] for row in found) for key in ("accuracy", "knows", "taken", "recognised")),
             spread(row["likeness"] for row in found),
         ]
         for name, found in active_rows().items()

@@ -1,5 +1,7 @@
 """Records must not reach each other: not through what a model keeps, and not through what it draws."""
 
+import collections
+import random
 import warnings
 
 import numpy as np
@@ -78,6 +80,121 @@ def running_scale():
 def test_a_model_or_loss_that_keeps_something_from_call_to_call_is_refused(model, loss, words):
     with pytest.raises(PrivacyError, match=f"{words}.*changes whenever the model or the loss runs"):
         train((torch.zeros(8, 1), torch.zeros(8)), model, loss)
+
+
+SEEN = []
+
+
+def note(x):
+    SEEN.extend(float(value) for value in x.flatten())
+
+
+class Keeper(nn.Module):
+    """Keeps something of every record, in a way that its subclass says."""
+
+    shared = []  # noqa: RUF012
+
+    def __init__(self, make=None):
+        super().__init__()
+        self.linear, self.kept = nn.Linear(4, 1), make and make()
+
+    def forward(self, x):
+        self.keep(x.detach())
+        return self.linear(x)
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+
+class Deep(nn.Module):
+    """Keeps the last record in the innermost of many layers."""
+
+    def __init__(self, depth):
+        super().__init__()
+        self.inner, self.last = Deep(depth - 1) if depth else None, None
+
+    def forward(self, x):
+        if self.inner is not None:
+            return self.inner(x)
+        self.last = x.clone()
+        return x
+
+
+def in_grad_mode(model, x):
+    model.kept = x if torch.is_grad_enabled() else None
+
+
+def fails_on_zeros(model, x):
+    assert float(x.abs().sum()) > 0.0
+    model.kept = x
+
+
+def frozen(value):
+    return nn.Parameter(value, requires_grad=False)
+
+
+KEEPS = {
+    "frozen-parameter": (lambda: frozen(torch.zeros(4)), lambda m, x: m.kept.mul_(0.9).add_(x.mean(0), alpha=0.1)),
+    "frozen-data": (lambda: frozen(torch.zeros(4)), lambda m, x: m.kept.data.add_(x.mean(0))),
+    "trained-data": (None, lambda m, x: m.linear.weight.data.add_(x)),
+    "buffer-data": (lambda: nn.Buffer(torch.zeros(4), persistent=False), lambda m, x: m.kept.data.add_(x[0])),
+    "plain-data": (lambda: torch.zeros(4), lambda m, x: m.kept.data.add_(x[0])),
+    "number": (float, lambda m, x: setattr(m, "kept", max(m.kept, x.max().item()))),
+    "deque": (lambda: collections.deque([0.0], 1), lambda m, x: m.kept.append(float(x.sum()))),
+    "array": (lambda: np.zeros(4), lambda m, x: m.kept.__setitem__(slice(None), x.numpy()[0])),
+    "slots": (Slotted, lambda m, x: setattr(m.kept, "value", float(x.sum()))),
+    "global": (None, lambda m, x: SEEN.append(float(x.sum()))),
+    "function": (None, torch.no_grad()(lambda m, x: note(x))),
+    "class": (None, lambda m, x: m.shared.append(float(x.sum()))),
+    "hook": (list, lambda m, x: m.linear.weight.register_hook(m.kept.append)),
+    "deep": (lambda: Deep(9), lambda m, x: m.kept(x)),
+    "in-grad-mode": (None, in_grad_mode),
+    "fails-on-zeros": (None, fails_on_zeros),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The records run one after the other")
+@pytest.mark.parametrize(("make", "keep"), KEEPS.values(), ids=KEEPS)
+def test_f15_whatever_a_model_keeps_records_in_is_seen_before_it_trains(make, keep):
+    """Found in review: each of these trained, and the first two released what they kept with the weights."""
+    model = type("Keeping", (Keeper,), {"keep": keep})(make)
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
+    with pytest.raises(PrivacyError, match=r"carry one record to the others|would remember records"):
+        train((x, torch.zeros(8)), model, total)
+
+
+def test_f15_a_frozen_parameter_that_changes_later_stops_the_step():
+    model = type("Keeping", (Keeper,), {"keep": lambda m, x: m.late and m.kept.add_(1.0)})(
+        lambda: frozen(torch.zeros(4))
+    )
+    model.late = False
+    private = train((torch.randn(8, 4), torch.zeros(8)), model, total, steps=2)
+    private.advance()
+    model.late = True
+    with pytest.raises(PrivacyError, match="Parameter 'kept' changes as the model runs"):
+        private.advance()
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["python", "numpy"])
+def test_f15_records_do_not_share_what_numpy_or_python_draw(draw):
+    """Found in review: a chunk shared a draw, so a record on which the loss raises split everybody's draws anew."""
+    from tacita.training import clipped_sum
+
+    def loss(parameters, x):
+        return (nn.functional.embedding(x, parameters["w"]) * draw()).sum()
+
+    def norms(rows):
+        records = torch.tensor(rows)[:, None]
+        bounds = torch.ones(len(rows), dtype=torch.float64)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that records run alone
+            return clipped_sum(loss, {"w": torch.zeros(2, 1)}, records, bounds).norms
+
+    assert len(set(norms([0] * 20).tolist())) == 20
+    with_broken = norms([0] * 10 + [7] + [0] * 10)
+    assert with_broken[10] == 0.0
+    assert len(set(with_broken.tolist())) == 21
 
 
 def test_what_is_made_once_and_kept_is_accepted():

@@ -20,12 +20,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita._check import PrivacyError
 from tacita._guard import Stopped, held
-from tacita.training.chunks import Chunk, differentiated, out_of_memory
+from tacita.training.chunks import Chunk, Way, differentiated, out_of_memory
 from tacita.training.layers import Loss as Loss
 from tacita.training.layers import Parameters as Parameters
 from tacita.training.memory import generators
 from tacita.training.products import wide
-from tacita.training.randomness import fresh_draws
+from tacita.training.randomness import fresh_draws, standing
 from tacita.training.ways import tried as tried
 from tacita.training.ways import unchanged
 
@@ -168,18 +168,20 @@ def _chunks(
     """Yield per-record gradients, their norms and where they belong, in smaller chunks once memory runs out.
 
     A chunk that fails otherwise is halved until the record is found on which the loss raises. It is left out, also one
-    that takes more memory than a record of zeros does.
+    that takes more memory than a record of zeros does. Records of a chunk in which something was drawn that they would
+    share run one after the other: who shares it would hang on how many there are, and on which fail.
     """
     count = length(records)
     if count == 0:
         return
     way, size = tried(loss, parameters, records)
     most = 1 if way.alone else chunk or max(1, min(1024, _room(parameters) // max(size, 1)))
-    start, chunk = 0, most
+    start, chunk, own = 0, most, _generators(loss)
     while start < count:
         rows = slice(start, min(start + chunk, count))
         part = tree_map(lambda t, rows=rows: t[rows], records)
         one, full, single = None, False, rows.stop - start == 1
+        stood = [] if single else standing(own)
         with held():
             try:
                 one = differentiated(loss, parameters, part, way)
@@ -188,6 +190,9 @@ def _chunks(
                 raise
             except BaseException as error:  # whatever it is, it would tell of a record
                 one, full = None, out_of_memory(error)
+        if not single and standing(own) != stood:
+            way, chunk, most = Way(alone=True), 1, 1
+            continue
         if full and single:  # is memory too short for a record of zeros, which tells nothing of any record?
             gc.collect()
             try:
@@ -211,13 +216,17 @@ def _chunks(
 
 def _draws(loss: Loss, rng: np.random.Generator | None) -> AbstractContextManager[None]:
     """Give the global generators, and those that a loss has itself, seeds of their own."""
+    return fresh_draws(rng, _generators(loss))
+
+
+def _generators(loss: Loss) -> list[Any]:
     try:
         own = _GENERATORS.get(loss)
         if own is None:
             own = _GENERATORS[loss] = generators(loss)
     except TypeError:  # a loss that cannot be remembered
         own = generators(loss)
-    return fresh_draws(rng, own)
+    return own
 
 
 def _room(parameters: Parameters) -> int:

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import random
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +97,31 @@ def _filled(state: torch.Tensor, own: np.random.Generator) -> torch.Tensor:
         words = state.numpy()[_STATE_WORDS].view(np.uint64)
         words[:] = own.integers(2**32, size=len(words), dtype=np.uint64)
     return state
+
+
+def standing(generators: Sequence[Any] = ()) -> list[Any]:
+    """Return where numpy's and Python's generators stand: the global ones, and those among some others.
+
+    They know of no record under `vmap`: those that run together would share what is drawn from them.
+    """
+    states: list[Any] = [np.random.get_state(), random.getstate()]  # noqa: NPY002
+    for generator in generators:
+        if isinstance(generator, np.random.Generator):
+            states.append(generator.bit_generator.state)
+        elif isinstance(generator, np.random.RandomState):
+            states.append(generator.get_state())
+        elif isinstance(generator, random.Random):
+            states.append(generator.getstate())
+    return [_plain(state) for state in states]
+
+
+def _plain(state: Any) -> Any:
+    """Return a generator's state as something that can be compared."""
+    if isinstance(state, Mapping):
+        return {name: _plain(part) for name, part in state.items()}
+    if isinstance(state, tuple | list):
+        return [_plain(part) for part in state]
+    return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping
@@ -29,9 +30,10 @@ from tacita._check import PrivacyError
 from tacita._guard import attempt
 from tacita.training.arrays import as_tensor
 from tacita.training.gradients import Loss, Parameters, tried
-from tacita.training.memory import changed
+from tacita.training.memory import changed, contents
 from tacita.training.randomness import fresh_draws
 from tacita.training.reading import Collated, Marked, Reader, places, readable
+from tacita.training.ways import changing, made_up
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 
@@ -318,12 +320,12 @@ def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Any) 
     run on one of a few. Messages give shapes, types and what was raised on zeros, so nothing of any record.
 
     Args:
-        model: Whose buffers must not change.
+        model: Whose parameters and buffers must not change.
         loss: Takes the parameters and one record.
         parameters: What it is differentiated by.
         records: The dataset.
     """
-    before = {name: (b, b.clone()) for name, b in model.named_buffers()}
+    before = _contents(model)
     few = records.marked(places(len(records)))
     form = few.record if isinstance(few, Marked) else few
     described = tree_map(lambda t: f"{tuple(t.shape[1:])} {str(t.dtype).removeprefix('torch.')}", form)
@@ -338,20 +340,47 @@ def try_one(model: nn.Module, loss: Loss, parameters: Parameters, records: Any) 
             "were tried, together and alone, as a batch of one; nothing was charged. On zeros: "
             f"{type(error).__name__}: {error}"
         ) from None
-    for name, buffer in model.named_buffers():
-        original, value = before[name]
-        if buffer is not original or not torch.equal(buffer, value):
-            raise PrivacyError(
-                f"Buffer {name!r} changes as the model runs, so it remembers records. Remove it or freeze it."
-            )
+    now = _contents(model)
+    name = next((name for name in {**before, **now} if before.get(name) != now.get(name)), None)
+    if name is not None:
+        raise changing(name, buffer=name in dict(model.named_buffers()))
+
+
+def _contents(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return what marks each parameter and buffer, and its contents."""
+    tensors = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+    return {name: (id(t), contents(t)) for name, t in tensors.items()}
 
 
 def _require_forgetful(loss: Loss, parameters: Parameters, records: Any) -> None:
-    """Refuse a model or a loss that keeps something from call to call, as far as records of zeros show it."""
-    zeros = tree_map(lambda t: torch.zeros_like(t[0]), records)
-    with torch.no_grad(), fresh_draws():
-        attempt(loss, parameters, zeros)  # what is made at the first call and kept is no memory
-        found: str = attempt(lambda: changed(lambda: loss(parameters, zeros), loss) or "") or ""
+    """Refuse a model or a loss that keeps something from call to call, as far as made-up records show it.
+
+    They are of zeros, of ones and of noise; if the loss runs on none of them, a few of the dataset take their place.
+    """
+    one = tree_map(lambda t: torch.zeros_like(t[:1]), records)
+    noise = [tree_map(lambda t, row=row: t[row], made_up(one, varied=row > 0)) for row in range(3)]
+    shown = [tree_map(lambda t: t[0], one), tree_map(lambda t: torch.ones_like(t[0]), one), *noise]
+    refusals: list[PrivacyError] = []
+    with torch.enable_grad(), fresh_draws():
+        leaves = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+
+        def run(record: Any) -> bool:
+            try:
+                value = loss(leaves, tree_map(torch.clone, record))
+            except PrivacyError as error:
+                refusals.append(error)
+                raise
+            if value.requires_grad:  # hooks keep, too
+                torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+            return True
+
+        while shown and not attempt(run, shown[0]):  # what is made at the first call and kept is no memory
+            shown.pop(0)
+        if not shown:
+            shown = [tree_map(lambda t, row=row: t[row], records) for row in range(len(tree_leaves(records)[0]))]
+        found = changed((functools.partial(attempt, run, record) for record in shown), loss)
+    if refusals:
+        raise refusals[0]
     if found:
         raise PrivacyError(
             f"{found!r} changes whenever the model or the loss runs, so it would carry one record to the others. Make "

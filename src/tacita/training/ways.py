@@ -18,8 +18,9 @@ from tacita._check import PrivacyError
 from tacita._guard import attempt, held
 from tacita.training.chunks import Chunk, Way, differentiated, out_of_memory
 from tacita.training.layers import Loss, Parameters, watched
+from tacita.training.memory import generators
 from tacita.training.products import wide
-from tacita.training.randomness import fresh_draws
+from tacita.training.randomness import fresh_draws, standing
 from tacita.training.reading import Marked
 
 _TRIED = 16  # records, where a loss does not run on made-up ones
@@ -74,12 +75,16 @@ def _others(loss: Loss, parameters: Parameters, records: Any) -> Iterator[tuple[
 
 def _found(loss: Loss, parameters: Parameters, one: Any) -> tuple[Way, int]:
     """Return the first way that works on one record, from the fastest to the surest."""
+    own = generators(loss)
     with unchanged(loss, parameters):
+        before = standing(own)
         seen = watched(loss, parameters, one)
         ways = [Way(seen.tapped), Way(), Way(alone=True)]
         if seen.convolutions:
             ways.insert(0, Way(seen.tapped, channels_last=True))
         why: Exception | None = None
+        if standing(own) != before:
+            why, ways = RuntimeError("it draws from numpy's or Python's generators"), ways[-1:]
         for way in ways[:-1]:
             try:
                 chunk = differentiated(loss, parameters, one, way)
@@ -122,7 +127,7 @@ def _unfit(loss: Loss, parameters: Parameters, one: Any, way: Way) -> Exception 
     """
     with fresh_draws():
         for varied in (True, False):
-            records = _made_up(one, varied=varied)
+            records = made_up(one, varied=varied)
             alone = [tree_map(lambda t, row=row: t[row : row + 1], records) for row in range(_COMPARED)]
             try:
                 for part in alone:
@@ -139,7 +144,7 @@ def _unfit(loss: Loss, parameters: Parameters, one: Any, way: Way) -> Exception 
     return None
 
 
-def _made_up(one: Any, *, varied: bool) -> Any:
+def made_up(one: Any, *, varied: bool) -> Any:
     """Return records like one: noise in place of reals; where varied, zeros mixed with ones in place of either."""
     rng = np.random.default_rng(0)
 
@@ -183,7 +188,7 @@ def _warn_of_noise_alone(loss: Loss, parameters: Parameters, one: Any, chunk: Ch
         return
     with fresh_draws():
         for row in range(_COMPARED):
-            part = tree_map(lambda t, row=row: t[row : row + 1], _made_up(one, varied=True))
+            part = tree_map(lambda t, row=row: t[row : row + 1], made_up(one, varied=True))
             try:
                 found = differentiated(loss, parameters, part, Way(alone=True))
             except Exception:  # no record that the loss takes
@@ -217,7 +222,7 @@ def _apart(found: Parameters, wanted: Parameters) -> bool:
 
 @contextmanager
 def unchanged(loss: Loss, parameters: Parameters) -> Iterator[None]:
-    """Refuse a loss that changes its parameters, or its model's buffers, as it runs: they would carry records away.
+    """Refuse a loss that changes parameters, trained or not, or buffers as it runs: they would carry records away.
 
     Args:
         loss: Which may have its model as `model`.
@@ -229,8 +234,8 @@ def unchanged(loss: Loss, parameters: Parameters) -> Iterator[None]:
     model = getattr(loss, "model", None)
 
     def marks() -> dict[str, tuple[int, int]]:
-        buffers = dict(model.named_buffers()) if isinstance(model, nn.Module) else {}
-        return {name: (id(t), t._version) for name, t in {**buffers, **parameters}.items()}
+        own = {**dict(model.named_buffers()), **dict(model.named_parameters())} if isinstance(model, nn.Module) else {}
+        return {name: (id(t), t._version) for name, t in {**own, **parameters}.items()}
 
     before = marks()
     try:
@@ -239,11 +244,16 @@ def unchanged(loss: Loss, parameters: Parameters) -> Iterator[None]:
         now = marks()
         name = next((n for n in {**before, **now} if before.get(n) != now.get(n)), None)
         if name is not None:
-            what = "Parameter" if name in parameters else "Buffer"
-            raise PrivacyError(
-                f"{what} {name!r} changes as the model runs, so it would remember records, without noise. Remove it, "
-                "freeze it, or write the operation out of place."
-            ) from None
+            buffer = isinstance(model, nn.Module) and name in dict(model.named_buffers())
+            raise changing(name, buffer=buffer) from None
+
+
+def changing(name: str, *, buffer: bool) -> PrivacyError:
+    """Return the error of a parameter or a buffer that changes as the model runs."""
+    return PrivacyError(
+        f"{'Buffer' if buffer else 'Parameter'} {name!r} changes as the model runs, so it would remember records, "
+        "without noise. Remove it, freeze it, or write the operation out of place."
+    )
 
 
 def _require_gradient(chunk: Chunk) -> None:
