@@ -243,11 +243,87 @@ _ANSWERS: dict[str, Answers] = {
     **dict.fromkeys(("shares-kept-secret", "fresh-client-noise", "answers-blindly"), "clients"),
     **dict.fromkeys(("true-norms", "true-costs"), "clients"),
 }
+# What is said of records, as it is said of persons with several records each.
+_OF_PERSONS = {
+    "record-coins": (
+        "person-coins",
+        "Each person takes part in each step by one coin for all of their records, with the same probability and "
+        "independently of all others",
+    ),
+    "clipped": (
+        "person-clipped",
+        "Each person's contribution, the mean over some of their records, is clipped as one, in float32 or better; "
+        "records that are not finite, or cannot be computed, are dropped",
+    ),
+    "records-apart": (
+        "persons-apart",
+        "What a person contributes is computed from that person's records alone: no layer of the model combines the "
+        "records of a batch, or keeps anything of them for later",
+    ),
+    "record-budget": ("person-budget", "Every person is held to the declared budget, with all of their records"),
+    "rungs": (
+        "person-rungs",
+        "The rungs were declared before the first step, and a person's bound in a step depends on that person's records "
+        "and on what was released before, and on nothing else",
+    ),
+    "no-trend": (
+        "no-person-trend",
+        "The gradient norms of the {panel} persons show no trend along their order in the data",
+    ),
+    "ordered-records": (
+        "ordered-persons",
+        "The gradient norms of the {panel} persons change along their order in the data: they are not exchangeable. "
+        "Shuffle them once, each person's records together",
+    ),
+    "record-is-person": (
+        "ids-are-people",
+        "The ids in the data tell people apart: whoever has two ids is protected as a group of two, so less",
+    ),
+    "representative": (
+        "representative-persons",
+        "the followed persons are independent draws from the population and were not trained on",
+    ),
+    "static-norms": (
+        "static-person-norms",
+        "each person's norm is fixed for the whole run by their records and by public facts (declared static)",
+    ),
+    "observed-norms": (
+        "observed-person-norms",
+        "what each followed person may contribute at most (the largest gradient norm among all of their records) was "
+        "observed in this run; another run may differ",
+    ),
+    "measured-at-random": (
+        "persons-measured-at-random",
+        "each followed person was measured at random steps, {share} of them; what they may have contributed in the "
+        "others is bounded, except with probability {failure}",
+    ),
+    "exchangeable": (
+        "exchangeable-persons",
+        "the followed persons and the person in question are exchangeable; budget and tolerance were declared "
+        "beforehand",
+    ),
+    "certificate": (
+        "person-certificate",
+        "{followed} persons were followed, and {tolerated} of them were allowed to exceed the budget",
+    ),
+    "training-panel": (
+        "training-panel-of-persons",
+        "the figure is of the training panel: the followed persons were trained on, so it describes them rather than "
+        "the population",
+    ),
+    "training-panel-only": (
+        "training-panel-of-persons-only",
+        "there is a training panel only: the followed persons were trained on, so the figure describes them rather "
+        "than the population",
+    ),
+}
+
 _KNOWN: dict[str, tuple[State, Answers, str]] = {
     **{code: ("holds", "software", text) for code, text in _HOLDS.items()},
     **{code: ("open", _ANSWERS.get(code, "owner"), text) for code, text in _OPEN.items()},
     **{code: ("warning", _ANSWERS.get(code, "owner"), text) for code, text in _WARNING.items()},
 }
+_KNOWN |= {code: (*_KNOWN[of_records][:2], text) for of_records, (code, text) in _OF_PERSONS.items()}
 
 
 @dataclass(frozen=True)
@@ -313,6 +389,17 @@ def assume(code: str, **values: object) -> Assumption:
         '100 records were followed, and 3 of them were allowed to exceed the budget'
     """
     return Assumption(code, tuple((name, str(value)) for name, value in values.items()))
+
+
+def of_persons(assumption: Assumption) -> Assumption:
+    """Return what is assumed of records as it is said of persons; what speaks of neither stays.
+
+    Examples:
+        >>> of_persons(assume("record-is-person")).code, of_persons(assume("chosen-blindly")).code
+        ('ids-are-people', 'chosen-blindly')
+    """
+    code, _ = _OF_PERSONS.get(assumption.code, (assumption.code, ""))
+    return Assumption(code, assumption.values)
 
 
 def declare(code: str, text: str, *, state: State = "open", answers: Answers = "owner") -> str:

@@ -300,7 +300,7 @@ def _ladder(label: Label, unit: Unit) -> Card:
         sentence=Sentence(
             "Before the run, ",
             f"{len(label.ladder) - 1} smaller limits",
-            f" were declared. A {unit.who} whose {unit.name} stayed within one of them has that limit. Which one is "
+            f" were declared. A {unit.who} whose {unit.theirs} stayed within one of them has that limit. Which one is "
             "not disclosed.",
         ),
         notes=("What these limits promise stands below, under Rungs.",),

@@ -29,5 +29,8 @@ def rows(label: Label) -> Pairs:
 def unit(label: Label) -> str:
     """Say what is protected; that a record is a person is an assumption."""
     name = units.inline(label.worst.unit)
-    person = "; that one record is one person is an assumption of the owner" if label.worst.unit == "record" else ""
-    return f"one {name}{person}"
+    assumed = {
+        "record": "; that one record is one person is an assumption of the owner",
+        "person": ", with all their records; that the ids in the data tell people apart is an assumption of the owner",
+    }
+    return f"one {name}{assumed.get(label.worst.unit, '')}"

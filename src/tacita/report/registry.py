@@ -161,9 +161,10 @@ def _variant(label: Label, stated: Mapping[str, str]) -> dict[str, str]:
 def _loss(label: Label) -> dict[str, Any]:
     worst = label.worst
     change = "replaced by another" if worst.neighbours == "replace_one" else "added or removed"
+    one = units.headline_unit(label).whole if worst.unit == "person" else units.inline(worst.unit)
     found: dict[str, Any] = {
         "privacy_unit": issue.unit(label),
-        "privacy_unit_details": f"Two datasets are adjacent if one {units.inline(worst.unit)} is {change}.",
+        "privacy_unit_details": f"Two datasets are adjacent if one {one} is {change}.",
     }
     if math.isfinite(worst.epsilon):
         found["privacy_parameters"] = {"epsilon": float(round_up_text(worst.epsilon)), "delta": worst.delta}

@@ -39,7 +39,8 @@ def rung_rows(label: Label) -> tuple[RungRow, ...]:
 
 def rung_table(label: Label) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Return the heads and rows of the page's table; columns that have no figures are left out."""
-    heads = ("Rung", "Epsilon", "Factor at most", "Training records", "Population, on it or below")
+    many = headline_unit(label).many
+    heads = ("Rung", "Epsilon", "Factor at most", f"Training {many}", "Population, on it or below")
     rows = tuple(tuple(text for text in row if text) for row in rung_rows(label))
     return heads[: len(rows[0])] if rows else (), rows
 
@@ -51,16 +52,16 @@ def rung_sentences(label: Label) -> tuple[str, ...]:
     unit = headline_unit(label)
     said = (
         f"Budgets, or rungs, were declared before the first {label.steps_word}. Each {unit.who} ended on the smallest "
-        f"one that their {unit.name} stayed within. On which one is not disclosed, and nobody was held back by it.",
+        f"one that their {unit.theirs} stayed within. On which one is not disclosed, and nobody was held back by it.",
         f"For a {unit.who} who ended on a rung: the probability of what an outsider sees, together with ending on this "
-        f"rung, differs by at most the rung's factor from what it would be without their {unit.name}. For all rungs "
+        f"rung, differs by at most the rung's factor from what it would be without their {unit.theirs}. For all rungs "
         f"together, exceptions have a probability of at most {delta_text(label.worst.delta)}.",
         "This is not a limit fixed beforehand for a known person, since the rung depends on the course of the run. "
         "The figure for anyone holds for everybody besides.",
     )
     if label.readings is None or not label.readings.rung_counts:
         return said
-    counted = "How many training records ended on each rung was counted exactly: do not publish it."
+    counted = f"How many training {unit.many} ended on each rung was counted exactly: do not publish it."
     certified = (
         f"Shares of the population come from {unit.many} that were not trained on, and fail with a probability "
         "of at most 0.000001, if these were drawn as the population's are."
@@ -72,7 +73,7 @@ def rung_lines(label: Label) -> tuple[str, ...]:
     """Return the sentences and one line for each rung, for plain text."""
     lines = []
     for row in rung_rows(label):
-        count = f"; {row.records} training records ended on it" if row.records else ""
+        count = f"; {row.records} training {headline_unit(label).many} ended on it" if row.records else ""
         share = f"; {row.share} of the population stands on it or below" if row.share else ""
         lines.append(f"{row.part}: epsilon {row.epsilon}, a factor of at most {row.factor}{count}{share}")
     return (*rung_sentences(label), *lines)

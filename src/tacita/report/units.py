@@ -54,6 +54,11 @@ class Unit:
         return f"{self.name}s"
 
     @property
+    def theirs(self) -> str:
+        """What they have in the data, as in "their record": a person's records, or the unit itself."""
+        return "records" if self.name == "person" else self.name
+
+    @property
     def typical(self) -> str:
         """The heading of a typical figure."""
         return f"A typical {self.who}"
@@ -82,6 +87,16 @@ PERSON = Unit(
     "person with several records is less protected.",
 )
 
+SEVERAL = replace(
+    PERSON,
+    name="person",
+    whole="person with all their records",
+    asked="whether a person's records were used",
+    told="whether their records were used",
+    holds="every person, whatever their records say and however many they have",
+    meant="All records of one id in the data: they come or go together. Whoever has two ids is less protected.",
+)
+
 
 def printable(text: str) -> str:
     """Return `text` with control characters and broken code points made visible.
@@ -104,9 +119,13 @@ def spoken(unit: str, headline: str = "record") -> Unit:
     Examples:
         >>> spoken("record").typical, spoken("client", "client").typical, spoken("record", "client").typical
         ('A typical person', 'A typical client', 'A typical record')
+        >>> spoken("record").asked, spoken("person", "person").asked
+        ("whether a person's record was used", "whether a person's records were used")
     """
     if unit == headline == "record":
         return PERSON
+    if unit == "person":
+        return SEVERAL
     name = inline(unit)
     plain = Unit(
         name=name,

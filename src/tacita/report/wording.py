@@ -161,8 +161,8 @@ def source_note(label: Label) -> str:
     if label.readings is not None:
         return "Only the figures that may be published, the mechanism and the declared terms do not depend on the data."
     rate = (
-        "The sampling rate was given as a number: if it was computed from the data, this page reveals how many records "
-        "there are. "
+        "The sampling rate was given as a number: if it was computed from the data, this page reveals how many "
+        f"{spoken(label.worst.unit, label.worst.unit).many} there are. "
     )
     known = [
         *(["the sampling rate"] if label.bare_rate else []),
