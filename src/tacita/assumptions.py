@@ -255,6 +255,12 @@ _OF_PERSONS = {
         "Each person's contribution, the mean over some of their records, is clipped as one, in float32 or better; "
         "records that are not finite, or cannot be computed, are dropped",
     ),
+    "sampling": ("person-sampling", "each person enters each step independently with the stated probability"),
+    "clipping": ("person-clipping", "each person's contribution is clipped before noise is added to the sum"),
+    "enforced-record-budget": (
+        "enforced-person-budget",
+        "every person is held to the declared budget, with all of their records (enforced)",
+    ),
     "records-apart": (
         "persons-apart",
         "What a person contributes is computed from that person's records alone: no layer of the model combines the "
@@ -263,8 +269,8 @@ _OF_PERSONS = {
     "record-budget": ("person-budget", "Every person is held to the declared budget, with all of their records"),
     "rungs": (
         "person-rungs",
-        "The rungs were declared before the first step, and a person's bound in a step depends on that person's records "
-        "and on what was released before, and on nothing else",
+        "The rungs were declared before the first step, and a person's bound in a step depends on their records and on "
+        "what was released before, and on nothing else",
     ),
     "no-trend": (
         "no-person-trend",

@@ -23,7 +23,7 @@ class RunFacts(_codec.Checked):
         title: The title of its label.
         purpose: A sentence on what was made.
         seeded: True if the noise comes from a chosen seed.
-        trained: How many records, or clients, there are.
+        trained: How many records, persons or clients there are.
         held_out: How many held-out records there are.
         form_taken: True if the form of a record was taken from the data instead of being declared.
         features: What the public feature maps in the model are made from, such as ("dead_leaves",); empty without any.

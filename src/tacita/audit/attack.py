@@ -166,7 +166,8 @@ def target_of(run: PrivateTraining | str | Path) -> tuple[Target, Path | None]:
 def _of_training(private: PrivateTraining) -> Target:
     label = private.label()
     mechanism = private.mechanism
-    train, holdout = (None if part is None else part.tensors for part in (mechanism.records, mechanism.held))
+    parts = map(mechanism.plain.get, ("training", "held-out"))
+    train, holdout = (None if records is None else records.tensors for records in parts)
     why = "the run was resumed, so the model it began with is not at hand"
     if train is None:
         why = "its records are not tensors (inputs, target)"

@@ -93,7 +93,7 @@ SEVERAL = replace(
     whole="person with all their records",
     asked="whether a person's records were used",
     told="whether their records were used",
-    holds="every person, whatever their records say and however many they have",
+    holds="every person, however many records they have, whatever these say,",
     meant="All records of one id in the data: they come or go together. Whoever has two ids is less protected.",
 )
 

@@ -15,6 +15,7 @@ from tacita.training.loop import PrivateTraining as PrivateTraining
 from tacita.training.plan import Plan as Plan
 from tacita.training.settings import Books as Books
 from tacita.training.settings import Follow as Follow
+from tacita.training.settings import Whose as Whose
 from tacita.training.step import poisson_sample as poisson_sample
 from tacita.training.step import private_gradient as private_gradient
 from tacita.training.stepping import Step as Step

@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from tacita._check import PrivacyError
 from tacita._guard import Stopped, held
 from tacita.training.chunks import Chunk, Way, differentiated, out_of_memory
+from tacita.training.contributions import LARGEST as _LARGEST
+from tacita.training.contributions import Several, blank, contributed, cut, flat
 from tacita.training.layers import Loss as Loss
 from tacita.training.layers import Parameters as Parameters
 from tacita.training.memory import generators
@@ -31,18 +33,18 @@ from tacita.training.ways import unchanged
 
 _GENERATORS: WeakKeyDictionary[Loss, list[Any]] = WeakKeyDictionary()
 _CHUNK_BYTES = 256 * 2**20  # what the per-record tensors of one chunk may take
-_LARGEST = 1e18  # norms above are beyond float32's squares
 _SAFE = 1.0 - 1e-6  # round-off in a norm stays below this: 16 additions a lane, half of it after the root
 
 
 @dataclass(frozen=True)
 class Clipped:
-    """A clipped sum over records.
+    """A clipped sum over records, or over persons.
 
     Attributes:
         sums: The sum of the clipped per-record gradients, by parameter name, in float32 or better.
         norms: Each record's contribution after clipping, float64; zero for a record that is not finite.
-        losses: Each record's loss, as computed; may be NaN, and is where it cannot be. For the data's owner.
+        losses: Each record's loss, as computed; may be NaN, and is where it cannot be. For the data's owner. A person's
+            is the mean of those that are finite.
     """
 
     sums: Parameters
@@ -66,8 +68,9 @@ def clipped_sum(
         loss: A function of the parameters and one record (no batch dimension); any torch code that
             `torch.func.vmap` can run.
         parameters: What to differentiate; detached tensors.
-        records: A tensor, or tuples and dicts of tensors, each with the records along its first dimension.
-        bounds: Shape (records,), float64: the norm each record's contribution may have at most.
+        records: A tensor, or tuples and dicts of tensors, each with the records along its first dimension. Or
+            `Several` records of persons: the sum is then over persons, of the means over their records.
+        bounds: Shape (records,), float64: the norm each record's contribution may have at most; of persons, theirs.
         softening: r, for contributions of g / (|g| + r), as in `clip_factors`; None shortens them only.
         chunk: Records differentiated at once. By default as many as fit 256 MiB; halved when memory runs out.
         rng: Where the seed of what the loss draws comes from; the operating system if None.
@@ -165,7 +168,7 @@ def fault_on_zeros(loss: Loss, parameters: Parameters, records: Any) -> Exceptio
 def _chunks(
     loss: Loss, parameters: Parameters, records: Any, chunk: int | None
 ) -> Iterator[tuple[Chunk, Tensor, slice]]:
-    """Yield per-record gradients, their norms and where they belong, in smaller chunks once memory runs out.
+    """Yield gradients of records or persons, their norms and where they belong, in smaller chunks once memory runs out.
 
     A chunk that fails otherwise is halved until the record is found on which the loss raises. It is left out, also one
     that takes more memory than a record of zeros does. Records of a chunk in which something was drawn that they would
@@ -174,18 +177,18 @@ def _chunks(
     count = length(records)
     if count == 0:
         return
-    way, size = tried(loss, parameters, records)
+    way, size = tried(loss, parameters, flat(records))
     most = 1 if way.alone else chunk or max(1, min(1024, _room(parameters) // max(size, 1)))
+    most = max(1, most // records.most) if isinstance(records, Several) else most
     start, chunk, own = 0, most, _generators(loss)
     while start < count:
         rows = slice(start, min(start + chunk, count))
-        part = tree_map(lambda t, rows=rows: t[rows], records)
+        part = cut(records, rows)
         one, full, single = None, False, rows.stop - start == 1
         stood = [] if single else standing(own)
         with held():
             try:
-                one = differentiated(loss, parameters, part, way)
-                norm = one.norms()
+                one, norm = contributed(loss, parameters, part, way)
             except Stopped:
                 raise
             except BaseException as error:  # whatever it is, it would tell of a record
@@ -196,7 +199,7 @@ def _chunks(
         if full and single:  # is memory too short for a record of zeros, which tells nothing of any record?
             gc.collect()
             try:
-                differentiated(loss, parameters, tree_map(torch.zeros_like, part), way).norms()
+                contributed(loss, parameters, blank(part), way)
             except Exception as error:
                 if out_of_memory(error):
                     raise
@@ -237,5 +240,7 @@ def _room(parameters: Parameters) -> int:
 
 
 def length(records: Any) -> int:
-    """Return how many records there are along the first dimension."""
-    return 0 if records is None else len(tree_leaves(records)[0])
+    """Return how many records there are along the first dimension, or how many persons."""
+    if records is None:
+        return 0
+    return len(records) if isinstance(records, Several) else len(tree_leaves(records)[0])

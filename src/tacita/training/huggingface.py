@@ -22,7 +22,7 @@ from tacita.training.adapters import as_loss, steps_in_epoch
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan, declared_rate
 from tacita.training.records import Records
-from tacita.training.settings import Books, Follow, grouped
+from tacita.training.settings import Books, Follow, Whose, grouped
 from tacita.training.stepping import Step
 
 try:
@@ -86,8 +86,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
         args: As of `Trainer`; what no private step can keep to is refused with what to do instead. Checkpoints hold
             weights and what is logged. `train(resume_from_checkpoint=True)` goes on from the run directory.
         chunk: Records differentiated at once; by default it adapts to memory.
-        settings: All other arguments of `Trainer`, and single settings of `Plan.declare`, `Follow` and `Books`:
-            `nominal_size`, `target` or `noise_multiplier`, `holdout`, `ledger`, `run_dir`, and so on.
+        settings: All other arguments of `Trainer`, and single settings of `Plan.declare`, `Whose`, `Follow` and
+            `Books`: `nominal_size`, `target` or `noise_multiplier`, `holdout`, `ledger`, `run_dir`, and so on.
 
     Raises:
         PrivacyError: If an argument or a callback looks at private records to decide something.
@@ -114,6 +114,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
             raise ValueError("Several GPUs in one process (DataParallel) mix chunks: start it with torchrun instead.")
         self._follow = grouped("follow", Follow, None, settings)
         self._books = grouped("books", Books, None, settings)
+        self._whose = grouped("whose", Whose, None, settings)
         self._require_apart()
         self.plan = _declared(self.args, settings)
         self._chunk, self._quiet, self._figures = chunk, False, dict[str, str]()
@@ -237,6 +238,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # the types of transformer
         seen, records = as_loss(self.model, self._loss), self._records(self.get_train_dataloader())
         held = None if self._follow.holdout is None else self._records(self.get_eval_dataloader(self._follow.holdout))
         attached = {"optimizer": self.optimizer, "scheduler": self.lr_scheduler, "chunk": self._chunk}
+        attached["whose"] = self._whose
         if not resume:
             follow = replace(self._follow, holdout=held)
             return PrivateTraining(seen, None, records, plan=self.plan, follow=follow, books=self._books, **attached)

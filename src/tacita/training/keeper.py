@@ -16,6 +16,7 @@ from tacita.owner import Owner
 from tacita.runs import Run
 from tacita.training.charges import Charges
 from tacita.training.panel import Panel
+from tacita.training.persons import Persons
 from tacita.training.plan import Plan
 from tacita.training.randomness import Randomness
 from tacita.training.records import Records
@@ -67,10 +68,11 @@ class State:
             facts, data, taken = RunFacts.from_dict(saved["facts"]), str(saved["data"]), int(saved["step"])
         return cls(plan, facts, panels, groups, data, taken), tensors, saved
 
-    def require_records(self, parts: Mapping[str, Records]) -> None:
+    def require_records(self, parts: Mapping[str, Records | Persons]) -> None:
         """Refuse records other than those that the run was started on."""
         if not parts["training"].matches(self.data):
-            raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
+            whose = ", or other persons" if isinstance(parts["training"], Persons) else ""
+            raise PrivacyError(f"These are not the records that the run was started on: it is another dataset{whose}.")
         for name, panel in self.panels.items():
             if name not in parts:
                 raise PrivacyError("This run follows held-out records: pass the same holdout=… to resume it.")

@@ -15,7 +15,7 @@ from tacita._numbers import delta_text, round_up_text
 from tacita.accounting import BayesianAccountant, MomentsBudget
 from tacita.accounting.filters import Budget
 from tacita.accounting.shares import GAMMA, certified_shares, own_epsilons, own_successes
-from tacita.assumptions import Assumption, assume
+from tacita.assumptions import Assumption, assume, of_persons
 from tacita.facts import RunFacts
 from tacita.guarantee import Guarantee
 from tacita.label import (
@@ -147,8 +147,8 @@ class Standing:
 
     def _own_facts(self) -> Pairs:
         return (
-            ("Training records", str(self.facts.trained)),
-            ("Held-out records", str(self.facts.held_out)),
+            (f"Training {self.plan.unit}s", str(self.facts.trained)),
+            (f"Held-out {self.plan.unit}s", str(self.facts.held_out)),
             ("Steps taken", f"{self.taken} of {self.plan.steps}{'' if self.tuned else _TYPICAL}"),
             *status_rows(self.facts),
         )
@@ -165,7 +165,7 @@ class Standing:
         own = self._own_facts()
         if not panels:
             return Readings(
-                metrics=metrics, facts=own, panels="No records were followed, so there is no typical figure."
+                metrics=metrics, facts=own, panels=f"No {plan.unit}s were followed, so there is no typical figure."
             )
         accounts = {name: panel.account(delta) for name, panel in panels.items()}
         statements = {name: self._typical(name, accounts[name], delta) for name in panels}
@@ -173,12 +173,11 @@ class Standing:
         headline = statements.pop(larger)
         if headline.epsilon > worst.epsilon:
             headline = capped(headline, worst)
-        followed = f"training panel only: {len(panels['training'].indices)} records were followed"
+        followed = f"training panel only: {len(panels['training'].indices)} {plan.unit}s were followed"
         if "held-out" in panels:
             sizes = [f"{len(panels[name].indices)} {name}" for name in ("training", "held-out")]
-            followed = (
-                f"{' and '.join(sizes)} records were followed; the {larger} ones gave the larger figure, which is shown"
-            )
+            many = f"{' and '.join(sizes)} {plan.unit}s"
+            followed = f"{many} were followed; the {larger} ones gave the larger figure, which is shown"
         several = len(panels[larger].indices) > 1
         papers = [self._typical(larger, accounts[larger], delta, estimator="student")] if several else []
         epsilons = own_epsilons(accounts["training"], worst)
@@ -195,7 +194,7 @@ class Standing:
             metrics=metrics,
             rung_counts=ladder.counts_of(panels["training"].counts()) if ladder.rungs else (),
             rung_shares=() if held_out is None else ladder.shares(held_out, gamma=GAMMA),
-            checks=order_checks(panels, ordered="ordered-records", unordered="no-trend"),
+            checks=self._said(order_checks(panels, ordered="ordered-records", unordered="no-trend")),
             certificate=_certificate(plan, panels, delta),
             facts=own,
         )
@@ -206,7 +205,11 @@ class Standing:
         own = [a for a in found.assumptions if a.code in _OF_PANELS]
         if name == "training":
             own = [assume("training-panel-only" if len(self.panels) == 1 else "training-panel"), *own[1:]]
-        return replace(found, assumptions=tuple(own))
+        return replace(found, unit=self.plan.unit, assumptions=self._said(own))
+
+    def _said(self, assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
+        """Return assumptions on records as they are about the plan's unit."""
+        return tuple(map(of_persons, assumptions) if self.plan.unit == "person" else assumptions)
 
     @property
     def mechanism(self) -> Pairs:
@@ -221,7 +224,10 @@ class Standing:
         ]
         if plan.individual_every is not None:
             often = "at every step" if plan.individual_every == 1 else f"once in {plan.individual_every} steps"
-            rows.append(("Individual bounds", f"every record is measured {often}"))
+            rows.append(("Individual bounds", f"every {plan.unit} is measured {often}"))
+        if plan.records_per_person is not None:
+            several = f"the mean over at most {plan.records_per_person}, drawn afresh at every step"
+            rows.append(("Records in a person's contribution", several))
         return tuple(rows)
 
     @property
@@ -234,11 +240,11 @@ class Standing:
         asked = [*(["bare-rate"] if plan.bare_rate else []), *(["form-taken"] if facts.form_taken else [])]
         asked += ["record-is-person", "chosen-blindly", "nothing-else"]
         return [
-            *map(assume, codes),
+            *self._said(map(assume, codes)),
             noise_assumption(facts),
             end_assumption(self.ended, "step"),
             *([assume("public-features", images=", ".join(facts.features))] if facts.features else []),
-            *map(assume, asked),
+            *self._said(map(assume, asked)),
         ]
 
 
@@ -338,14 +344,14 @@ def _declared(plan: Plan, delta: float) -> tuple[str, ...]:
     if plan.record_budget is not None:
         epsilon = filter_epsilon(plan.record_budget, plan.sample_rate, plan.noise_multiplier, delta)
         lines.append(
-            f"Every record is held to a budget of epsilon {round_up_text(epsilon)} at delta {delta_text(delta)} "
-            f"({_budget_text(plan.record_budget)}); which records were held back is not disclosed."
+            f"Every {plan.unit} is held to a budget of epsilon {round_up_text(epsilon)} at delta {delta_text(delta)} "
+            f"({_budget_text(plan.record_budget)}); which {plan.unit}s were held back is not disclosed."
         )
     if plan.certificate is not None:
         lines.append(
             f"A conformal certificate was declared before the first step: {_budget_text(plan.certificate)}, with "
-            f"{plan.tolerated} followed records tolerated above it. Whether it was issued depends on the data and is "
-            "stated on the owner's label."
+            f"{plan.tolerated} followed {plan.unit}s tolerated above it. Whether it was issued depends on the data and "
+            "is stated on the owner's label."
         )
     return tuple(lines)
 
@@ -380,6 +386,6 @@ def _certificate(plan: Plan, panels: Mapping[str, Panel], delta: float) -> str:
         issued = [p.account(delta).guarantee(delta=delta, estimator="conformal") for p in panels.values()]
     except PrivacyError as error:
         return f"Not issued: {error}"
-    larger = max(issued, key=lambda g: g.epsilon)
-    who = "" if "held-out" in panels else " It applies only to records that were trained on."
+    larger = replace(max(issued, key=lambda g: g.epsilon), unit=plan.unit)
+    who = "" if "held-out" in panels else f" It applies only to {plan.unit}s that were trained on."
     return f"Issued. {larger.claim}{who}"

@@ -20,7 +20,7 @@ from tacita.training.loop import PrivateTraining
 from tacita.training.mechanism import plain_state
 from tacita.training.plan import Plan, declared_rate
 from tacita.training.records import Records
-from tacita.training.settings import Books, Follow, grouped
+from tacita.training.settings import Books, Follow, Whose, grouped
 from tacita.training.stepping import Step
 
 try:
@@ -78,7 +78,7 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # the types 
         device: Where to train.
         resume: Whether to go on with the run in `run_dir`.
         chunk: Records differentiated at once; by default it adapts to memory.
-        settings: Single settings of `Plan.declare`, `Follow` and `Books`: `nominal_size`, `target` or
+        settings: Single settings of `Plan.declare`, `Whose`, `Follow` and `Books`: `nominal_size`, `target` or
             `noise_multiplier`, `clip_norm`, `holdout`, `ledger`, `run_dir`, and so on.
 
     Raises:
@@ -106,6 +106,7 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # the types 
         super().__init__(device=device)
         self._follow = grouped("follow", Follow, None, settings)
         self._books = grouped("books", Books, None, settings)
+        self._whose = grouped("whose", Whose, None, settings)
         self._settings, self._resume, self._chunk = settings, resume, chunk
         if "steps" in settings:
             raise TypeError("steps is that of the Trainer: set Trainer(max_steps=…), or max_epochs=….")
@@ -177,7 +178,7 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # the types 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that the batches are replaced is what this class is for
             records = Records(loader, dtype=dtype)
-        attached: dict[str, Any] = {"optimizer": self.optimizers[0], "chunk": self._chunk}
+        attached: dict[str, Any] = {"optimizer": self.optimizers[0], "chunk": self._chunk, "whose": self._whose}
         attached["companions"] = {f"scheduler {i}": _Kept(c.scheduler) for i, c in enumerate(self.lr_scheduler_configs)}
         seen = as_loss(module, self._loss, listed=records.listed)
         if not self._resume:

@@ -30,7 +30,7 @@ from tacita.runs import Run
 from tacita.training.labels import Standing, with_audit
 from tacita.training.mechanism import Mechanism
 from tacita.training.plan import Plan
-from tacita.training.settings import Books, Follow, declared, grouped
+from tacita.training.settings import Books, Follow, Whose, declared, grouped
 from tacita.training.stepping import Step, Stepper
 from tacita.training.tuned import tuned_of
 
@@ -48,6 +48,9 @@ class PrivateTraining:
         optimizer: Any torch optimiser of the model's parameters; groups and frozen parameters are respected.
         plan: The mechanism, from `Plan.declare`; or its arguments, such as `steps`, `batch_size`, `nominal_size`,
             `noise_multiplier` or `target`, `clip_norm`, as keywords.
+        whose: Whose each record is, where people have several; or the fields of `Whose` (`person`, `holdout_person`,
+            `missing_person`) as keywords. With `person=ids` and `records_per_person=k` the unit is the person: batch
+            and nominal size, panels, budgets and every figure count persons.
         follow: Who is followed; or the fields of `Follow` (`panel`, `holdout`, `groups`) as keywords.
         books: Where the run is kept; or the fields of `Books` (`ledger`, `run_dir`, `seed`, `name`, `purpose`) as
             keywords.
@@ -56,13 +59,15 @@ class PrivateTraining:
             optimiser of a generator that is fitted to the trained model. Only what is computed from released
             parameters belongs here.
         chunk: Records differentiated at once; by default it adapts to memory.
-        settings: Single settings of `plan`, `follow` and `books`, as said there.
+        settings: Single settings of `plan`, `whose`, `follow` and `books`, as said there.
 
     Guarantee:
         Every step is a Poisson-sampled Gaussian release: independent coins, per-record clipping in float32 or
         better, fresh noise, a public divisor; its cost is on disk before the parameters change. A record that
         is not finite contributes zero, as does one on which the model raises, one that cannot be read and one that
-        does not look like the others. Nothing that looks at the data stops the run. The label holds whenever the run is
+        does not look like the others. With `person` this holds of persons, who
+        come or go with all of their records: one coin for each, and one clip of the mean over at most
+        `records_per_person` of them. Nothing that looks at the data stops the run. The label holds whenever the run is
         ended, if that was decided from the model's parameters or public data; not if the exact loss or private
         validation records were looked at.
 
@@ -92,6 +97,7 @@ class PrivateTraining:
         *,
         optimizer: torch.optim.Optimizer,
         plan: Plan | None = None,
+        whose: Whose | None = None,
         follow: Follow | None = None,
         books: Books | None = None,
         scheduler: Any = None,
@@ -99,12 +105,13 @@ class PrivateTraining:
         chunk: int | None = None,
         **settings: Any,
     ) -> None:
+        whose = grouped("whose", Whose, whose, settings)
         follow = grouped("follow", Follow, follow, settings)
         books = grouped("books", Books, books, settings)
         if books.run_dir is not None:
             page_template()  # fail early if an extra is missing
         attached = {"holdout": follow.holdout, "scheduler": scheduler, "companions": companions, "chunk": chunk}
-        self.mechanism = Mechanism(model, loss_fn, dataset, optimizer=optimizer, **attached)
+        self.mechanism = Mechanism(model, loss_fn, dataset, optimizer=optimizer, whose=whose, **attached)
         self.plan = declared(plan, settings)
         self.remake = self.mechanism.initial()
         self._stepper = Stepper.start(self.mechanism, self.plan, follow, books)
@@ -119,6 +126,7 @@ class PrivateTraining:
         *,
         optimizer: torch.optim.Optimizer,
         ledger: Ledger | None = None,
+        whose: Whose | None = None,
         **attached: Any,
     ) -> PrivateTraining:
         """Go on with an interrupted run: the same plan, the same guarantee, fresh noise.
@@ -133,11 +141,13 @@ class PrivateTraining:
             dataset: The same records.
             optimizer: As at its start; its state is that of the checkpoint afterwards.
             ledger: Where the run is charged, if that is open already.
+            whose: As at its start; or its fields as keywords.
             attached: `holdout`, `scheduler` and `companions` as at its start, and `chunk`.
         """
+        whose = grouped("whose", Whose, whose, attached)
         run = Run.open(run_dir, "training")
         made = cls.__new__(cls)
-        made.mechanism = Mechanism(model, loss_fn, dataset, optimizer=optimizer, **attached)
+        made.mechanism = Mechanism(model, loss_fn, dataset, optimizer=optimizer, whose=whose, **attached)
         made._stepper = Stepper.resume(made.mechanism, run, ledger)
         made.plan = made._stepper.plan
         return made

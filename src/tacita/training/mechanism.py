@@ -15,8 +15,10 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.training.distributed import Processes, unwrapped
 from tacita.training.gradients import Clipped, clipped_sum, fault_on_zeros, record_norms
+from tacita.training.persons import Persons
 from tacita.training.plan import Plan
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
+from tacita.training.settings import Whose
 from tacita.training.step import noisy_mean, poisson_sample
 
 _SLICE = 4096  # records measured at once
@@ -31,12 +33,15 @@ class Mechanism:
         dataset: The records.
         optimizer: Of the model's parameters.
         holdout: Records that are not trained on.
+        whose: Whose each record is.
         scheduler: A learning-rate scheduler.
         companions: Further things to checkpoint, by name.
         chunk: Records differentiated at once.
 
     Attributes:
-        drawn: Which records the last step drew; sensitive.
+        drawn: Which records, or persons, the last step drew; sensitive.
+        plain: The records trained on, and those held out if there are any.
+        parts: The same, by person if ids were given.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class Mechanism:
         *,
         optimizer: Any,
         holdout: Any = None,
+        whose: Whose | None = None,
         scheduler: Any = None,
         companions: Mapping[str, Any] | None = None,
         chunk: int | None = None,
@@ -57,8 +63,10 @@ class Mechanism:
         self.processes, self.drawn = Processes(), np.empty(0, dtype=np.int64)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         reals = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-        self.records = Records.of(dataset, device, reals)
-        self.held = None if holdout is None else Records.of(holdout, device, reals)
+        given = {"training": dataset, **({} if holdout is None else {"held-out": holdout})}
+        self.plain = {name: Records.of(data, device, reals) for name, data in given.items()}
+        self.whose = whose or Whose()
+        self.parts = _parted(self.plain, self.whose)
         self.chunk = None if chunk is None else _check.count("chunk", chunk)
         check_model(model)
         if isinstance(optimizer, torch.optim.LBFGS):
@@ -73,19 +81,23 @@ class Mechanism:
             raise ValueError("ReduceLROnPlateau looks at the loss, which is not private. Use another scheduler.")
         self.loss = record_loss(model, loss_fn)
         self.parameters = trainable(model, optimizer)
-        for records in (self.records, self.held):
-            if records is not None:
-                try_one(model, self.loss, self.detached(), records)
-        form = self.records.marked(np.arange(min(1, len(self.records))))
+        for records in self.plain.values():
+            try_one(model, self.loss, self.detached(), records)
+        form = self.plain["training"].marked(np.arange(min(1, len(self.plain["training"]))))
         self._zeros = form if form is None or fault_on_zeros(self.loss, self.detached(), form) is None else None
         everything = (*model.named_parameters(), *model.named_buffers())
         self.processes.spread({name: tensor.detach() for name, tensor in everything})  # all start from the first one's
         self._constants = _copies(_buffers(model))
 
     @property
-    def parts(self) -> dict[str, Records]:
-        """The records trained on, and those held out if there are any."""
-        return {"training": self.records, **({} if self.held is None else {"held-out": self.held})}
+    def records(self) -> Records | Persons:
+        """What is drawn: the records trained on, or their persons."""
+        return self.parts["training"]
+
+    @property
+    def by_person(self) -> bool:
+        """Whether units are persons, with several records each."""
+        return isinstance(self.records, Persons)
 
     @property
     def accelerator(self) -> str:
@@ -98,20 +110,25 @@ class Mechanism:
         return {name: p.detach() for name, p in self.parameters.items()}
 
     def norms(self, part: str, places: Any, *, rng: np.random.Generator) -> Any:
-        """Return gradient norms at the current parameters, before clipping.
+        """Return gradient norms at the current parameters, before clipping; of a person the largest of all records.
 
         Args:
             part: `training` or `held-out`.
-            places: Which of its records.
+            places: Which of its records, or of its persons.
             rng: Where the seed of what the loss draws comes from.
         """
-        parameters, records = self.detached(), self.parts[part]
-        return np.concatenate(
-            [
-                record_norms(self.loss, parameters, records.marked(some, rng=rng), chunk=self.chunk, rng=rng).numpy()
-                for some in np.array_split(places, max(1, len(places) // _SLICE))
-            ]
-        )
+        parameters, units = self.detached(), self.parts[part]
+        records = units.records if isinstance(units, Persons) else units
+
+        def norms(rows: Any) -> Any:
+            return np.concatenate(
+                [
+                    record_norms(self.loss, parameters, records.marked(s, rng=rng), chunk=self.chunk, rng=rng).numpy()
+                    for s in np.array_split(rows, max(1, len(rows) // _SLICE))
+                ]
+            )
+
+        return units.largest(places, norms) if isinstance(units, Persons) else norms(places)
 
     def try_again(self, taken: int) -> None:
         """Run a record of zeros again after 1, 2, 4, … steps, and warn if it fails now, which no record decides."""
@@ -127,25 +144,29 @@ class Mechanism:
             )
 
     def sample(self, sample_rate: float, *, rng: np.random.Generator) -> Any:
-        """Return the positions of a sample that every record enters by its own coin."""
+        """Return the positions of a sample that every record, or person, enters by its own coin."""
         return poisson_sample(len(self.records), sample_rate, rng=rng)
 
-    def clipped(self, sample: Any, bounds: Any, *, rng: np.random.Generator, softening: float | None = None) -> Clipped:
-        """Return the clipped sum of this process's share of a sample.
+    def clipped(self, sample: Any, bounds: Any, plan: Plan, *, rng: np.random.Generator) -> Clipped:
+        """Return the clipped sum of this process's share of a sample; a person is in one share with all records.
 
         Args:
-            sample: Places of the sampled records.
+            sample: Places of the sampled records, or persons.
             bounds: What each of them may contribute.
+            plan: How contributions are clipped, and how many records of a person are in one.
             rng: Where the seed of what the loss draws comes from.
-            softening: Of automatic clipping; None for a fixed clip norm.
         """
         self.drawn = sample
         for parameter in self.parameters.values():
             parameter.grad = None  # the last step's make room for this one's
         limits = torch.from_numpy(np.asarray(self.processes.share(bounds), dtype=np.float64))
-        records = self.records.marked(self.processes.share(sample), rng=rng)
-        how: dict[str, Any] = {"softening": softening, "chunk": self.chunk, "rng": rng}
-        return clipped_sum(self.loss, self.detached(), records, limits, **how)
+        units, some = self.records, self.processes.share(sample)
+        if isinstance(units, Persons):
+            taken = units.several(some, plan.records_per_person or 1, rng=rng)
+        else:
+            taken = units.marked(some, rng=rng)
+        how: dict[str, Any] = {"softening": plan.softening, "chunk": self.chunk, "rng": rng}
+        return clipped_sum(self.loss, self.detached(), taken, limits, **how)
 
     def update(self, clipped: Clipped, plan: Plan, *, number: int, rng: np.random.Generator) -> None:
         """Add noise to the sum, divide by the declared batch size, and let the optimiser move the parameters.
@@ -231,6 +252,30 @@ class Mechanism:
             self.scheduler.load_state_dict(state["scheduler"])
         for name, thing in self.companions.items():
             thing.load_state_dict(state["companions"][name])
+
+
+def _parted(plain: dict[str, Records], whose: Whose) -> Mapping[str, Records | Persons]:
+    """Return training and held-out records, by person if ids are given.
+
+    Raises:
+        PrivacyError: If somebody is in both, or nobody can tell.
+    """
+    if whose.person is None:
+        if whose.holdout_person is not None:
+            raise ValueError("holdout_person=… needs person=…, the ids of the training records.")
+        return plain
+    train = Persons(plain["training"], whose.person, missing=whose.missing_person)
+    if "held-out" not in plain:
+        return {"training": train}
+    if whose.holdout_person is None:
+        raise PrivacyError(
+            "The held-out records need ids too, or people who are trained on may be among them: pass holdout_person=…. "
+            "If each of them is of a person of its own, who is not trained on, declare it: "
+            "holdout_person=[None] * len(holdout), missing_person='own'."
+        )
+    held = Persons(plain["held-out"], whose.holdout_person, missing=whose.missing_person, name="holdout_person")
+    train.require_others(held)
+    return {"training": train, "held-out": held}
 
 
 def plain_state(scheduler: Any) -> dict[str, Any]:

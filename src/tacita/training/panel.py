@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from tacita.accounting.state import whole_numbers
 from tacita.accounting.unmeasured import Sampled, measuring_rate
 from tacita.assumptions import Assumption, assume
 from tacita.training.plan import Plan
-from tacita.training.records import Records
 
 if TYPE_CHECKING:
     from tacita._check import Counts, Floats
@@ -179,13 +178,13 @@ class Panel:
 
 
 def new_panels(
-    plan: Plan, parts: Mapping[str, Records], size: int, *, rng: np.random.Generator, rate: float | None = None
+    plan: Plan, parts: Mapping[str, Sized], size: int, *, rng: np.random.Generator, rate: float | None = None
 ) -> dict[str, Panel]:
     """Return who is followed: everybody where every record has its own bound, else `size` records of each part.
 
     Args:
         plan: The mechanism.
-        parts: Training and held-out records.
+        parts: Training and held-out records, or persons.
         size: How many of each; 0 follows nobody.
         rng: Who is drawn.
         rate: The chance with which they are measured at a step; None for `measuring_rate`. With bounds or a

@@ -25,7 +25,7 @@ from tacita.accounting.filters import Budget
 from tacita.accounting.rungs import FRACTIONS, check_fractions
 from tacita.accounting.state import budget_from, budget_state
 from tacita.accounting.worst import check_mechanism
-from tacita.assumptions import assume
+from tacita.assumptions import assume, of_persons
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.ledger import Promise
 from tacita.profile import Profile
@@ -63,7 +63,11 @@ class Plan:
             these four unless others are given; () for none. They cost the figure for anyone nothing.
         certificate: The budget of a conformal certificate.
         tolerated: How many followed records may pass it.
-        unit: What is added or removed, and clipped: a record, or a client with all it holds.
+        unit: What is added or removed, and clipped: a record, a person with all of theirs, or a client with all it
+            holds. Whatever else is said here of records is then said of these.
+        records_per_person: How many of a person's records are in one contribution at most, a fresh random subset where
+            there are more; None if records are the unit. More of them make a contribution less noisy and a step slower;
+            what it may cost a person is the same.
         softening: r of automatic clipping; None if contributions are clipped to C.
     """
 
@@ -82,6 +86,7 @@ class Plan:
     tolerated: int = 0
     unit: str = "record"
     softening: float | None = None
+    records_per_person: int | None = None
 
     @classmethod
     def declare(
@@ -102,13 +107,15 @@ class Plan:
         rungs: Sequence[float] | None = None,
         certificate: Budget | None = None,
         tolerated: int = 0,
+        records_per_person: int | None = None,
     ) -> Plan:
         """Check and complete what a run declares: calibrate the noise, cut the steps to the budget.
 
         What is named like an attribute of the plan is described there. Besides:
 
             nominal_size: The public size of the data, declared and never counted from them, or else `sample_rate`: a
-                record's chance to enter a step is batch_size / nominal_size, whatever the true size is.
+                record's chance to enter a step is batch_size / nominal_size, whatever the true size is. With
+                `records_per_person` both are numbers of persons.
             target: (epsilon, delta), or a `Target` such as `Target(attack_success=0.55)`, or else `noise_multiplier`:
                 the least noise that keeps the worst case within it.
             budget: (epsilon, delta): cut the steps so that the worst case stays within it.
@@ -141,6 +148,8 @@ class Plan:
             rungs=_declared_rungs(rungs, individual_every),
             certificate=certificate,
             tolerated=tolerated,
+            unit="record" if records_per_person is None else "person",
+            records_per_person=_records_per_person(records_per_person),
         )
         object.__setattr__(made, "_checked", True)  # no field: a plan that was changed afterwards lacks it
         return made
@@ -163,7 +172,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data. What was added to plans later is left out where it says what they said before."""
-        left_out = (("unit", "record"), ("rungs", ()), ("softening", None))
+        left_out = (("unit", "record"), ("rungs", ()), ("softening", None), ("records_per_person", None))
         plain = {name: value for name, value in asdict(self).items() if (name, value) not in left_out}
         return {**plain, **{k: budget_state(getattr(self, k)) for k in ("record_budget", "certificate")}}
 
@@ -200,7 +209,7 @@ class Plan:
             delta=delta,
             method=method,  # type: ignore[arg-type]
         )
-        plain = replace(found, unit=self.unit)
+        plain = self._said(found)
         if self.record_budget is None or method != "pld":
             return plain
         epsilon = filter_epsilon(self.record_budget, self.sample_rate, self.noise_multiplier, delta)
@@ -208,13 +217,20 @@ class Plan:
             return plain
         kind = "token filter" if isinstance(self.record_budget, TokenBudget) else "moments filter"
         kept = self.record_budget.profile(sample_rate=self.sample_rate, noise_multiplier=self.noise_multiplier)
-        return replace(
-            plain,
-            epsilon=epsilon,
-            method=kind,
-            assumptions=(*plain.assumptions, assume("enforced-record-budget")),
-            profile=plain.curve & kept & Profile.of_pair(epsilon, delta),
+        return self._said(
+            replace(
+                plain,
+                epsilon=epsilon,
+                method=kind,
+                assumptions=(*plain.assumptions, assume("enforced-record-budget")),
+                profile=plain.curve & kept & Profile.of_pair(epsilon, delta),
+            )
         )
+
+    def _said(self, found: Guarantee) -> Guarantee:
+        """Return a statement about records as it is about the plan's unit."""
+        said = map(of_persons, found.assumptions) if self.unit == "person" else found.assumptions
+        return replace(found, unit=self.unit, assumptions=tuple(said))
 
     def end_after(self, taken: int) -> tuple[int, float]:
         """Return the end that covers a run of `taken` steps, and its share of delta: the next declared one."""
@@ -309,6 +325,10 @@ def _check_budgets(every: int | None, record: Budget | None, certificate: Budget
     if record is not None and every is None:
         raise ValueError("record_budget needs individual_every=k: a budget is kept by bounds that are measured.")
     _check.count("tolerated", tolerated, low=0)
+
+
+def _records_per_person(count: int | None) -> int | None:
+    return None if count is None else _check.count("records_per_person", count, high=10_000)
 
 
 def _declared_rungs(rungs: Sequence[float] | None, every: int | None) -> tuple[float, ...]:

@@ -136,7 +136,7 @@ class Product:
         """
         positions, wide = self.left.shape[1], self.left.shape[2] + self.right.shape[2]
         squares = []
-        for i in _blocks(self.left, positions * wide):
+        for i in blocks(self.left, positions * wide):
             left, right = self.left[i].double(), self.right[i].double()
             square = ((left @ left.mT) * (right @ right.mT)).sum((1, 2))
             if self.looked_up is not None:
@@ -157,7 +157,7 @@ class Product:
         """Return each record's norm from its gradient, made for a few records at a time."""
         high, wide = self.left.shape[2], self.right.shape[2]
         found = []
-        for i in _blocks(self.left, high * wide):
+        for i in blocks(self.left, high * wide):
             made = self.left[i].mT @ self.right[i]
             if self.looked_up is not None:
                 at = self.looked_up.index[i] + high * torch.arange(len(made), device=made.device)[:, None]
@@ -209,7 +209,7 @@ class Convolution:
         loose = slack(positions, output.dtype) * across
         inner = _DOUBLE * positions * (channels + wide) < channels * wide
         found = []
-        for i in _blocks(output, positions * (channels + wide) if inner else channels * wide):
+        for i in blocks(output, positions * (channels + wide) if inner else channels * wide):
             part = Product(self.name, output[i].mT, patches[i].reshape(-1, positions, wide))
             found.append(part.by_inner_products(across[i]) if inner else part.by_making())
         return torch.cat(found) + (1.0 if inner else 2.0) * loose
@@ -220,7 +220,7 @@ class Convolution:
         channels, positions = output.shape[1:]
         wide = self.weight[0].numel()
         out = output.new_empty(len(output), channels, wide)
-        for i in _blocks(output, positions * wide):
+        for i in blocks(output, positions * wide):
             torch.bmm(output[i], patches[i].reshape(-1, positions, wide), out=out[i])
         shape = (channels, *self.weight.shape[2:], self.weight.shape[1])
         return Made(self.name, out.view(-1, batch, channels * wide).sum(1) if batch > 1 else out.flatten(1), shape)
@@ -308,7 +308,7 @@ def norms(tensor: Tensor) -> Tensor:
     return found
 
 
-def _blocks(tensor: Tensor, size: int) -> Sequence[slice]:
+def blocks(tensor: Tensor, size: int) -> Sequence[slice]:
     """Return slices of a few records, for each of which a tensor of a size is made."""
     count = len(tensor)
     step = max(1, _BLOCK.get(tensor.device.type, _LARGE) // max(size, 1))

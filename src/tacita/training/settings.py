@@ -26,13 +26,31 @@ class Follow:
             smaller it is. None adds about an eighth of its gradients to a run, but measures 150 times, or at every step
             of a shorter run; 1 measures at every step.
         holdout: Records like those of the dataset that are not trained on.
-        groups: For the owner's tables: {column: one value per training record}.
+        groups: For the owner's tables: {column: one value per training record}. A person whose records differ in one
+            is counted as "(several)".
     """
 
     panel: int = 200
     panel_rate: float | None = None
     holdout: Any = None
     groups: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whose:
+    """Whose each record is, where people have several: they are then drawn, clipped and accounted for as persons.
+
+    Attributes:
+        person: One id for each training record, of any hashable kind: an array, a column, a tensor, a list. Equal ids
+            are one person. None if each record is taken to be a person.
+        holdout_person: The same for the records of `holdout`. Nobody may be in both.
+        missing_person: What a missing id (None, NaN, an empty text) means: "refuse", or "own", your word that the
+            record's person has no other record and is nobody else in the data.
+    """
+
+    person: Any = None
+    holdout_person: Any = None
+    missing_person: str = "refuse"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from tacita.training.keeper import Keeper, State
 from tacita.training.labels import reading, reading_times
 from tacita.training.mechanism import Mechanism
 from tacita.training.panel import Panel, new_panels
+from tacita.training.persons import Persons
 from tacita.training.plan import Plan
 from tacita.training.randomness import Randomness, randomness
 from tacita.training.settings import Books, Follow, group_codes
@@ -88,6 +89,7 @@ class Stepper:
             follow: Who is followed.
             books: Where the run is kept.
         """
+        require_unit(plan, mechanism)
         parts, random, processes = mechanism.parts, randomness(books.seed), mechanism.processes
         leads, records = processes.leads, parts["training"]
         size = _check.count("panel", follow.panel, low=0, high=10**7)
@@ -102,7 +104,8 @@ class Stepper:
             device=mechanism.accelerator,
         )
         panels = new_panels(plan, parts, size, rng=random.sampling, rate=follow.panel_rate) if leads else {}
-        state = State(plan, facts, panels, group_codes(follow.groups, len(records)), data="")
+        groups = records.grouped(follow.groups) if isinstance(records, Persons) else follow.groups
+        state = State(plan, facts, panels, group_codes(groups, len(records)), data="")
         with processes.together():
             if leads and (books.run_dir is not None or processes.size > 1):
                 state.data = records.fingerprint()
@@ -147,6 +150,7 @@ class Stepper:
             standing = (0, 0)
             with processes.together():
                 state, tensors, saved = State.load(run)
+                require_unit(state.plan, mechanism)
                 state.require_records(mechanism.parts)
                 try:
                     mechanism.load_state_dict(tensors)
@@ -224,7 +228,7 @@ class Stepper:
             drawn = (sample, self.bounds(sample))
         sample, bounds = mechanism.processes.agree(drawn)
         with mechanism.processes.together():
-            clipped = mechanism.clipped(sample, bounds, rng=self.random.noise, softening=self.plan.softening)
+            clipped = mechanism.clipped(sample, bounds, self.plan, rng=self.random.noise)
         mechanism.update(clipped, self.plan, number=state.taken + 1, rng=self.random.noise)
         state.tick()
         losses, norms = clipped.losses[torch.isfinite(clipped.losses)], clipped.norms.numpy() / self.plan.clip_norm
@@ -305,3 +309,19 @@ class Stepper:
                 self.keeper.write(self.state, self.random)
             finally:
                 self.keeper.owner.close()
+
+
+def require_unit(plan: Plan, mechanism: Mechanism) -> None:
+    """Refuse a plan for persons without ids, and ids without such a plan: the unit would not be the one that is drawn.
+
+    Args:
+        plan: What is declared.
+        mechanism: What a step works on.
+    """
+    if mechanism.by_person and plan.records_per_person is None:
+        raise ValueError(
+            "person=… needs records_per_person=k in the plan: how many of a person's records one contribution is the "
+            "mean of, at most."
+        )
+    if plan.records_per_person is not None and not mechanism.by_person:
+        raise ValueError("records_per_person=… speaks of persons: pass person=…, the id of each record's person.")

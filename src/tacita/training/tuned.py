@@ -13,7 +13,10 @@ from tacita.guarantee import Guarantee
 from tacita.label import Pairs
 from tacita.runs import Run
 
-_OF_ONE_RUN = ("charged", "charged-in-memory", "record-budget", "rungs", "chosen-blindly", "end-from-outputs")
+_OF_ONE_RUN = (
+    *("charged", "charged-in-memory", "chosen-blindly", "end-from-outputs"),
+    *("record-budget", "rungs", "person-budget", "person-rungs"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -314,10 +314,9 @@ def _finish(make_run: MakeRun, settings: Settings, plan: Plan, place: Path, tune
             raise PrivacyError("make_run must make a new run of the declared plan in the folder that it is given.")
     elif run.facts.status != "done":
         parts = make_run(dict(settings), None).mechanism
-        attached = {"holdout": parts.held, "scheduler": parts.scheduler, "companions": parts.companions}
-        training = PrivateTraining.resume(
-            place, parts.model, parts.loss_fn, parts.records, optimizer=parts.optimizer, chunk=parts.chunk, **attached
-        )
+        attached = {name: getattr(parts, name) for name in ("optimizer", "scheduler", "companions", "chunk", "whose")}
+        attached["holdout"] = parts.plain.get("held-out")
+        training = PrivateTraining.resume(place, parts.model, parts.loss_fn, parts.plain["training"], **attached)
     else:
         return
     if run.facts.seeded:

@@ -85,10 +85,10 @@ def joined(parts: Sequence[Part]) -> tuple[Part, ...]:
     by_name: dict[str, list[Part]] = {}
     for part in parts:
         by_name.setdefault(part.name, []).append(part)
-    return tuple(_made_if_small(_one(several)) for several in by_name.values())
+    return tuple(made_if_small(_one(several)) for several in by_name.values())
 
 
-def _made_if_small(part: Part) -> Part:
+def made_if_small(part: Part) -> Part:
     """Return a product's gradient itself where it is cheaper kept than multiplied twice."""
     if not isinstance(part, Product) or part.looked_up is not None or part.left.shape[1] == 1:
         return part
