@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from tacita._guard import Stopped, attempt
+from tacita._guard import Stopped
 from tacita.training.chunks import Chunk, Way, differentiated, out_of_memory
 from tacita.training.layers import Loss, Parameters
 from tacita.training.products import Convolution, Made, Part, Product, Rows, blocks, looked_up, norms, slack, wide
@@ -80,12 +80,18 @@ def contributed(loss: Loss, parameters: Parameters, units: Any, way: Way) -> tup
         return chunk, chunk.norms()
     if len(units) > 1:
         return _together(loss, parameters, units, way)
-    found = None if way.alone else attempt(_together, loss, parameters, units, way)
-    if found is None:
-        gc.collect()  # what was made before memory ran out
-        chunk = _one_by_one(loss, parameters, units, way)
-        found = chunk, chunk.norms()
-    return found
+    full = False
+    if not way.alone:
+        try:
+            return _together(loss, parameters, units, way)
+        except Stopped:
+            raise
+        except BaseException as error:  # whatever it is, it would tell of a record
+            full = out_of_memory(error)
+    if full:
+        gc.collect()  # what was made before memory ran out hangs on the error's traceback
+    chunk = _one_by_one(loss, parameters, units, way)
+    return chunk, chunk.norms()
 
 
 def _together(loss: Loss, parameters: Parameters, units: Several, way: Way) -> tuple[Chunk, Tensor]:

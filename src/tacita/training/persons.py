@@ -55,9 +55,7 @@ class Persons:
                 "missing_person='own' that each belongs to a person of its own."
             )
         self._known = {one for one in listed if one is not None}
-        codes = {
-            one: code for code, one in enumerate(_sorted(self._known))
-        }  # who comes first may have most
+        codes = {one: code for code, one in enumerate(_sorted(self._known))}  # who comes first may have most
         alone = iter(range(len(codes), len(codes) + len(listed)))
         self._codes: Counts = np.array([next(alone) if one is None else codes[one] for one in listed], dtype=np.int64)
         self._order: Counts = np.argsort(self._codes, kind="stable")
