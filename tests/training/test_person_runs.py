@@ -1,5 +1,10 @@
 """Runs whose unit is the person: what is drawn, charged, followed, published and kept."""
 
+import json
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pytest
 import torch
@@ -184,3 +189,36 @@ def test_a_private_training_of_persons_learns(blobs):
     x, y = blobs
     assert float((private.model(x).argmax(1) == y).float().mean()) > 0.9
     assert isinstance(private, PrivateTraining)
+
+
+TWO = """
+    import sys, numpy as np, torch, torch.distributed as dist
+    from torch import nn
+    from tacita.training import PrivateTraining
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    if len(sys.argv) > 2:
+        dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/meet", rank=int(sys.argv[2]), world_size=2)
+    model, y = nn.Linear(4, 2), torch.arange(300) % 2
+    private = PrivateTraining(
+        model, nn.functional.cross_entropy, (torch.randn(300, 4) + y[:, None], y), steps=4, batch_size=20,
+        nominal_size=60, noise_multiplier=1.0, person=np.arange(300) % 60, records_per_person=5, individual_every=2,
+        seed=3, optimizer=torch.optim.SGD(model.parameters(), lr=0.5), ledger=":memory:",
+    ).run()
+    print(model.weight.flatten().tolist())
+    sys.stdout.flush()
+    __import__("os")._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_split_a_step_by_person_and_find_the_same_model(tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(TWO), str(tmp_path)]
+    alone = subprocess.run(command, capture_output=True, text=True, check=True)
+    team = [
+        subprocess.Popen([*command, rank], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in "01"
+    ]
+    ended = [process.communicate(timeout=300) for process in team]
+    found = [json.loads(out.splitlines()[-1]) for out, _ in ended]
+    assert found[0] == found[1], ended
+    np.testing.assert_allclose(found[0], json.loads(alone.stdout.splitlines()[-1]), rtol=1e-5)

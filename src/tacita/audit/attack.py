@@ -64,6 +64,8 @@ class Target:
 
     def records(self) -> tuple[Data, Data]:
         """Return the records trained on and those held out, or raise `SkippedError`."""
+        if self.plan.records_per_person is not None:
+            raise SkippedError("it tells single records apart, and this run protects persons with several records")
         if self.train is None or self.holdout is None or self.remake is None:
             raise SkippedError(self.why)
         return self.train, self.holdout

@@ -132,6 +132,7 @@ def attack_with_canaries(session: Session) -> tuple[dict[str, Any], Finding]:
             count=replay.count,
             parts=replay.parts,
             seed=session.seed(2),
+            who=f"A {plan.unit} made to be found",
             progress=session.progress,
             stop=session.out_of_time,
         )

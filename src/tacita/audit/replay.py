@@ -16,6 +16,7 @@ from tacita.training.plan import Plan
 
 _NOWHERE = -1  # a record without a gradient, so that no dataset is empty
 _LENGTH = 10.0  # of a canary's gradient before clipping, over the clip norm
+_MOST_EACH = 8  # records of a canary that is a person; more would only take longer
 _ALL_BUT_ONE = 1e6  # the same where clipping is automatic, which makes it n / (n + r) long
 _ENOUGH = 1_000  # numbers in the tensors of a rank: fewer canaries would not show a bug that only biases have
 _MATRIX = 2
@@ -31,7 +32,8 @@ class Replay:
 
     A canary's gradient is ten times the clip norm along one coordinate: of the model's own parameters, or of a linear
     layer that is replayed beside them, since a small model has coordinates for few canaries only. No learning takes
-    place: canaries look alike whatever the parameters are. Small tensors are replayed several times.
+    place: canaries look alike whatever the parameters are. Small tensors are replayed several times. In a run for
+    persons a canary is a person with one record more than a contribution takes, or with eight, all of them alike.
 
     Args:
         plan: What the run declared; the replay declares the same.
@@ -53,10 +55,11 @@ class Replay:
         seed: int | None = None,
     ) -> None:
         self.plan, self.steps, self._seed = plan, plan.steps if steps is None else steps, seed
-        self.count = most_canaries(self.steps, plan.sample_rate) if count is None else count
+        self.each = 1 if plan.records_per_person is None else min(plan.records_per_person + 1, _MOST_EACH)
+        self.count = most_canaries(self.steps, plan.sample_rate, each=self.each) if count is None else count
         own = _Parameters(_repeated(_small_enough(shapes), self.steps))
         drawn = plan.sample_rate if plan.individual_every is None else 1.0  # or all of them are measured
-        inside = min(self.count, own.size, int(_DENSE / (drawn * max(1, own.size))))
+        inside = min(self.count, own.size, int(_DENSE / (drawn * self.each * max(1, own.size))))
         models: list[tuple[_Coordinates, Any]] = [
             (own, np.linspace(0, own.size - 1, inside).astype(np.int64)),
             (CanaryModel(self.count - inside), np.arange(self.count - inside)),
@@ -74,7 +77,7 @@ class Replay:
             run.advance()
         seen = [model.gradient()[places] for model, places in self._models]
         drawn = []
-        for some, run in zip(here, self._runs, strict=True):  # records are the canaries present, and one that is none
+        for some, run in zip(here, self._runs, strict=True):  # units are the canaries present, and one that is none
             there, taken = np.flatnonzero(some), run.mechanism.drawn
             drawn.append(np.isin(np.arange(len(some)), there[taken[taken < len(there)]]))
         bounds = [1.0 if self.plan.individual_every is None else float(run.bounds.max()) for run in self._runs]
@@ -89,13 +92,21 @@ class Replay:
             model,
             lambda value, _: length * value,
             (where, torch.zeros(len(where))),
+            each=self.each,
             steps=self.steps,
             seed=None if self._seed is None else self._seed + part,
         )
 
 
 def frozen_training(
-    plan: Plan, model: nn.Module, loss_fn: Any, records: tuple[Tensor, ...], *, steps: int, seed: int | None
+    plan: Plan,
+    model: nn.Module,
+    loss_fn: Any,
+    records: tuple[Tensor, ...],
+    *,
+    steps: int,
+    seed: int | None,
+    each: int = 1,
 ) -> PrivateTraining:
     """Return a training with a plan's mechanism, in memory, whose learning rate is 0.
 
@@ -103,17 +114,21 @@ def frozen_training(
         plan: What the run declared.
         model: Holds a coordinate for each canary.
         loss_fn: Takes an output and a target.
-        records: The canaries.
+        records: The canaries; if the plan is for persons, one record of each.
         steps: How many steps it may take.
         seed: Seeds coins and noise.
+        each: How many such records each person has.
 
     Returns:
         A training that leaves its noisy gradients on the parameters.
     """
+    persons = None if plan.records_per_person is None else np.arange(len(records[0])).repeat(each)
     return PrivateTraining(
         model,
         loss_fn,
-        records,
+        tuple(t.repeat_interleave(each, dim=0) for t in records),
+        person=persons,
+        records_per_person=plan.records_per_person,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
         sample_rate=plan.sample_rate,
         steps=steps,
@@ -175,10 +190,16 @@ class CanaryModel(_Coordinates):
         return chosen.sum(-1)
 
 
-def most_canaries(steps: int, sample_rate: float) -> int:
-    """Return how many canaries take some seconds."""
+def most_canaries(steps: int, sample_rate: float, *, each: int = 1) -> int:
+    """Return how many canaries take some seconds.
+
+    Args:
+        steps: How many steps.
+        sample_rate: The chance of each canary.
+        each: How many records a canary has.
+    """
     seen = max(_LITTLE / steps, min(_MANY, _WORK / steps))
-    return int(min(_MOST, max(_FEWEST, min(seen, _DRAWS / (steps * sample_rate)))))
+    return int(min(_MOST, max(_FEWEST, min(seen, _DRAWS / (steps * sample_rate * each)))))
 
 
 def left_out(shapes: Sequence[Sequence[int]]) -> int:
