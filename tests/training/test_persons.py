@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 from torch import nn
 
 from tacita._check import PrivacyError
@@ -210,7 +211,7 @@ def test_at_most_k_records_are_drawn_afresh_and_alike_for_all_of_them():
 )
 def test_ids_of_any_kind_tell_the_same_people_apart(ids):
     found = people(ids)
-    assert [found.rows(i).tolist() for i in range(len(found))] == [[1], [0, 2], [3]]  # not by who comes first
+    assert [found.rows(i).tolist() for i in range(len(found))] == [[0, 2], [1], [3]]
     assert found.matches(people([3, 1, 3, 7]).fingerprint())
     assert not found.matches(people([3, 1, 7, 7]).fingerprint())
 
@@ -259,3 +260,14 @@ def test_the_largest_norm_is_over_all_records_of_a_person():
     mean = clipped_sum(loss, parameters, of(x, y), caps(5)).norms.numpy()
     assert (mean <= np.array(most) * (1.0 + 1e-6)).all()
     assert mean[3] < 0.99 * most[3]
+
+
+def test_the_order_of_people_does_not_tell_how_many_records_they_have():
+    counts = np.random.default_rng(0).geometric(0.1, 2000)
+    ids = np.random.default_rng(1).permutation(np.repeat(np.arange(2000), counts))
+    assert spearmanr(np.arange(2000), people(ids).counts).pvalue > 1e-3
+    assert spearmanr(counts[in_order(ids)], np.arange(2000)).pvalue < 1e-9  # that of who comes first does
+
+
+def in_order(ids):
+    return np.array(list(dict.fromkeys(ids.tolist())))

@@ -55,9 +55,9 @@ class Persons:
                 "missing_person='own' that each belongs to a person of its own."
             )
         self._known = {one for one in listed if one is not None}
-        codes = {one: code for code, one in enumerate(_sorted(self._known))}  # who comes first may have most
-        alone = iter(range(len(codes), len(codes) + len(listed)))
-        self._codes: Counts = np.array([next(alone) if one is None else codes[one] for one in listed], dtype=np.int64)
+        codes: dict[tuple[Any, ...], int] = {}
+        keys = ((None, row) if one is None else (one,) for row, one in enumerate(listed))
+        self._codes = _by_place(np.array([codes.setdefault(key, len(codes)) for key in keys], dtype=np.int64))
         self._order: Counts = np.argsort(self._codes, kind="stable")
         self.counts: Counts = np.bincount(self._codes)
         self._starts: Counts = np.cumsum(self.counts) - self.counts
@@ -166,11 +166,11 @@ def _listed(ids: Any, name: str) -> list[Any]:
     return found
 
 
-def _sorted(ids: set[Any]) -> list[Any]:
-    try:
-        return sorted(ids)
-    except TypeError:  # of several kinds
-        return sorted(ids, key=repr)
+def _by_place(codes: Counts) -> Counts:
+    """Return codes in the order of the persons' places on average: who comes first may well have most records."""
+    places = np.bincount(codes, weights=np.arange(len(codes))) / np.maximum(np.bincount(codes), 1)
+    ranks: Counts = np.argsort(np.argsort(places, kind="stable"), kind="stable")
+    return ranks[codes]
 
 
 def _is_missing(one: Any) -> bool:
