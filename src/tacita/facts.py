@@ -17,7 +17,7 @@ MEMORY = ":memory:"
 class RunFacts(_codec.Checked):
     """Title, size, status and results of a run.
 
-    Only title, purpose, seeded, form_taken, features, client_noise and device may be published.
+    Only title, purpose, seeded, form_taken, lone_records, features, client_noise and device may be published.
 
     Attributes:
         title: The title of its label.
@@ -26,6 +26,7 @@ class RunFacts(_codec.Checked):
         trained: How many records, persons or clients there are.
         held_out: How many held-out records there are.
         form_taken: True if the form of a record was taken from the data instead of being declared.
+        lone_records: True if each record without an id was declared to be the only one of a person of its own.
         features: What the public feature maps in the model are made from, such as ("dead_leaves",); empty without any.
         client_noise: True if clients that run elsewhere add noise, with seeds that nobody here can know.
         device: The kind of accelerator that noise was drawn on, such as "cuda"; empty for a CPU.
@@ -42,6 +43,7 @@ class RunFacts(_codec.Checked):
     trained: int = 0
     held_out: int = 0
     form_taken: bool = False
+    lone_records: bool = False
     features: tuple[str, ...] = ()
     client_noise: bool = False
     device: str = ""

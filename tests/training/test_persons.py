@@ -6,10 +6,9 @@ import torch
 from scipy.stats import spearmanr
 from torch import nn
 
-from tacita._check import PrivacyError
-from tacita.training import clipped_sum, record_norms
+from tacita.training import Whose, clipped_sum, record_norms
 from tacita.training.contributions import Several
-from tacita.training.persons import Persons
+from tacita.training.persons import parted
 from tacita.training.records import Records
 from tests.training.test_gradients import IMAGE, LAYERS, SEQUENCE, TOKENS, by_loop, flat, parts
 
@@ -180,8 +179,9 @@ def test_a_record_on_which_the_loss_raises_is_zero_in_its_persons_mean():
     torch.testing.assert_close(flat(found.sums), wanted, rtol=1e-4, atol=1e-6)
 
 
-def people(ids, **how):
-    return Persons(Records(torch.arange(len(ids)).float()), ids, **how)
+def people(ids, missing="refuse"):
+    records = {"training": Records(torch.arange(len(ids)).float())}
+    return parted(records, Whose(person=ids, missing_person=missing))["training"]
 
 
 def test_at_most_k_records_are_drawn_afresh_and_alike_for_all_of_them():
@@ -220,7 +220,7 @@ def test_ids_of_pandas():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"id": ["a", "b", "a", None], "code": pandas.array([1, 2, 1, None], dtype="Int64")})
     for column in (frame["id"], frame["code"], frame["id"].astype("category")):
-        with pytest.raises(PrivacyError, match="missing"):
+        with pytest.raises(ValueError, match="has no id"):
             people(column)
         assert len(people(column, missing="own")) == 3
 
@@ -228,7 +228,7 @@ def test_ids_of_pandas():
 @pytest.mark.parametrize("gap", [None, float("nan"), "", "  ", (1, None), np.datetime64("NaT")])
 def test_a_missing_id_is_refused_or_its_own_person(gap):
     ids = ["a", gap, gap, "a"] if isinstance(gap, str) else [(1, 2), gap, gap, (1, 2)]
-    with pytest.raises(PrivacyError, match="Leave such records out"):
+    with pytest.raises(ValueError, match="has no id"):
         people(ids)
     found = people(ids, missing="own")
     assert sorted(found.counts.tolist()) == [1, 1, 2]
@@ -239,14 +239,14 @@ def test_a_missing_id_is_refused_or_its_own_person(gap):
     [
         ([1, 2], "got 2 for 3 records"),
         ("abc", "an array or a list"),
-        ([1, "1", 2], "mix texts"),
-        ([[1], [2], [3]], "one id for each record"),
-        ([object(), object(), object()], "one id for each record"),
+        ([1, "1", 2], "texts and others"),
+        ([[1], [2], [3]], "hashable and comparable"),
+        ([object(), object(), object()], "hashable and comparable"),
     ],
 )
 def test_ids_that_cannot_tell_people_apart_are_refused(ids, words):
     with pytest.raises((TypeError, ValueError), match=words):
-        Persons(Records(torch.zeros(3)), ids)
+        parted({"training": Records(torch.zeros(3))}, Whose(person=ids))
 
 
 def test_the_largest_norm_is_over_all_records_of_a_person():

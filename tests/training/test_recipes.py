@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from tacita.cli import main
-from tacita.training import recipes
-from tacita.training.jobs import start
+from tacita.training import label_of_run, recipes
+from tacita.training.jobs import reopen, start
 from tacita.training.recipes import DEMOS, Recipe, default_model
 
 CSV = "age,job,smoker\n" + "\n".join(
@@ -331,3 +331,26 @@ def test_a_recipe_on_patches_computes_features_once_and_says_so(monkeypatch, tmp
     torch.testing.assert_close(job.model(images), job.model(job.held[0][:5]), rtol=0.0, atol=1e-2)
     monkeypatch.setattr(type(job.model.feature_map), "blocks", None)  # nothing is computed again
     assert job.remake()[0].linear.weight.abs().sum() == 0
+
+
+def test_a_recipe_names_the_column_of_ids_and_protects_people(folder, tacita, refused):
+    header, *rows = CSV.splitlines()
+    whose = ["" if i < 4 else f"p{i % 80}" for i in range(400)]
+    lines = [f"{header},who", *(f"{row},{who}" for row, who in zip(rows, whose, strict=True))]
+    (folder / "people.csv").write_text("\n".join(lines))
+    mine = TOML.replace('target = "smoker"', 'target = "smoker"\nperson = "who"')
+    (folder / "run.toml").write_text(mine)
+    assert "go together" in refused("train", "--config", "run.toml")
+    mine = f"records_per_person = 3\n{mine}".replace("_size = 400", "_size = 100")
+    (folder / "run.toml").write_text(mine)
+    assert "has no id" in refused("train", "--config", "run.toml")
+    (folder / "run.toml").write_text(mine.replace('person = "who"', 'person = "who"\nmissing_person = "own"'))
+    run = folder / json.loads(tacita(folder, "train", "--config", "run.toml", "--json").out)["run"]
+    label = label_of_run(run)
+    assert label.worst.unit == "person"
+    assert {"ids-are-people", "rows-alone"} <= {a.code for a in label.worst.assumptions}
+    people = [int(dict(label.readings.facts)[f"{part} persons"]) for part in ("Training", "Held-out")]
+    assert sum(people) == 84
+    job = reopen(run)
+    assert not set(job.whose.person) & set(job.whose.holdout_person)
+    assert len(job.train[0]) > 2 * people[0]

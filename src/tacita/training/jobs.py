@@ -23,8 +23,10 @@ from tacita.features import PublicLinear
 from tacita.label import Label
 from tacita.runs import Run, RunError
 from tacita.training.loop import PrivateTraining
-from tacita.training.recipes import MODELS, OPTIMIZERS, Parts, Recipe, dataset_of, parts_of
+from tacita.training.persons import parted
+from tacita.training.recipes import MODELS, OPTIMIZERS, Parts, Recipe, dataset_of, parts_of, persons_of
 from tacita.training.records import Records
+from tacita.training.settings import Whose
 from tacita.training.stepping import Step
 
 
@@ -43,7 +45,7 @@ class Job:
 
     def __init__(self, recipe: Recipe, coins: int, dataset: Dataset | None = None, parts: Parts | None = None) -> None:
         self.recipe, self.coins = recipe, coins
-        self.dataset = dataset or dataset_of(recipe.data)
+        self.dataset = dataset or dataset_of(recipe.data, persons=True)
         if recipe.seed is not None:
             torch.manual_seed(recipe.seed)
         classes = self.dataset.classes
@@ -55,6 +57,7 @@ class Job:
         kind = OPTIMIZERS[recipe.optimizer]
         self.optimizer = kind(self.model.parameters(), lr=recipe.learning_rate, **options)
         self.train, self.held, self.groups = parts or self._parts()
+        self.whose = self._whose()
 
     def _parts(self) -> Parts:
         """Return training and held-out records and groups; features of images are computed here, once."""
@@ -64,6 +67,19 @@ class Job:
         blocks = self.model.feature_map.blocks
         (x, y), (x_held, y_held) = train, held
         return (blocks(x, torch.float16), y), (blocks(x_held, torch.float16), y_held), groups
+
+    def _whose(self) -> Whose:
+        """Return whose the records are, if the schema names the column of ids."""
+        persons = persons_of(self.dataset, self.recipe.holdout_rate, self.coins)
+        return (
+            Whose()
+            if persons is None
+            else Whose(
+                person=persons[0],
+                holdout_person=persons[1],
+                missing_person=str(self.recipe.data.get("missing_person", "refuse")),
+            )
+        )
 
     def remake(self) -> tuple[nn.Module, torch.optim.Optimizer, None]:
         """Return the model and the optimiser as before the first step, and no scheduler."""
@@ -133,6 +149,8 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
         tolerated=recipe.tolerated,
         panel=recipe.panel,
         panel_rate=recipe.panel_rate,
+        whose=job.whose,
+        records_per_person=recipe.records_per_person,
         holdout=job.held,
         groups=job.groups,
         ledger=recipe.ledger,
@@ -150,7 +168,7 @@ def restart(run_dir: str | Path) -> Job:
     """Make an interrupted run of a recipe ready to go on."""
     job = _job_of(run_dir)
     job.private = PrivateTraining.resume(
-        run_dir, job.model, job.loss, job.train, optimizer=job.optimizer, holdout=job.held
+        run_dir, job.model, job.loss, job.train, optimizer=job.optimizer, holdout=job.held, whose=job.whose
     )
     return job
 
@@ -162,7 +180,8 @@ def reopen(run_dir: str | Path) -> Job:
     """
     state, saved = Run.open(run_dir, "training").load()
     job = _job_of(run_dir)
-    if saved.get("data") != Records(job.train).fingerprint():
+    plain = {"training": Records(job.train), "held-out": Records(job.held)}
+    if not parted(plain, job.whose)["training"].matches(str(saved.get("data"))):
         raise PrivacyError("These are not the records that the run was started on: it is another dataset.")
     try:
         job.model.load_state_dict(state["model"])

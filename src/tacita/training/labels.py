@@ -238,7 +238,7 @@ class Standing:
         codes += ["records-apart", *(["record-budget"] if plan.record_budget is not None else [])]
         codes += ["rungs"] if plan.rungs else []
         asked = [*(["bare-rate"] if plan.bare_rate else []), *(["form-taken"] if facts.form_taken else [])]
-        asked += ["record-is-person", "chosen-blindly", "nothing-else"]
+        asked += ["record-is-person", *(["rows-alone"] if facts.lone_records else []), "chosen-blindly", "nothing-else"]
         return [
             *self._said(map(assume, codes)),
             noise_assumption(facts),

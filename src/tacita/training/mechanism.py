@@ -15,7 +15,7 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.training.distributed import Processes, unwrapped
 from tacita.training.gradients import Clipped, clipped_sum, fault_on_zeros, record_norms
-from tacita.training.persons import Persons
+from tacita.training.persons import Persons, parted
 from tacita.training.plan import Plan
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
 from tacita.training.settings import Whose
@@ -66,7 +66,7 @@ class Mechanism:
         given = {"training": dataset, **({} if holdout is None else {"held-out": holdout})}
         self.plain = {name: Records.of(data, device, reals) for name, data in given.items()}
         self.whose = whose or Whose()
-        self.parts = _parted(self.plain, self.whose)
+        self.parts = parted(self.plain, self.whose)
         self.chunk = None if chunk is None else _check.count("chunk", chunk)
         check_model(model)
         if isinstance(optimizer, torch.optim.LBFGS):
@@ -252,30 +252,6 @@ class Mechanism:
             self.scheduler.load_state_dict(state["scheduler"])
         for name, thing in self.companions.items():
             thing.load_state_dict(state["companions"][name])
-
-
-def _parted(plain: dict[str, Records], whose: Whose) -> Mapping[str, Records | Persons]:
-    """Return training and held-out records, by person if ids are given.
-
-    Raises:
-        PrivacyError: If somebody is in both, or nobody can tell.
-    """
-    if whose.person is None:
-        if whose.holdout_person is not None:
-            raise ValueError("holdout_person=… needs person=…, the ids of the training records.")
-        return plain
-    train = Persons(plain["training"], whose.person, missing=whose.missing_person)
-    if "held-out" not in plain:
-        return {"training": train}
-    if whose.holdout_person is None:
-        raise PrivacyError(
-            "The held-out records need ids too, or people who are trained on may be among them: pass holdout_person=…. "
-            "If each of them is of a person of its own, who is not trained on, declare it: "
-            "holdout_person=[None] * len(holdout), missing_person='own'."
-        )
-    held = Persons(plain["held-out"], whose.holdout_person, missing=whose.missing_person, name="holdout_person")
-    train.require_others(held)
-    return {"training": train, "held-out": held}
 
 
 def plain_state(scheduler: Any) -> dict[str, Any]:

@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita import _check
 from tacita._check import PrivacyError
+from tacita.data.ids import numbered
 from tacita.training.contributions import Several
 from tacita.training.records import Records
+from tacita.training.settings import Whose
 
 if TYPE_CHECKING:
     from tacita._check import Counts
 
-MISSING = ("refuse", "own")
 _MIXED = "(several)"  # of a person whose records are in several groups
 _MARK = " persons "
-_NOT_THERE = ("NAType", "NaTType")  # of pandas, which may not be installed
+_NAMES = {"training": "person", "held-out": "holdout_person"}
 
 
 class Persons:
@@ -34,30 +34,12 @@ class Persons:
 
     Args:
         records: The records.
-        ids: One id for each record, of any hashable kind; equal ids are one person.
-        missing: What a missing id (None, NaN, an empty text) means: "refuse", or "own", that the record's person has no
-            other record and is nobody else here, which is the owner's word.
-        name: Of the ids, for messages.
-
-    Raises:
-        PrivacyError: If an id is missing and that was not declared.
+        whose: A number for each record's person.
     """
 
-    def __init__(self, records: Records, ids: Any, *, missing: str = "refuse", name: str = "person") -> None:
-        _check.one_of("missing_person", missing, MISSING)
+    def __init__(self, records: Records, whose: Counts) -> None:
         self.records = records
-        listed = _listed(ids, name)
-        if len(listed) != len(records):
-            raise ValueError(f"{name} must hold one id for each record: got {len(listed)} for {len(records)} records.")
-        if missing == "refuse" and any(one is None for one in listed):
-            raise PrivacyError(
-                "An id is missing (None, NaN or empty). Whose record is it? Leave such records out, or declare by "
-                "missing_person='own' that each belongs to a person of its own."
-            )
-        self._known = {one for one in listed if one is not None}
-        codes: dict[tuple[Any, ...], int] = {}
-        keys = ((None, row) if one is None else (one,) for row, one in enumerate(listed))
-        self._codes = _by_place(np.array([codes.setdefault(key, len(codes)) for key in keys], dtype=np.int64))
+        self._codes = _by_place(whose)
         self._order: Counts = np.argsort(self._codes, kind="stable")
         self.counts: Counts = np.bincount(self._codes)
         self._starts: Counts = np.cumsum(self.counts) - self.counts
@@ -69,24 +51,6 @@ class Persons:
     def form_taken(self) -> bool:
         """Whether what a record looks like was taken from the dataset instead of being declared."""
         return self.records.form_taken
-
-    def require_others(self, held: Persons) -> None:
-        """Refuse held-out records of somebody who is trained on: they would be no test, and removed together.
-
-        Args:
-            held: The held-out records.
-        """
-        own, others = ({type(one) for one in side._known} for side in (self, held))
-        if own and others and not own & others:
-            raise PrivacyError(
-                "The ids of training and held-out records are of different types, so the same person would not be "
-                "known again: use one type for both."
-            )
-        if self._known & held._known:
-            raise PrivacyError(
-                "Somebody has records in both the training and the held-out data: split the data by person, all "
-                "records of one to the same side."
-            )
 
     def several(self, persons: Any, most: int, *, rng: np.random.Generator) -> Several | None:
         """Return at most so many records of each of these persons, drawn afresh where there are more.
@@ -147,8 +111,41 @@ class Persons:
         return mark == hashlib.sha256(self._codes.tobytes()).hexdigest() and self.records.matches(before)
 
 
-def _listed(ids: Any, name: str) -> list[Any]:
-    """Return ids as a list, None for each that is missing."""
+def parted(plain: Mapping[str, Records], whose: Whose) -> Mapping[str, Records | Persons]:
+    """Return training and held-out records, by person if ids are given.
+
+    Args:
+        plain: The records by part.
+        whose: Whose each is.
+
+    Raises:
+        PrivacyError: If somebody is in both, or nobody can tell.
+        ValueError: If an id is missing and that is refused, or ids cannot tell people apart.
+    """
+    if whose.person is None:
+        if whose.holdout_person is not None:
+            raise ValueError("holdout_person=… needs person=…, the ids of the training records.")
+        return plain
+    if "held-out" in plain and whose.holdout_person is None:
+        raise PrivacyError(
+            "The held-out records need ids too, or people who are trained on may be among them: pass holdout_person=…. "
+            "If each of them is of a person of its own, who is not trained on, declare it: "
+            "holdout_person=[None] * len(holdout), missing_person='own'."
+        )
+    given = {"training": whose.person, "held-out": whose.holdout_person}
+    ids = {part: _listed(given[part], len(records), _NAMES[part]) for part, records in plain.items()}
+    codes = numbered([one for listed in ids.values() for one in listed], missing=whose.missing_person, name="person")
+    trained, held = codes[: len(ids["training"])], codes[len(ids["training"]) :]
+    if np.isin(held, trained).any():
+        raise PrivacyError(
+            "Somebody has records in both the training and the held-out data: split the data by person, all records of "
+            "one to the same side."
+        )
+    return {part: Persons(plain[part], own) for part, own in zip(plain, (trained, held), strict=False)}
+
+
+def _listed(ids: Any, size: int, name: str) -> list[Any]:
+    """Return as many ids as a list, None for a date that is missing."""
     if isinstance(ids, str | bytes | Mapping) or not hasattr(ids, "__len__"):
         raise TypeError(f"{name} must be an array or a list with one id for each record, got {type(ids).__name__}.")
     if getattr(getattr(ids, "dtype", None), "kind", "") in ("m", "M"):
@@ -156,30 +153,14 @@ def _listed(ids: Any, name: str) -> list[Any]:
     listed = [
         one.item() if isinstance(one, Tensor) else one for one in (ids.tolist() if hasattr(ids, "tolist") else ids)
     ]
-    try:
-        found = [None if _is_missing(one) else one for one in listed]
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must hold one id for each record: a number, a text, or a tuple of them.") from None
-    kinds = {isinstance(one, str | bytes) for one in found if one is not None}
-    if len(kinds) > 1:
-        raise ValueError(f"{name} must not mix texts with other ids: the same one as a number and a text would be two.")
-    return found
+    if len(listed) != size:
+        raise ValueError(f"{name} must hold one id for each record: got {len(listed)} for {size} records.")
+    return listed
 
 
 def _by_place(codes: Counts) -> Counts:
-    """Return codes in the order of the persons' places on average: who comes first may well have most records."""
-    places = np.bincount(codes, weights=np.arange(len(codes))) / np.maximum(np.bincount(codes), 1)
+    """Return numbers from 0 in the order of persons' places on average: who comes first may have most records."""
+    _, codes = np.unique(codes, return_inverse=True)
+    places = np.bincount(codes, weights=np.arange(len(codes))) / np.bincount(codes)
     ranks: Counts = np.argsort(np.argsort(places, kind="stable"), kind="stable")
     return ranks[codes]
-
-
-def _is_missing(one: Any) -> bool:
-    hash(one)
-    kind: Any = type(one)
-    if one is None or kind.__name__ in _NOT_THERE:
-        return True
-    if kind.__hash__ is object.__hash__:
-        raise TypeError("No two of them are ever equal.")
-    if isinstance(one, tuple):
-        return any(map(_is_missing, one))
-    return not one.strip() if isinstance(one, str | bytes) else bool(one != one)

@@ -61,6 +61,9 @@ class Recipe:
         learning_rate: Its learning rate.
         momentum: For sgd.
         individual_every: Give every record its own bound, measured once in so many steps. 0 for none.
+        records_per_person: How many records of a person are in one step, where `person` in `data` names the column of
+            ids: persons are then drawn, clipped and accounted for as one, and `batch_size` and `nominal_size` count
+            them.
         panel: How many records are followed if not all are measured.
         panel_rate: The chance with which they are measured at a step, such as 1.0; by default as many as
             add an eighth to a run's gradients.
@@ -93,6 +96,7 @@ class Recipe:
     learning_rate: float = 0.5
     momentum: float = 0.9
     individual_every: int = 0
+    records_per_person: int | None = None
     panel: int = 200
     panel_rate: float | None = None
     holdout_rate: float = 0.1
@@ -122,6 +126,10 @@ class Recipe:
         _check.in_range("learning_rate", recipe.learning_rate, 0.0, 1e6)
         _check.in_range("momentum", recipe.momentum, 0.0, 1e6)
         _check.count("individual_every", recipe.individual_every, low=0)
+        if ("person" in recipe.data) != (recipe.records_per_person is not None):
+            raise ValueError(
+                "[data] person, the column of ids, and records_per_person go together: give both or neither."
+            )
         return recipe
 
     @property
@@ -246,8 +254,8 @@ def dataset_of(table: Mapping[str, Any], *, persons: bool = False) -> Dataset:
     """
     if "person" in table and not persons:
         raise ValueError(
-            "[data] person: people with several records are protected by private programs and mean-embedding, not "
-            "here, where one record is one person. Leave person out if that is so."
+            "[data] person: people with several records are protected by private programs, trainings and "
+            "mean-embedding, not here, where one record is one person. Leave person out if that is so."
         )
     if "name" in table:
         extra = set(table) - {"name", "target"}

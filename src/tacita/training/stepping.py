@@ -100,6 +100,7 @@ class Stepper:
             trained=len(records),
             held_out=len(parts.get("held-out", ())),
             form_taken=records.form_taken,
+            lone_records=mechanism.by_person and mechanism.whose.missing_person == "own",
             features=priors_of(mechanism.model),
             device=mechanism.accelerator,
         )
