@@ -252,7 +252,7 @@ _OF_PERSONS = {
     ),
     "clipped": (
         "person-clipped",
-        "Each person's contribution, the mean over some of their records, is clipped as one, in float32 or better; "
+        "Each person's contribution, computed from some of their records, is clipped as one, in float32 or better; "
         "records that are not finite, or cannot be computed, are dropped",
     ),
     "sampling": ("person-sampling", "each person enters each step independently with the stated probability"),
@@ -295,8 +295,8 @@ _OF_PERSONS = {
     ),
     "observed-norms": (
         "observed-person-norms",
-        "what each followed person may contribute at most (the largest gradient norm among all of their records) was "
-        "observed in this run; another run may differ",
+        "what each followed person may contribute at most (by the largest gradient norm among all of their records) "
+        "was observed in this run; another run may differ",
     ),
     "measured-at-random": (
         "persons-measured-at-random",
@@ -311,6 +311,11 @@ _OF_PERSONS = {
     "certificate": (
         "person-certificate",
         "{followed} persons were followed, and {tolerated} of them were allowed to exceed the budget",
+    ),
+    "many-clipped": (
+        "many-persons-clipped",
+        "At least {share} of the persons were clipped to {clip_norm} in the last steps, which biases the posterior in "
+        "a way that its intervals do not show: use a larger clip_norm",
     ),
     "training-panel": (
         "training-panel-of-persons",

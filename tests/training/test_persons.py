@@ -115,6 +115,20 @@ def test_a_person_moves_the_sum_by_the_clipped_mean_of_their_records_on_20_model
         assert bound * 0.999 < float(moved.norm()) <= bound * (1.0 + 1e-5)  # the difference of two rounded sums
 
 
+@pytest.mark.parametrize("name", ["linear", "wide convolution", "one by one"])
+@pytest.mark.filterwarnings("ignore:The records run one after the other")
+def test_a_sum_over_all_records_is_estimated_by_the_mean_of_those_taken(name):
+    model, x, y = zoo(name)
+    loss, parameters = parts(model)
+    all_of_them = torch.tensor([4.0, 3.0, 7.0, 5.0, 1.0], dtype=torch.float64)
+    rows = means(model, x, y).double() * all_of_them[:, None]
+    several = Several((x, y), COUNTS, MOST, all_of_them)
+    for chunk in (1, 100):
+        found = clipped_sum(loss, parameters, several, caps(5), chunk=chunk)
+        torch.testing.assert_close(flat(found.sums).double(), rows.sum(0), rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(found.norms, rows.norm(dim=1), rtol=1e-4, atol=1e-9)
+
+
 def test_there_are_20_models():
     assert len(MODELS) == 20
 
@@ -257,6 +271,8 @@ def test_the_largest_norm_is_over_all_records_of_a_person():
     loss, parameters = parts(model)
     own = record_norms(loss, parameters, (x, y)).numpy()
     most = [own[f : f + c].max() for f, c in zip(FIRST.tolist(), COUNTS.tolist(), strict=True)]
+    summed = found.largest(np.array([1, 0]), lambda rows: rows.astype(float), summed=True)
+    assert summed.tolist() == [12.0, 4.0]  # three records, and two
     mean = clipped_sum(loss, parameters, of(x, y), caps(5)).norms.numpy()
     assert (mean <= np.array(most) * (1.0 + 1e-6)).all()
     assert mean[3] < 0.99 * most[3]

@@ -129,6 +129,7 @@ def frozen_training(
         tuple(t.repeat_interleave(each, dim=0) for t in records),
         person=persons,
         records_per_person=plan.records_per_person,
+        of_person=plan.of_person,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
         sample_rate=plan.sample_rate,
         steps=steps,

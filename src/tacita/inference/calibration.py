@@ -98,6 +98,8 @@ def coverage(
     level, count = _check.probability("level", level), _check.count("worlds", worlds, low=2)
     if not METHODS[result.method].repeatable:
         raise ValueError(f"coverage repeats the fit; with method={result.method!r} that is not supported.")
+    if result.guarantee.unit == "person":
+        raise ValueError("coverage simulates records that are independent, and this fit protects people with several.")
     separated, seeds = result.posterior.separated, np.random.default_rng(seed)
     tensors, names = records_like(separated, data, "data"), separated.names
     responses = _responses(separated, tensors)

@@ -50,6 +50,10 @@ def fit(
     panel: int = 256,
     progress: Progress | None = None,
     training: Mapping[str, Any] | None = None,
+    person: Any = None,
+    records_per_person: int | None = None,
+    holdout_person: Any = None,
+    missing_person: str = "refuse",
     **settings: Any,
 ) -> Result:
     """Fit a Pyro model privately.
@@ -75,6 +79,13 @@ def fit(
         progress: Called after each step; with trainings for `final-samples`. None shows a bar on
             the terminal, if there is one.
         training: Further arguments of `tacita.training.PrivateTraining`, such as `groups`: any of `fitting.TRAINING`.
+        person: For `noisy` and `sgld`, whose each record is, where people have several: one id for each. People are
+            then drawn, clipped and accounted for as one, and `batch_size`, `nominal_size` and `panel` count them. A
+            person contributes the gradient of the sum of their records' log likelihoods, as the posterior has it.
+        records_per_person: How many of a person's records are looked at in a step; of somebody with more the sum is
+            estimated from a fresh random subset.
+        holdout_person: Whose the records of `holdout` are.
+        missing_person: What a missing id means; see `tacita.training.Whose`.
         settings: Fields of `Settings` (guide, samples, steps, clip_norm, learning_rate, …); `batch_size` and
             `nominal_size`, both declared, or `sample_rate`; for `final-samples` also fields of `replays.Replays`.
 
@@ -84,7 +95,8 @@ def fit(
     Guarantee:
         `noisy` and `sgld` are Poisson-sampled Gaussian steps; everything in the result but `elbo` is computed from
         their outcomes, so the posterior, its draws and its summary cost nothing further. The model sees records one
-        at a time. `final-samples` is covered by its box alone: without one the worst case is infinite.
+        at a time. With `person` the unit is the person. `final-samples` is covered by its box alone: without one the
+        worst case is infinite.
 
     Raises:
         PrivacyError: If the model's records cannot be separated, or the budget does not suffice.
@@ -98,7 +110,8 @@ def fit(
     }
     privacy |= {"training": training}
     books = {"ledger": ledger, "run_dir": run_dir, "seed": seed, "name": name, "progress": progress}
-    followed = {"holdout": holdout, "panel": panel}
+    followed = {"holdout": holdout, "panel": panel, "person": person, "holdout_person": holdout_person}
+    followed |= {"missing_person": missing_person, "records_per_person": records_per_person}
     request = _request(method, settings, model=model, data=data, **privacy, **books, **followed)
     return METHODS[method].fit(request)
 
@@ -111,6 +124,9 @@ def resume(
     holdout: Any = None,
     ledger: Any = None,
     progress: Progress | None = None,
+    person: Any = None,
+    holdout_person: Any = None,
+    missing_person: str = "refuse",
 ) -> Result:
     """Continue an interrupted fit: the same settings, the same guarantee, fresh noise.
 
@@ -123,6 +139,9 @@ def resume(
         holdout: The same held-out records.
         ledger: Its ledger, if it has moved.
         progress: As in `fit`.
+        person: The same ids, as the two that follow.
+        holdout_person: The same.
+        missing_person: The same.
 
     Returns:
         The result of the whole fit.
@@ -137,7 +156,8 @@ def resume(
         method = METHODS[settings.method]
     if run.finished is not None:
         print(f"tacita: {run.finished}", file=sys.stderr)
-    given = {"holdout": holdout, "ledger": ledger, "progress": progress}
+    given = {"holdout": holdout, "ledger": ledger, "progress": progress, "person": person}
+    given |= {"holdout_person": holdout_person, "missing_person": missing_person}
     return method.resume(run, Request(model=model, data=data, settings=settings, **given))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tacita._check import PrivacyError
 from tacita._numbers import round_up_text
-from tacita.assumptions import assume
+from tacita.assumptions import assume, of_persons
 from tacita.facts import RunFacts
 from tacita.guarantee import SMALLEST_EPSILON
 from tacita.inference.final_samples import box_guarantee, final_samples_cost, pair_costs, pair_epsilons
@@ -93,19 +93,20 @@ def add_fit(label: Label, method: Method, document: Mapping[str, Any], owner: Ma
         rows.append(("Guide", f"{settings['guide']} Gaussian over the unconstrained unknowns"))
     if document["notes"]:
         rows.append(("Intervals", " ".join(document["notes"])))
-    readings = _add_readings(label.readings or Readings(), settings, owner or {})
+    readings = _add_readings(label.readings or Readings(), settings, owner or {}, label.worst.unit)
     # A fit is planned with a batch of 1, so that its plan tells the rate and not the size.
     changed = replace(label, mechanism=(*rows, *label.mechanism), nominal_size=None, readings=readings)
     return changed.resting_on(assume("one-record-models", plate=document["plate"]), assume("model-keeps-nothing"))
 
 
-def _add_readings(readings: Readings, settings: Mapping[str, Any], owner: Mapping[str, Any]) -> Readings:
+def _add_readings(readings: Readings, settings: Mapping[str, Any], owner: Mapping[str, Any], unit: str) -> Readings:
     checks, metrics = list(readings.checks), list(readings.metrics)
     share, coverage = owner.get("clipped"), owner.get("coverage")
     if owner.get("warning"):  # computed from the private outcome; the public page holds nothing that is
         checks.append(assume("fit-unsettled", warning=owner["warning"]))
     if share:
-        checks.append(assume("many-clipped", share=f"{share:.0%}", clip_norm=f"{settings['clip_norm']:g}"))
+        many = assume("many-clipped", share=f"{share:.0%}", clip_norm=f"{settings['clip_norm']:g}")
+        checks.append(of_persons(many) if unit == "person" else many)
     if coverage:
         level, covered = float(coverage["level"]), float(coverage["share"])
         metrics.append((f"{level:.0%} intervals that contained the truth, by simulation", f"{covered:.1%}"))

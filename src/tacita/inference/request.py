@@ -23,6 +23,7 @@ from tacita.inference.separation import separate
 from tacita.inference.terms import Model, Separated, Tensors
 from tacita.training.plan import declared_rate
 from tacita.training.records import Records
+from tacita.training.settings import Whose
 from tacita.training.step import check_clip_norm
 
 
@@ -126,6 +127,15 @@ class Request:
     panel: int = 256
     progress: Progress | None = None
     training: Mapping[str, Any] | None = None
+    person: Any = field(default=None, repr=False)
+    holdout_person: Any = field(default=None, repr=False)
+    missing_person: str = "refuse"
+    records_per_person: int | None = None
+
+    @property
+    def whose(self) -> Whose:
+        """Whose the records are."""
+        return Whose(person=self.person, holdout_person=self.holdout_person, missing_person=self.missing_person)
 
     def separated(self, *, fingerprint: str | None = None) -> tuple[Separated, Tensors]:
         """Return the model's parts, and the records as tensors.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,11 +33,13 @@ class Several:
         records: Along the first dimension of every tensor.
         counts: How many of them each person has, at least one.
         most: How many there may be at most, as declared.
+        weights: What each person's mean is multiplied by, in float64; None for means.
     """
 
     records: Any
     counts: Tensor
     most: int
+    weights: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -53,13 +55,19 @@ def cut(units: Any, rows: slice) -> Any:
     if not isinstance(units, Several):
         return tree_map(lambda t: t[rows], units)
     before, counts = int(units.counts[: rows.start].sum()), units.counts[rows]
-    return Several(cut(units.records, slice(before, before + int(counts.sum()))), counts, units.most)
+    own = slice(before, before + int(counts.sum()))
+    return replace(
+        units,
+        records=cut(units.records, own),
+        counts=counts,
+        weights=None if units.weights is None else units.weights[rows],
+    )
 
 
 def blank(units: Any) -> Any:
     """Return as many units of zeros."""
     zeros = tree_map(torch.zeros_like, flat(units))
-    return Several(zeros, units.counts, units.most) if isinstance(units, Several) else zeros
+    return replace(units, records=zeros) if isinstance(units, Several) else zeros
 
 
 def contributed(loss: Loss, parameters: Parameters, units: Any, way: Way) -> tuple[Chunk, Tensor]:
@@ -72,8 +80,9 @@ def contributed(loss: Loss, parameters: Parameters, units: Any, way: Way) -> tup
         way: How records are differentiated.
 
     Returns:
-        For a person the mean over that person's records here. One of which the gradient is not finite, or too large to
-        square, counts as zero in it; so does one on which the loss raises, where the person is alone.
+        For a person the mean over that person's records here, times the person's weight. A record of which the
+        gradient is not finite, or too large to square, counts as zero in it; so does one on which the loss raises,
+        where the person is alone.
     """
     if not isinstance(units, Several):
         chunk = differentiated(loss, parameters, units, way)
@@ -96,11 +105,11 @@ def contributed(loss: Loss, parameters: Parameters, units: Any, way: Way) -> tup
 
 def _together(loss: Loss, parameters: Parameters, units: Several, way: Way) -> tuple[Chunk, Tensor]:
     chunk = differentiated(loss, parameters, units.records, way)
-    persons = by_person(chunk, units.counts)
+    persons = by_person(chunk, units)
     found = persons.norms()
     if not bool((found < LARGEST).all()):  # somebody has a record that is not finite: it is dropped, and nobody else's
         dropped = ~(chunk.norms() < LARGEST)
-        persons = by_person(Chunk(chunk.losses, tuple(part.without(dropped) for part in chunk.parts)), units.counts)
+        persons = by_person(Chunk(chunk.losses, tuple(part.without(dropped) for part in chunk.parts)), units)
         found = persons.norms()
     return persons, found
 
@@ -109,7 +118,8 @@ def _one_by_one(loss: Loss, parameters: Parameters, person: Several, way: Way) -
     """Return the contribution of one person, without the records on which the loss raises."""
     sums = {name: torch.zeros_like(p, dtype=wide(p.dtype)) for name, p in parameters.items()}
     losses, count = [], int(person.counts[0])
-    share = torch.full((1,), 1.0 / count, dtype=torch.float64)
+    weight = 1.0 if person.weights is None else float(person.weights[0])
+    share = torch.full((1,), weight / count, dtype=torch.float64)
     for row in range(count):
         try:
             one = differentiated(loss, parameters, cut(person.records, slice(row, row + 1)), way)
@@ -122,7 +132,7 @@ def _one_by_one(loss: Loss, parameters: Parameters, person: Several, way: Way) -
             continue
         losses.append(one.losses)
         one.add_to(sums, share.to(dropped.device), dropped)
-    mean = _finite_mean(torch.cat(losses)) if losses else torch.full((), torch.nan, dtype=torch.float64)
+    mean = weight * _finite_mean(torch.cat(losses)) if losses else torch.full((), torch.nan, dtype=torch.float64)
     return Chunk(mean.reshape(1), tuple(Made(name, total.reshape(1, -1)) for name, total in sums.items()))
 
 
@@ -130,19 +140,21 @@ def _finite_mean(losses: Tensor) -> Tensor:
     return losses[torch.isfinite(losses)].mean()
 
 
-def by_person(chunk: Chunk, counts: Tensor) -> Chunk:
-    """Return the means of records' gradients over each person's records, and of their finite losses.
+def by_person(chunk: Chunk, units: Several) -> Chunk:
+    """Return the means of records' gradients over each person's records, and of their finite losses, weighted.
 
     Args:
         chunk: Gradients of records, those of a person side by side.
-        counts: How many each person has.
+        units: Whose they are.
     """
-    if bool((counts == 1).all()):
+    counts, weights = units.counts, units.weights
+    if weights is None and bool((counts == 1).all()):
         return chunk
-    beside = _Beside(counts, chunk.losses.device)
+    weights = torch.ones(len(counts), dtype=torch.float64) if weights is None else weights
+    beside = _Beside(counts, weights, chunk.losses.device)
     each = torch.split(chunk.losses, counts.tolist())
     losses = torch.stack([_finite_mean(own) for own in each])
-    return Chunk(losses, tuple(beside.joined(part) for part in chunk.parts))
+    return Chunk(losses * weights.to(losses.device), tuple(beside.joined(part) for part in chunk.parts))
 
 
 class _Beside:
@@ -150,15 +162,16 @@ class _Beside:
 
     Args:
         counts: How many records each person has.
+        weights: What each person's mean is multiplied by.
         device: Where their gradients are.
     """
 
-    def __init__(self, counts: Tensor, device: torch.device) -> None:
+    def __init__(self, counts: Tensor, weights: Tensor, device: torch.device) -> None:
         self.persons, self.most = len(counts), int(counts.max())
         owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
         place = torch.arange(len(owner)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
         self.owner, self.place = owner.to(device), place.to(device)
-        self.share = (1.0 / counts.double())[owner].to(device)
+        self.share = (weights / counts)[owner].to(device)
 
     def joined(self, part: Part) -> Part:
         """Return the persons' gradients of a parameter from those of their records."""

@@ -226,7 +226,7 @@ class Standing:
             often = "at every step" if plan.individual_every == 1 else f"once in {plan.individual_every} steps"
             rows.append(("Individual bounds", f"every {plan.unit} is measured {often}"))
         if plan.records_per_person is not None:
-            several = f"the mean over at most {plan.records_per_person}, drawn afresh at every step"
+            several = f"at most {plan.records_per_person}, drawn afresh at every step; the {plan.of_person} is clipped"
             rows.append(("Records in a person's contribution", several))
         return tuple(rows)
 

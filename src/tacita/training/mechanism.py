@@ -109,12 +109,13 @@ class Mechanism:
         """Return the current parameters, which are released."""
         return {name: p.detach() for name, p in self.parameters.items()}
 
-    def norms(self, part: str, places: Any, *, rng: np.random.Generator) -> Any:
-        """Return gradient norms at the current parameters, before clipping; of a person the largest of all records.
+    def norms(self, part: str, places: Any, plan: Plan, *, rng: np.random.Generator) -> Any:
+        """Return gradient norms at the current parameters, before clipping; of a person a bound from all records.
 
         Args:
             part: `training` or `held-out`.
             places: Which of its records, or of its persons.
+            plan: What of a person's records is clipped.
             rng: Where the seed of what the loss draws comes from.
         """
         parameters, units = self.detached(), self.parts[part]
@@ -128,7 +129,9 @@ class Mechanism:
                 ]
             )
 
-        return units.largest(places, norms) if isinstance(units, Persons) else norms(places)
+        if isinstance(units, Persons):
+            return units.largest(places, norms, summed=plan.of_person == "sum")
+        return norms(places)
 
     def try_again(self, taken: int) -> None:
         """Run a record of zeros again after 1, 2, 4, … steps, and warn if it fails now, which no record decides."""
@@ -162,7 +165,7 @@ class Mechanism:
         limits = torch.from_numpy(np.asarray(self.processes.share(bounds), dtype=np.float64))
         units, some = self.records, self.processes.share(sample)
         if isinstance(units, Persons):
-            taken = units.several(some, plan.records_per_person or 1, rng=rng)
+            taken = units.several(some, plan.records_per_person or 1, rng=rng, summed=plan.of_person == "sum")
         else:
             taken = units.marked(some, rng=rng)
         how: dict[str, Any] = {"softening": plan.softening, "chunk": self.chunk, "rng": rng}

@@ -52,12 +52,13 @@ class Persons:
         """Whether what a record looks like was taken from the dataset instead of being declared."""
         return self.records.form_taken
 
-    def several(self, persons: Any, most: int, *, rng: np.random.Generator) -> Several | None:
+    def several(self, persons: Any, most: int, *, rng: np.random.Generator, summed: bool = False) -> Several | None:
         """Return at most so many records of each of these persons, drawn afresh where there are more.
 
         Args:
             persons: Places of persons.
             most: How many records of each.
+            summed: Whether they stand for the sum over all of a person's records, and not for the mean.
             rng: Where the seed of what is drawn comes from, without moving its stream.
         """
         if len(persons) == 0:
@@ -65,7 +66,8 @@ class Persons:
         own = rng.spawn(1)[0]
         places = [self._some(int(person), most, own) for person in persons]
         records = self.records.marked(np.concatenate(places), rng=rng)
-        return Several(records, torch.tensor([len(rows) for rows in places]), most)
+        weights = torch.from_numpy(self.counts[np.asarray(persons)].astype(np.float64)) if summed else None
+        return Several(records, torch.tensor([len(rows) for rows in places]), most, weights)
 
     def _some(self, person: int, most: int, rng: np.random.Generator) -> Counts:
         rows = self.rows(person)
@@ -75,18 +77,19 @@ class Persons:
         """Return the places of a person's records."""
         return self._order[self._starts[person] : self._starts[person] + self.counts[person]]
 
-    def largest(self, persons: Any, norms: Any) -> Any:
+    def largest(self, persons: Any, norms: Any, *, summed: bool = False) -> Any:
         """Return the largest of each person's records' norms, which bounds the mean of any of them.
 
         Args:
             persons: Places of persons.
+            summed: Whether the sum over all of a person's records is to be bounded.
             norms: Takes places of records and returns as many norms.
         """
         if len(persons) == 0:
             return np.empty(0)
         rows = np.concatenate([self.rows(int(person)) for person in persons])
         counts = self.counts[np.asarray(persons)]
-        return np.maximum.reduceat(norms(rows), np.cumsum(counts) - counts)
+        return np.maximum.reduceat(norms(rows), np.cumsum(counts) - counts) * (counts if summed else 1)
 
     def grouped(self, groups: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return one value per person for each column of one per record; "(several)" where a person's differ."""

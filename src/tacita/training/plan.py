@@ -68,6 +68,8 @@ class Plan:
         records_per_person: How many of a person's records are in one contribution at most, a fresh random subset where
             there are more; None if records are the unit. More of them make a contribution less noisy and a step slower;
             what it may cost a person is the same.
+        of_person: What of a person's records is clipped: the gradient of their "mean" loss, or for likelihoods that of
+            their "sum", estimated by the mean over those that were taken, times how many the person has.
         softening: r of automatic clipping; None if contributions are clipped to C.
     """
 
@@ -87,6 +89,7 @@ class Plan:
     unit: str = "record"
     softening: float | None = None
     records_per_person: int | None = None
+    of_person: str = "mean"
 
     @classmethod
     def declare(
@@ -108,6 +111,7 @@ class Plan:
         certificate: Budget | None = None,
         tolerated: int = 0,
         records_per_person: int | None = None,
+        of_person: str = "mean",
     ) -> Plan:
         """Check and complete what a run declares: calibrate the noise, cut the steps to the budget.
 
@@ -149,7 +153,8 @@ class Plan:
             certificate=certificate,
             tolerated=tolerated,
             unit="record" if records_per_person is None else "person",
-            records_per_person=_records_per_person(records_per_person),
+            records_per_person=_records_per_person(records_per_person, of_person),
+            of_person=of_person,
         )
         object.__setattr__(made, "_checked", True)  # no field: a plan that was changed afterwards lacks it
         return made
@@ -172,7 +177,13 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data. What was added to plans later is left out where it says what they said before."""
-        left_out = (("unit", "record"), ("rungs", ()), ("softening", None), ("records_per_person", None))
+        left_out = (
+            ("unit", "record"),
+            ("rungs", ()),
+            ("softening", None),
+            ("records_per_person", None),
+            ("of_person", "mean"),
+        )
         plain = {name: value for name, value in asdict(self).items() if (name, value) not in left_out}
         return {**plain, **{k: budget_state(getattr(self, k)) for k in ("record_budget", "certificate")}}
 
@@ -327,7 +338,9 @@ def _check_budgets(every: int | None, record: Budget | None, certificate: Budget
     _check.count("tolerated", tolerated, low=0)
 
 
-def _records_per_person(count: int | None) -> int | None:
+def _records_per_person(count: int | None, of_person: str) -> int | None:
+    if _check.one_of("of_person", of_person, ("mean", "sum")) == "sum" and count is None:
+        raise ValueError("of_person needs records_per_person=k: it is about persons with several records.")
     return None if count is None else _check.count("records_per_person", count, high=10_000)
 
 

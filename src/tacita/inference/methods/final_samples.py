@@ -87,6 +87,10 @@ class FinalSamples(Method):
     defaults = MappingProxyType({"samples": 10})
     refuses = MappingProxyType(
         dict.fromkeys(("noise_multiplier", "target", "holdout", "training"), ": there is no noise in its training")
+        | dict.fromkeys(
+            ("person", "records_per_person", "holdout_person"),
+            ": its replays leave out single records, so its typical case is not about people with several",
+        )
     )
 
     def fit(self, request: Request) -> Result:

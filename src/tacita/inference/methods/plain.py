@@ -17,7 +17,10 @@ from tacita.inference.request import Request
 from tacita.inference.results import Posterior, Result
 from tacita.label import Readings, build, no_guarantee
 
-_UNUSED = ("epsilon", "target", "noise_multiplier", "ledger", "run_dir", "holdout", "training")
+_UNUSED = (
+    *("epsilon", "target", "noise_multiplier", "ledger", "run_dir", "holdout", "training"),
+    *("person", "records_per_person", "holdout_person"),
+)
 
 
 class Plain(Method):

@@ -27,6 +27,10 @@ from tacita.training.labels import label_of_run as label_of_training
 from tacita.training.loop import PrivateTraining
 
 Rng = np.random.Generator
+_OF_PERSONS = (
+    "They take a person's records to be independent given the unknowns, and leave out that no more than {most} of them "
+    "are looked at in a step."
+)
 Outcome = tuple[Posterior, tuple[str, ...], str]  # what to know about intervals, and a warning
 
 
@@ -98,6 +102,9 @@ class PrivateSteps(Method):
                 holdout=_holdout(separated, request.holdout),
                 panel=request.panel,
                 panel_rate=1.0,  # a record's gradient is cheap here
+                whose=request.whose,
+                records_per_person=request.records_per_person,
+                of_person="mean" if request.records_per_person is None else "sum",
                 ledger=request.ledger,
                 run_dir=request.run_dir,
                 seed=request.seed,
@@ -123,6 +130,7 @@ class PrivateSteps(Method):
                 tensors,
                 optimizer=optimizer,
                 holdout=_holdout(separated, request.holdout),
+                whose=request.whose,
                 ledger=request.ledger,
             )
             declared = ("sample_rate", "steps", "clip_norm")
@@ -163,7 +171,8 @@ class PrivateSteps(Method):
         seeds = None if request.seed is None else [request.seed, 2**31 + 1]  # not the stream of the secret coins
         posterior, notes, warning = self.posterior(private, separated, settings, np.random.default_rng(seeds))
         # The run's document, which is public, leaves out what was computed from the outcome.
-        document = document_of(separated, asdict(settings), self.interval_notes(settings.guide))
+        of_persons = () if plan.records_per_person is None else (_OF_PERSONS.format(most=plan.records_per_person),)
+        document = document_of(separated, asdict(settings), (*self.interval_notes(settings.guide), *of_persons))
         owner = owner_facts(private.run_dir) | {"warning": warning}
         if norms:
             owner["clipped"] = clipped_share(norms)
@@ -174,7 +183,7 @@ class PrivateSteps(Method):
             write_json(run.folder, OWNER, owner)
             posterior.write(run.folder)
             run.write_label(label)
-        notes = with_warning(notes, warning)
+        notes = with_warning((*notes, *of_persons), warning)
         return Result(posterior, self.name, label, tuple(elbo), notes, asdict(settings), private.run_dir)
 
 
