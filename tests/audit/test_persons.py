@@ -9,7 +9,7 @@ from tacita.training import Plan, clipped_sum
 from tests.training.trainings import train
 
 
-def audited(plan, count=1500):
+def audited(plan, count=800):
     replay = Replay(plan, [(8, 4), (8,)], count=count, seed=1)
     assert replay.each == 4
     return canaries(
@@ -19,7 +19,7 @@ def audited(plan, count=1500):
 
 
 def test_canaries_are_persons_and_find_contributions_clipped_record_by_record(monkeypatch):
-    plan = Plan.declare(steps=8, batch_size=50, nominal_size=100, noise_multiplier=1.0, records_per_person=3)
+    plan = Plan.declare(steps=5, batch_size=50, nominal_size=100, noise_multiplier=1.0, records_per_person=3)
     assert audited(plan).state == "not-refuted"
 
     def by_record(loss, parameters, persons, bounds, **how):

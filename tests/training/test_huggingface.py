@@ -415,3 +415,12 @@ def test_a_missing_extra_names_the_install_command(monkeypatch):
     monkeypatch.delitem(sys.modules, "tacita.training.huggingface")
     with pytest.raises(ImportError, match=r"pip install -e '\.\[huggingface\]' in the checkout of tacita"):
         importlib.import_module("tacita.training.huggingface")
+
+
+def test_people_with_several_records_are_protected(tmp_path):
+    people = {"person": [f"p{i % 15}" for i in range(60)], "records_per_person": 2, "nominal_size": 15, "panel": 0}
+    made = trainer(tmp_path, args={"per_device_train_batch_size": 5, "max_steps": 2}, **people)
+    made.train()
+    assert made.label().worst.unit == "person"
+    assert made.private.plan.sample_rate == pytest.approx(1 / 3)
+    assert len(made.private.mechanism.parts["training"]) == 15

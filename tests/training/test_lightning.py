@@ -371,3 +371,14 @@ def test_a_missing_extra_names_the_install_command(monkeypatch):
     monkeypatch.delitem(sys.modules, "tacita.training.lightning")
     with pytest.raises(ImportError, match=r"pip install -e '\.\[lightning\]' in the checkout of tacita"):
         importlib.import_module("tacita.training.lightning")
+
+
+def test_people_with_several_records_are_protected_and_resumed(tmp_path, blobs):
+    people = {"person": np.arange(300) % 50, "records_per_person": 3, "nominal_size": 50, "panel": 0}
+    first = trainer(tmp_path, given={"max_steps": 2}, run_dir=tmp_path / "run", **people)
+    first.fit(module(), loader(blobs, batch_size=10))
+    assert first.strategy.label().worst.unit == "person"
+    assert len(first.strategy.private.mechanism.parts["training"]) == 50
+    again = trainer(tmp_path, given={"max_steps": 2}, run_dir=tmp_path / "run", resume=True, **people)
+    again.fit(module(), loader(blobs, batch_size=10))
+    assert again.strategy.private.plan.unit == "person"

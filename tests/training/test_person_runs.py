@@ -13,7 +13,7 @@ from torch import nn
 from tacita._check import PrivacyError
 from tacita.accounting import NORM_LEVELS
 from tacita.ledger import Ledger
-from tacita.training import Plan, PrivateTraining, label_of_run, record_norms
+from tacita.training import Plan, label_of_run, record_norms
 from tests.training.trainings import again, start, train
 
 IDS = np.arange(300) % 60  # five records each
@@ -72,11 +72,11 @@ def test_a_persons_bound_is_that_of_the_largest_norm_of_all_records(blobs):
 def test_f23_the_public_page_is_the_same_whoever_takes_part_with_however_many_records(blobs, tmp_path):
     x, y = blobs
     rows = np.arange(300)
-    kept = [rows, rows[IDS != 3], rows[:299], np.concatenate([rows, rows[IDS == 3]])]
+    kept = [rows, rows[IDS != 3], np.concatenate([rows[:299], rows[IDS == 3]])]
     pages, owners = set(), set()
     for i, some in enumerate(kept):
         private = several(
-            (x[some], y[some]), person=IDS[some], run_dir=tmp_path / str(i), name="a run", steps=4, individual_every=2
+            (x[some], y[some]), person=IDS[some], run_dir=tmp_path / str(i), name="a run", steps=2, individual_every=2
         )
         private.run().label()
         pages.add((tmp_path / str(i) / "label.html").read_bytes())
@@ -182,13 +182,6 @@ def test_one_record_each_is_the_same_as_no_ids(blobs):
         private = train(blobs, panel=0, seed=5, steps=5, **settings).run()
         found.append(private.model.weight.detach().clone())
     assert torch.equal(*found)
-
-
-def test_a_private_training_of_persons_learns(blobs):
-    private = several(blobs, steps=60, noise_multiplier=1.0, optimizer=None, lr=0.5, seed=3).run()
-    x, y = blobs
-    assert float((private.model(x).argmax(1) == y).float().mean()) > 0.9
-    assert isinstance(private, PrivateTraining)
 
 
 TWO = """
