@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from tacita import _codec
 
@@ -56,6 +56,16 @@ class RunFacts(_codec.Checked):
     def __post_init__(self) -> None:
         object.__setattr__(self, "started", self.started or datetime.now(UTC).isoformat(timespec="seconds"))
         super().__post_init__()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; what was added to facts later is left out where it says nothing."""
+        plain = super().to_dict()
+        return plain if self.lone_records else {name: v for name, v in plain.items() if name != "lone_records"}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> RunFacts:
+        """Rebuild what `to_dict` wrote."""
+        return super().from_dict({"lone_records": False, **data} if isinstance(data, Mapping) else data)
 
     @property
     def in_memory(self) -> bool:

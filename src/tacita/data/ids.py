@@ -38,7 +38,8 @@ def numbered(ids: Iterable[Any], *, missing: str, name: str) -> Counts:
     known: dict[Any, int] = {}
     found, texts = [], set()
     with held():
-        for place, given in enumerate(ids):
+        for place, one in enumerate(ids):
+            given = one.item() if getattr(one, "ndim", None) == 0 else one  # a tensor's hash is where it is in memory
             absent = _is_missing(given)
             if absent and missing == "refuse":
                 raise ValueError(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tacita._check import PrivacyError
 from tacita.data.ids import numbered
@@ -153,9 +152,7 @@ def _listed(ids: Any, size: int, name: str) -> list[Any]:
         raise TypeError(f"{name} must be an array or a list with one id for each record, got {type(ids).__name__}.")
     if getattr(getattr(ids, "dtype", None), "kind", "") in ("m", "M"):
         ids = [None if np.isnat(one) else str(one) for one in np.asarray(ids)]
-    listed = [
-        one.item() if isinstance(one, Tensor) else one for one in (ids.tolist() if hasattr(ids, "tolist") else ids)
-    ]
+    listed = list(ids.tolist() if hasattr(ids, "tolist") else ids)
     if len(listed) != size:
         raise ValueError(f"{name} must hold one id for each record: got {len(listed)} for {size} records.")
     return listed
