@@ -287,3 +287,19 @@ def test_the_order_of_people_does_not_tell_how_many_records_they_have():
 
 def in_order(ids):
     return np.array(list(dict.fromkeys(ids.tolist())))
+
+
+def test_what_is_drawn_outside_of_torch_is_each_records_own_also_where_a_person_is_alone():
+    """Else it would hang on others whether a person's records share it."""
+    seen, late = [], []
+
+    def loss(parameters, record):
+        seen.append(float(np.random.random()) if late else 1.0)  # noqa: NPY002
+        return parameters["w"] * record * seen[-1]
+
+    several = Several(torch.ones(2), torch.tensor([2]), 2)
+    clipped_sum(loss, {"w": torch.zeros(())}, several, caps(1))  # how it runs is found out
+    late.append(True)
+    found = clipped_sum(loss, {"w": torch.zeros(())}, several, caps(1))
+    assert seen[-1] != seen[-2]
+    assert float(found.sums["w"]) == pytest.approx((seen[-1] + seen[-2]) / 2)

@@ -185,7 +185,8 @@ def _chunks(
         rows = slice(start, min(start + chunk, count))
         part = cut(records, rows)
         one, full, single = None, False, rows.stop - start == 1
-        stood = [] if single else standing(own)
+        together = not way.alone and length(flat(part)) > 1  # a person's records too: others must not decide it
+        stood = standing(own) if together else []
         with held():
             try:
                 one, norm = contributed(loss, parameters, part, way)
@@ -193,7 +194,7 @@ def _chunks(
                 raise
             except BaseException as error:  # whatever it is, it would tell of a record
                 one, full = None, out_of_memory(error)
-        if not single and standing(own) != stood:
+        if together and standing(own) != stood:
             way, chunk, most = Way(alone=True), 1, 1
             continue
         if full and single:  # is memory too short for a record of zeros, which tells nothing of any record?
