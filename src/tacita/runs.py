@@ -185,6 +185,14 @@ class Run:
         with self.reading():
             return [place if on_server(place) else self.folder / place for place in self.document()["ledgers"]]
 
+    @property
+    def charged_at(self) -> list[Path | str]:
+        """Where that is charged of which the label speaks: the tuning, for a run that one has chosen."""
+        with self.reading():
+            tuned = self.document().get("tuned")
+            place = tuned["ledger"] if tuned else ""
+        return self.ledgers if not place else [place if on_server(place) else self.folder / place]
+
     def place(self, ledger: str) -> str:
         """Return how run.json names a ledger: by its name alone inside of the folder, so that the folder can move."""
         if on_server(ledger):

@@ -8,6 +8,7 @@ from torch import nn
 
 from tacita._check import PrivacyError
 from tacita.accounting.tuning import NegativeBinomial, Poisson, gaussian_curve, steps_curve
+from tacita.evidence import write_evidence
 from tacita.ledger import BudgetExceeded, Ledger
 from tacita.report.registry import entry
 from tacita.runs import Run, RunError, read_json
@@ -17,6 +18,7 @@ from tests.training.trainings import train
 
 SPACE = {"lr": [0.01, 0.5]}
 LAW = NegativeBinomial.expecting(3.0, eta=1.0)
+SEED = 6  # draws four trials, of both settings
 
 
 class Crash(Exception):
@@ -46,7 +48,7 @@ def scorer(data, calls=None, crash_at=None):
 
 
 def tuned(data, folder, *, make_run=None, **settings):
-    settings = {"trials": LAW, "score": scorer(data), "delta": 1e-5, "seed": 0, **settings}
+    settings = {"trials": LAW, "score": scorer(data), "delta": 1e-5, "seed": SEED, **settings}
     space = settings.pop("space", SPACE)
     return tune(make_run or maker(data), space, folder=folder, **settings)
 
@@ -57,7 +59,7 @@ def drawn(folder):
 
 @pytest.fixture
 def several(tmp_path):
-    """Where a tuning goes; the seed draws several trials of both settings."""
+    """Where a tuning goes."""
     return tmp_path / "tuned"
 
 
@@ -97,7 +99,7 @@ def test_only_the_best_run_leaves_and_its_label_covers_the_tuning(finished):
 def test_the_other_trials_have_no_label_and_no_weights_to_give(finished):
     found, data, _ = finished
     several = found.run_dir.parent
-    assert len(drawn(several)) > 2
+    assert len(drawn(several)) == 4
     others = sorted(several.glob("sensitive/*/tuned"))
     assert len(others) == len(drawn(several)) - 1
     for other in others:
@@ -111,9 +113,8 @@ def test_the_other_trials_have_no_label_and_no_weights_to_give(finished):
 
 
 def test_a_trial_that_is_still_at_hand_is_refused_a_label_and_its_weights(finished, tmp_path):
-    found, _, made = finished
-    trained = [training for training in made if training.taken]
-    assert len(trained) == len(drawn(found.run_dir.parent)) > 2
+    trained = [training for training in finished[2] if training.taken]
+    assert len(trained) == len(drawn(finished[0].run_dir.parent)) == 4
     for training in trained:
         for leak in (training.label, lambda one=training: one.export(tmp_path / "leak.safetensors")):
             with pytest.raises((PrivacyError, RunError)):
@@ -128,6 +129,25 @@ def test_the_public_page_does_not_tell_how_many_trials_there_were(tmp_path, blob
         pages.add((found.run_dir / "label.html").read_bytes())
     assert len(numbers) > 1
     assert len(pages) == 1
+
+
+def test_no_file_that_leaves_tells_by_its_time_how_long_it_took(finished):
+    """The label is written at the end, and the weights when the best trial was done: the gap counts the others."""
+    best = finished[0].run_dir
+    public = [best / "label.html", best / "model.safetensors", best / "guarantee.json"]
+    begun = read_json(best.parent, "tuning.sensitive.json")["begun"]
+    assert {file.stat().st_mtime for file in public} == {begun}
+    assert begun <= (best.parent / "ledger.sqlite").stat().st_mtime + 1.0
+
+
+def test_what_is_filed_of_it_is_the_charge_of_the_tuning(finished, tmp_path):
+    run = Run(finished[0].run_dir)
+    write_evidence(tmp_path / "filed", run, finished[0].label)
+    (ledger,) = read_json(tmp_path / "filed" / "confidential", "ledger.json")["ledgers"]
+    assert [row["kind"] for row in ledger["rows"] if row["run"]] == ["release"]
+    assert "tuned" in read_json(tmp_path / "filed" / "confidential", "plan.json")
+    texts = "".join(file.read_text() for file in (tmp_path / "filed").rglob("*") if file.is_file())
+    assert "sensitive" not in texts
 
 
 def test_the_tuning_is_one_entry_charged_before_the_first_run(several, blobs):
@@ -299,3 +319,26 @@ def test_the_registry_says_what_was_accounted(finished):
     text = str(entry(label, product="Machine learning model", federated=False, stated={}))
     assert "Tuning: accounted" in text
     assert "Other tuning and looking at the data beforehand are not accounted" in text
+
+
+def test_a_target_that_the_tuning_does_not_keep_to_starts_nothing(several, blobs):
+    one = steps_curve(sample_rate=0.1, noise_multiplier=2.0, steps=4)
+    epsilon = LAW.selected(one).epsilon(1e-5)
+    with pytest.raises(PrivacyError, match="exceeds its target"):
+        tuned(blobs, several, target=(0.999 * epsilon, 1e-5))
+    assert not several.exists()
+    assert tuned(blobs, several, target=(1.001 * epsilon, 1e-5)).label.worst.epsilon <= 1.001 * epsilon
+
+
+def test_records_that_are_counted_and_never_trained_on_pay_once(several, blobs):
+    x, y = blobs
+    found = tuned(
+        blobs, several, score=lambda model: int((model(x).argmax(1) == y).sum()), score_noise=20.0, score_apart=True
+    )
+    one, score = steps_curve(sample_rate=0.1, noise_multiplier=2.0, steps=4), gaussian_curve(20.0)
+    apart = LAW.selected(one | score).epsilon(1e-5)
+    assert found.label.worst.epsilon == pytest.approx(apart)
+    assert LAW.selected(one).epsilon(1e-5) <= apart < LAW.selected(one.after(score)).epsilon(1e-5)
+    assert {"private-score", "score-apart"} <= {a.code for a in found.label.checks}
+    with pytest.raises(ValueError, match="score_noise"):
+        tuned(blobs, several.parent / "other", score_apart=True)
