@@ -27,32 +27,32 @@ def test_the_noise_is_the_least_by_dp_accounting(shape, epsilon):
     noise = tuned_noise_multiplier(law, target=(epsilon, 1e-5), sample_rate=0.02, steps=500)
     how = {"rate": 0.02, "steps": 500, "mean": 5.0, "shape": shape, "delta": 1e-5}
     assert theirs(noise, **how) <= epsilon * (1 + 1e-6)
-    assert theirs(noise * 0.999, **how) > epsilon
+    assert theirs(noise * 0.9985, **how) > epsilon
 
 
 def test_settings_of_different_length_cost_alike_and_keep_to_the_target_together():
-    sampled = [(0.02, 500), (0.1, 100), (0.02, 500)]
-    noises = tuned_noise_multipliers(LAW, sampled, target=(1.0, 1e-5))
+    sampled = [(1.0, 50), (0.1, 100), (1.0, 50)]
+    noises = tuned_noise_multipliers(LAW, sampled, target=(0.5, 1e-5))
     assert noises[0] == noises[2]
     mechanisms = [(rate, noise, steps) for (rate, steps), noise in zip(sampled, noises, strict=True)]
     together = tuned_worst_case(LAW.selected(trial_curve(mechanisms)), delta=1e-5).epsilon
     alone = [tuned_worst_case(LAW.selected(trial_curve([one])), delta=1e-5).epsilon for one in mechanisms]
-    assert max(alone) <= together <= 1.0
-    assert min(alone) > 0.97
+    assert max(alone) <= together <= 0.5
+    assert min(alone) > 0.48
 
 
 def test_a_private_score_is_paid_by_noise_and_less_where_it_is_apart():
-    how = {"target": (1.0, 1e-5), "sample_rate": 0.02, "steps": 500}
+    how = {"target": (0.5, 1e-5), "sample_rate": 1.0, "steps": 5}
     public = tuned_noise_multiplier(LAW, **how)
     apart = tuned_noise_multiplier(LAW, **how, score_noise=20.0, score_apart=True)
     assert public <= apart < tuned_noise_multiplier(LAW, **how, score_noise=20.0)
 
 
 def test_a_target_of_attacks_and_the_poisson_law_have_noise_too():
-    target, how = Target(attack_success=0.6), {"sample_rate": 0.02, "steps": 100}
+    target, how = Target(attack_success=0.6), {"sample_rate": 1.0, "steps": 2}
     for law in (LAW, Poisson(2.0)):
         noise = tuned_noise_multiplier(law, target=target, **how)
-        curve = tuned_worst_case(law.selected(trial_curve([(0.02, noise, 100)])), delta=1e-5).curve
+        curve = tuned_worst_case(law.selected(trial_curve([(1.0, noise, 2)])), delta=1e-5).curve
         assert curve.attack_success() <= 0.6
 
 

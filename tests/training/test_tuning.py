@@ -1,6 +1,9 @@
 """Tuning: what leaves, what it costs, what is charged, and how it goes on after a crash."""
 
 import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -342,3 +345,56 @@ def test_records_that_are_counted_and_never_trained_on_pay_once(several, blobs):
     assert {"private-score", "score-apart"} <= {a.code for a in found.label.checks}
     with pytest.raises(ValueError, match="score_noise"):
         tuned(blobs, several.parent / "other", score_apart=True)
+
+
+BLANK = (None, None)  # processes make their own data
+
+
+@dataclass(frozen=True)
+class Makes:
+    """Makes trainings in any process; one of these dies, once, if a file says so."""
+
+    dies: str = ""
+
+    def __call__(self, settings, run_dir):
+        if run_dir is not None and self.dies and Path(self.dies).exists():
+            Path(self.dies).unlink()
+            os._exit(9)
+        rng = torch.Generator().manual_seed(0)
+        data = torch.randn(300, 4, generator=rng), torch.randint(0, 2, (300,), generator=rng)
+        return maker(data)(settings, run_dir)
+
+
+def length(model):
+    """A score that tells the learning rates apart, and nothing else."""
+    return round(float(model.weight.detach().norm()) / 3.0)
+
+
+@pytest.mark.slow
+def test_processes_share_the_trials_and_one_that_dies_loses_nothing(several, tmp_path):
+    dies = tmp_path / "dies"
+    dies.touch()
+    make_run = Makes(str(dies))
+    settings = {"make_run": make_run, "score": length, "space": {"lr": [0.01, 30.0]}, "processes": 2}
+    with pytest.raises(RunError, match="died"):
+        tuned(BLANK, several, **settings)
+    before = read_json(several, "tuning.sensitive.json")
+    assert None in before["scores"]
+    found = tuned(BLANK, several, **settings)
+    after = read_json(several, "tuning.sensitive.json")
+    assert after["drawn"] == before["drawn"]
+    assert all(old in (None, new) for old, new in zip(before["scores"], after["scores"], strict=True))
+    best = max(range(4), key=lambda number: (after["scores"][number], -number))
+    assert found.settings == {"lr": 30.0}
+    assert not (several / "sensitive" / f"{best + 1:04d}" / "tuned").exists()
+    with Ledger.open(several / "ledger.sqlite") as ledger:
+        assert len(ledger.releases()) == 1
+    alone = tuned(BLANK, tmp_path / "alone" / "tuned", make_run=Makes(), score=length, space={"lr": [0.01, 30.0]})
+    pages = [(one.run_dir / "label.html").read_bytes() for one in (found, alone)]
+    assert pages[0] == pages[1]
+
+
+def test_what_other_processes_cannot_import_is_refused_before_anything_is_trained(several, blobs):
+    with pytest.raises(TypeError, match="functions of a module"):
+        tuned(blobs, several, processes=2)
+    assert not (several / "sensitive").exists()

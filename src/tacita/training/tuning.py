@@ -40,6 +40,7 @@ from tacita.training.trials import MakeRun, Settings, Trial, Work, planned, rele
 from tacita.training.tuned import Tuned
 
 _FILE = "tuning.sensitive.json"
+RECIPE = "recipe.sensitive.json"  # of a tuning that a recipe began
 _MOST = 10_000  # settings
 
 
@@ -113,17 +114,16 @@ def tune(
         others and the time that all of it took stay secret (Papernot & Steinke 2022). Every trial is charged at the
         cost of the most expensive setting.
     """
-    where, choices = Path(folder), _listed(space)
+    where, choices = Path(folder), listed(space)
     if not isinstance(trials, Trials):
         raise TypeError(f"trials must be a NegativeBinomial or a Poisson, got {type(trials).__name__}.")
-    plans = [planned(make_run(dict(choice), None)) for choice in choices]
-    best = trials.selected(_one_run(plans, score_noise, score_apart))
+    plans, best = declared(make_run, choices, trials, score_noise=score_noise, score_apart=score_apart)
     tuned_worst_case(best, delta=delta)  # fail early
     if target is not None and not keeps_to(target, best):
         raise PrivacyError(
             "The tuning exceeds its target; take more noise: see tacita.accounting.tuned_noise_multiplier."
         )
-    declared = {
+    terms = {
         "space": choices,
         "plans": [plan.frozen() for plan in plans],
         "law": [type(trials).__name__, trials.to_dict()],
@@ -132,7 +132,7 @@ def tune(
         "seeded": seed is not None,
     }
     with _Kept(where) as kept:
-        kept.begin(json.loads(json.dumps(declared)), trials, seed)
+        kept.begin(json.loads(json.dumps(terms)), trials, seed)
         kept.charge(ledger, best, unit=plans[0].unit, law=trials.words)
         offered = Tuned(
             law=trials.words,
@@ -178,7 +178,7 @@ class _Kept:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.best = folder, folder / "best"
-        if folder.exists() and not self._begun and any(file.name != "lock" for file in folder.iterdir()):
+        if folder.exists() and not self._begun and any(file.name not in ("lock", RECIPE) for file in folder.iterdir()):
             raise RunError(f"{str(folder)!r} is not empty, and holds no tuning; choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)
         os.chmod(folder, 0o700)
@@ -275,8 +275,8 @@ class _Kept:
         os.rename(run.folder, self.best)
 
 
-def _listed(space: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) -> list[Settings]:
-    """Return all settings of a space."""
+def listed(space: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) -> list[Settings]:
+    """Return all settings of a space, as `tune` is given it."""
     if isinstance(space, Mapping):
         made = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
     else:
@@ -295,14 +295,29 @@ def _texts(settings: Settings) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in settings.items())
 
 
-def _one_run(plans: Sequence[Plan], score_noise: float | None, score_apart: bool) -> RenyiCurve:
-    """Return the Rényi curve that covers one run with any of the settings, and its score.
+def declared(
+    make_run: MakeRun,
+    choices: Sequence[Settings],
+    trials: Trials,
+    *,
+    score_noise: float | None = None,
+    score_apart: bool = False,
+) -> tuple[list[Plan], RenyiCurve]:
+    """Return the plan of every setting, and the Rényi curve of the best run: nothing is drawn, charged or trained.
 
     Record budgets and declared stops are left out: they only lower what all planned steps cost.
+
+    Args:
+        make_run: As `tune` is given it.
+        choices: All settings.
+        trials: The law of the number of runs.
+        score_noise: As `tune` is given it.
+        score_apart: As `tune` is given it.
     """
-    if len({plan.unit for plan in plans}) > 1:
-        raise PrivacyError("All settings must protect the same unit.")
     if score_apart and score_noise is None:
         raise ValueError("score_apart is about the records that a private score counts: give score_noise, too.")
+    plans = [planned(make_run(dict(choice), None)) for choice in choices]
+    if len({plan.unit for plan in plans}) > 1:
+        raise PrivacyError("All settings must protect the same unit.")
     mechanisms = [(plan.sample_rate, plan.noise_multiplier, plan.steps) for plan in plans]
-    return trial_curve(mechanisms, score_noise=score_noise, score_apart=score_apart)
+    return plans, trials.selected(trial_curve(mechanisms, score_noise=score_noise, score_apart=score_apart))
