@@ -137,6 +137,8 @@ class Run:
 
     def document(self) -> dict[str, Any]:
         """Return run.json; one of another version is refused."""
+        if not self.exists and (self.folder / "best" / FILE).is_file():
+            raise RunError(f"{str(self.folder)!r} is the folder of a tuning: the run that leaves it is in 'best'.")
         document = read_json(self.folder, FILE)
         if document.get("schema") != SCHEMA:
             raise RunError(

@@ -111,6 +111,8 @@ def test_the_other_trials_have_no_label_and_no_weights_to_give(finished):
                 ask(other)
         assert not (other / "label.html").exists()
     assert (found.run_dir / "label.html").exists()
+    with pytest.raises(RunError, match="in 'best'"):
+        label_of_run(several)
     scores = read_json(several, "tuning.sensitive.json")["scores"]
     assert scorer(data)(found.model) == pytest.approx(max(scores))
 
