@@ -298,6 +298,16 @@ def test_a_score_that_is_no_number_never_wins(several, blobs):
     assert float(found.model.weight.detach().sum()) == bad[1]
 
 
+def test_other_records_are_refused_when_it_goes_on(several, blobs):
+    x, y = blobs
+    with pytest.raises(Crash):
+        tuned(blobs, several, score=scorer(blobs, [], crash_at=2))
+    for other in ((x[1:], y[1:]), (x + 1.0, y)):
+        with pytest.raises(PrivacyError, match="not the records"):
+            tuned(other, several)
+    assert tuned(blobs, several).run_dir == several / "best"
+
+
 def test_other_arguments_are_refused_when_it_goes_on(several, blobs):
     tuned(blobs, several)
     for changed in ({"space": {"lr": [0.1]}}, {"trials": NegativeBinomial.expecting(4.0)}, {"score_noise": 3.0}):

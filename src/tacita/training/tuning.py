@@ -36,6 +36,7 @@ from tacita.training.charges import ledger_at
 from tacita.training.labels import label_of_run
 from tacita.training.plan import Plan
 from tacita.training.randomness import generator
+from tacita.training.records import Records
 from tacita.training.trials import MakeRun, Settings, Trial, Work, planned, released_model, scores_of
 from tacita.training.tuned import Tuned
 
@@ -118,6 +119,7 @@ def tune(
     if not isinstance(trials, Trials):
         raise TypeError(f"trials must be a NegativeBinomial or a Poisson, got {type(trials).__name__}.")
     plans, best = declared(make_run, choices, trials, score_noise=score_noise, score_apart=score_apart)
+    records = make_run(dict(choices[0]), None).mechanism.parts
     tuned_worst_case(best, delta=delta)  # fail early
     if target is not None and not keeps_to(target, best):
         raise PrivacyError(
@@ -133,6 +135,7 @@ def tune(
     }
     with _Kept(where) as kept:
         kept.begin(json.loads(json.dumps(terms)), trials, seed)
+        kept.require_records(records)
         kept.charge(ledger, best, unit=plans[0].unit, law=trials.words)
         offered = Tuned(
             law=trials.words,
@@ -217,6 +220,22 @@ class _Kept:
             self.document["begun"] = int(time.time())
             self._write()
         self.drawn, self.scores = self.document["drawn"], self.document["scores"]
+
+    def require_records(self, parts: Mapping[str, Records]) -> None:
+        """Refuse to go on with other records: all trials are runs on the same ones.
+
+        Args:
+            parts: Those of the first setting, which are trained on, and which are held out.
+        """
+        if "data" not in self.document:
+            self.document["data"] = {name: records.fingerprint() for name, records in parts.items()}
+            self._write()
+        kept = self.document["data"]
+        if kept.keys() != parts.keys() or not all(records.matches(kept[name]) for name, records in parts.items()):
+            raise PrivacyError(
+                f"These are not the records that the tuning in {str(self.folder)!r} was started on: every trial needs "
+                "the same ones. Start another tuning elsewhere."
+            )
 
     def _write(self) -> None:
         write_json(self.folder, _FILE, self.document)

@@ -17,7 +17,7 @@ from tacita import _check
 from tacita.accounting.tuned_noise import tuned_noise_multipliers
 from tacita.accounting.tuning import NegativeBinomial, Poisson, Trials, tuned_worst_case
 from tacita.guarantee import Guarantee
-from tacita.runs import Run, RunError, read_json, write_json
+from tacita.runs import Run, RunError, read_json, write_once
 from tacita.training.jobs import Job, sizes_of, training_of
 from tacita.training.labels import label_of_run
 from tacita.training.loop import PrivateTraining
@@ -246,12 +246,11 @@ def prepared(recipe: TuningRecipe, folder: Path | None) -> TuningJob:
         return TuningJob(recipe, secrets.randbits(128))
     asked = json.loads(json.dumps({entry.name: getattr(recipe, entry.name) for entry in fields(recipe)}, default=str))
     if not (folder / RECIPE).exists():
-        job = TuningJob(recipe, secrets.randbits(128))
         if folder.exists() and any(folder.iterdir()):
             raise RunError(f"{str(folder)!r} is not empty, and holds no tuning of a recipe; choose another folder.")
+        job = TuningJob(recipe, secrets.randbits(128))
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_json(folder, RECIPE, {"recipe": asked, "coins": str(job.coins), "noises": job.noises})
-        return job
+        write_once(folder, RECIPE, {"recipe": asked, "coins": str(job.coins), "noises": job.noises})
     kept = read_json(folder, RECIPE)
     if kept.get("recipe") != asked:
         raise RunError(
