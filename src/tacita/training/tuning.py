@@ -254,7 +254,7 @@ class _Kept:
             if str(ledger.path) == MEMORY:
                 raise PrivacyError("A tuning is charged on disk: give ledger=… a path, or leave it out.")
             own = where is None
-            self.place = "../ledger.sqlite" if own else Run(self.best).place(str(ledger.path))
+            self.place = "../ledger.sqlite" if own else Run(self.best).place(ledger.place)
             if self.document["charged"] is None:
                 described = f"Tuning: the best of a random number of runs ({law})"
                 self.document["charged"] = ledger.release(

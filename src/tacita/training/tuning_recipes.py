@@ -250,7 +250,8 @@ def prepared(recipe: TuningRecipe, folder: Path | None) -> TuningJob:
             raise RunError(f"{str(folder)!r} is not empty, and holds no tuning of a recipe; choose another folder.")
         job = TuningJob(recipe, secrets.randbits(128))
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_once(folder, RECIPE, {"recipe": asked, "coins": str(job.coins), "noises": job.noises})
+        if write_once(folder, RECIPE, {"recipe": asked, "coins": str(job.coins), "noises": job.noises}):
+            return job
     kept = read_json(folder, RECIPE)
     if kept.get("recipe") != asked:
         raise RunError(
