@@ -34,6 +34,7 @@ from tacita.owner import Owner
 from tacita.runs import Run, RunError, read_json, write_json
 from tacita.training.charges import ledger_at
 from tacita.training.labels import label_of_run
+from tacita.training.persons import Persons
 from tacita.training.plan import Plan
 from tacita.training.randomness import generator
 from tacita.training.records import Records
@@ -99,6 +100,8 @@ def tune(
             of a validation set are classified correctly. Gaussian noise of this standard deviation is added, and paid.
         score_apart: For a private score: no record that is counted is ever trained on, and on which side a record is
             depends on that record, or a coin of its own, alone. One record then pays for the run or for the score.
+            Where the unit is the person, both are about persons with all of their records: one may change a count of
+            records by many.
         target: (epsilon, delta), or a `Target`, that the tuning must keep to: it is refused if it does not.
             `tacita.accounting.tuned_noise_multiplier` finds the noise.
         processes: How many trials are trained at once, each in a process of its own. `make_run` and `score` must then
@@ -221,7 +224,7 @@ class _Kept:
             self._write()
         self.drawn, self.scores = self.document["drawn"], self.document["scores"]
 
-    def require_records(self, parts: Mapping[str, Records]) -> None:
+    def require_records(self, parts: Mapping[str, Records | Persons]) -> None:
         """Refuse to go on with other records: all trials are runs on the same ones.
 
         Args:
