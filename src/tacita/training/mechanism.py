@@ -109,14 +109,14 @@ class Mechanism:
         """Return the current parameters, which are released."""
         return {name: p.detach() for name, p in self.parameters.items()}
 
-    def norms(self, part: str, places: Any, plan: Plan, *, rng: np.random.Generator) -> Any:
+    def norms(self, part: str, places: Any, *, rng: np.random.Generator, summed: bool = False) -> Any:
         """Return gradient norms at the current parameters, before clipping; of a person a bound from all records.
 
         Args:
             part: `training` or `held-out`.
             places: Which of its records, or of its persons.
-            plan: What of a person's records is clipped.
             rng: Where the seed of what the loss draws comes from.
+            summed: Whether a person contributes the sum over all of their records, and not the mean.
         """
         parameters, units = self.detached(), self.parts[part]
         records = units.records if isinstance(units, Persons) else units
@@ -130,7 +130,7 @@ class Mechanism:
             )
 
         if isinstance(units, Persons):
-            return units.largest(places, norms, summed=plan.of_person == "sum")
+            return units.largest(places, norms, summed=summed)
         return norms(places)
 
     def try_again(self, taken: int) -> None:

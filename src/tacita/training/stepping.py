@@ -245,7 +245,8 @@ class Stepper:
         due = {name: places for name, places in due.items() if len(places)}
         for name, places in processes.agree(due).items():
             with processes.together():
-                own = self.mechanism.norms(name, processes.share(places), self.plan, rng=self.random.sampling)
+                summed = self.plan.of_person == "sum"
+                own = self.mechanism.norms(name, processes.share(places), rng=self.random.sampling, summed=summed)
             norms = np.empty(len(places))
             for rank, part in enumerate(processes.gathered(own)):
                 norms[rank :: processes.size] = part
