@@ -98,8 +98,9 @@ features-experiment: $(READY)   ## what docs/explanation/results/features.md sti
 	OMP_NUM_THREADS=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8000000000 $(BIN)/python -m experiments.features.run
 	$(BIN)/python -m experiments.features.page
 
-experiments: $(READY)   ## what docs/explanation/results/mnist.md and the clip rules in docs/how-to/train.md still lack, row by row, then the page; needs MNIST, about two hours from nothing
+experiments: $(READY)   ## what docs/explanation/results/mnist.md, the clip rules in docs/how-to/train.md and the tuned rows in docs/how-to/tune.md still lack, row by row, then the page; needs MNIST, about two hours from nothing
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.clipping.run
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.tuning.run
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.mnist_dpsgd.run
 	$(BIN)/python -m experiments.mnist_dpsgd.page
 

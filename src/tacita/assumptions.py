@@ -139,6 +139,8 @@ _OPEN = {
     "public-score": "The score that chose the best run depends on the released model and on public data alone",
     "private-score": "The score that chose the best run is a count that one {unit} changes by at most 1; noise is "
     "added to it, and is paid for",
+    "score-apart": "What the score counts was never trained on: whether a {unit} is trained on or counted depends on "
+    "that {unit}, or a coin of its own, alone",
     "trials-secret": "How many runs there were, the other runs, their scores, and how long the tuning took are known "
     "to nobody but the data's owner",
     "nothing-else": "Nothing else computed from these data is published, unless it is charged to the same ledger",

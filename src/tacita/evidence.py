@@ -49,14 +49,16 @@ def write_evidence(folder: Path, run: Run, label: Label, *, include: tuple[str, 
     """
     require_empty(folder)
     public, document = label.public(include), run.document()
-    plan = {name: _without_seeds(document[name]) for name in ("kind", "plan", "fit", "recipe") if name in document}
+    plan = {
+        name: _without_seeds(document[name]) for name in ("kind", "plan", "fit", "recipe", "tuned") if name in document
+    }
     audited = (run.folder / "audit.json").exists()
     files: dict[str, Any] = {
         "public/label.html": label_html(public),
         "public/label.json": public.to_dict(),
         "public/guarantees.json": {"guarantees": [g.to_dict() for g in (public.worst, *public.comparisons)]},
         "confidential/plan.json": plan,
-        "confidential/ledger.json": {"ledgers": [_ledger(place) for place in run.ledgers]},
+        "confidential/ledger.json": {"ledgers": [_ledger(place) for place in run.charged_at]},
         "confidential/versions.json": _versions(document),
         "confidential/publication.json": label.publication.to_dict(),
         **({"confidential/audit.json": read_json(run.folder, "audit.json")} if audited else {}),

@@ -137,6 +137,8 @@ class Run:
 
     def document(self) -> dict[str, Any]:
         """Return run.json; one of another version is refused."""
+        if not self.exists and (self.folder / "best" / FILE).is_file():
+            raise RunError(f"{str(self.folder)!r} is the folder of a tuning: the run that leaves it is in 'best'.")
         document = read_json(self.folder, FILE)
         if document.get("schema") != SCHEMA:
             raise RunError(
@@ -184,6 +186,14 @@ class Run:
         """Where the run is charged: files, or URLs."""
         with self.reading():
             return [place if on_server(place) else self.folder / place for place in self.document()["ledgers"]]
+
+    @property
+    def charged_at(self) -> list[Path | str]:
+        """Where that is charged of which the label speaks: the tuning, for a run that one has chosen."""
+        with self.reading():
+            tuned = self.document().get("tuned")
+            place = tuned["ledger"] if tuned else ""
+        return self.ledgers if not place else [place if on_server(place) else self.folder / place]
 
     def place(self, ledger: str) -> str:
         """Return how run.json names a ledger: by its name alone inside of the folder, so that the folder can move."""

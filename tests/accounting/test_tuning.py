@@ -242,6 +242,39 @@ def test_the_best_of_ten_is_above_the_claim_of_one_run_and_below_ours(law):
         assert exact(epsilon) <= ours.curve.delta(epsilon)
 
 
+def slope(law, u):
+    """The derivative of the law's generating function."""
+    if isinstance(law, Poisson):
+        return law.mean * np.exp(law.mean * (u - 1.0))
+    return law.mean * (law.gamma / (1.0 - (1.0 - law.gamma) * u)) ** (1.0 + law.eta)
+
+
+@pytest.mark.parametrize("law", [LAWS[1], LAWS[2], Poisson(3.0)], ids=names)
+def test_the_most_telling_of_several_composed_runs_is_above_the_naive_claim_and_below_ours(law):
+    """Two sampled steps are integrated in both dimensions; the released run is the one with the largest ratio."""
+    rate, noise, width, delta = 0.2, 1.0, 0.02, 1e-3
+    y = np.arange(-9.0, 13.0, width)
+    one = norm.pdf(y, 0.0, noise) * width, ((1 - rate) * norm.pdf(y) + rate * norm.pdf(y, 1.0)) * width
+    without, present = (np.outer(part, part).ravel() for part in one)
+    order = np.argsort(present / without)
+    best = [p[order] * slope(law, np.cumsum(p[order]) - p[order] / 2.0) for p in (without, present)]
+    none = float(law.pmf(np.array([0]))[0])
+    assert [part.sum() + none for part in best] == pytest.approx([1.0, 1.0], abs=1e-4)
+
+    def exact(epsilon):
+        return max(np.maximum(a - math.exp(epsilon) * b, 0.0).sum() for a, b in (best, best[::-1]))
+
+    naive = worst_case(sample_rate=rate, noise_multiplier=noise, steps=2, delta=delta).epsilon
+    assert exact(naive) > 1.5 * delta
+    found = law.selected(steps_curve(sample_rate=rate, noise_multiplier=noise, steps=2))
+    ours = tuned_worst_case(found, delta=delta)
+    for epsilon in (0.0, naive, 1.0, ours.epsilon):
+        assert exact(epsilon) <= ours.curve.delta(epsilon) + 1e-9
+    for at in (1.5, 2.0, 3.0, 5.0):
+        allowed = found.divergences[found.orders.index(at)]
+        assert both_ways(*(np.append(part, none) for part in best), at) <= allowed * (1.0 + 1e-3)
+
+
 @pytest.mark.parametrize(
     ("mean", "logarithmic", "geometric", "poisson"),
     [(3, 4.04, 4.46, 3.57), (10, 4.70, 5.46, 4.97), (100, 5.65, 6.95, 17.7)],

@@ -650,3 +650,29 @@ def test_a_federation_is_charged_there_and_resumed(server, url, tmp_path, monkey
     with Ledger.open(url) as ledger:
         assert [run["charged"] for run in ledger.runs().values()] == [2]
     assert PASSWORD not in shown_in(tmp_path)
+
+
+def test_a_tuning_is_charged_there_as_one_entry_and_filed_with_it(server, url, tmp_path):
+    torch = pytest.importorskip("torch")
+    from tacita.accounting import NegativeBinomial
+    from tacita.evidence import write_evidence
+    from tacita.runs import Run, read_json
+    from tacita.training import tune
+    from tests.training.trainings import train
+
+    Ledger.create(url).close()
+    data = torch.randn(300, 4), torch.arange(300) % 2
+
+    def make_run(settings, run_dir):
+        return train(data, lr=settings["lr"], run_dir=run_dir, panel=0, steps=2)
+
+    law = NegativeBinomial.expecting(1.5, eta=1.0)
+    how = {"trials": law, "score": lambda model: 0.0, "delta": 1e-5, "folder": tmp_path / "tuned", "ledger": url}
+    best = tune(make_run, {"lr": [0.1, 0.2]}, **how)
+    tune(make_run, {"lr": [0.1, 0.2]}, **how)
+    with Ledger.open(url) as ledger:
+        assert len(ledger.releases()) == 1
+    write_evidence(tmp_path / "filed", Run(best.run_dir), best.label)
+    (filed,) = read_json(tmp_path / "filed" / "confidential", "ledger.json")["ledgers"]
+    assert [row["kind"] for row in filed["rows"]] == ["ledger", "release"]
+    assert PASSWORD not in shown_in(tmp_path)

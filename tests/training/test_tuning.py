@@ -1,6 +1,9 @@
 """Tuning: what leaves, what it costs, what is charged, and how it goes on after a crash."""
 
 import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +11,7 @@ from torch import nn
 
 from tacita._check import PrivacyError
 from tacita.accounting.tuning import NegativeBinomial, Poisson, gaussian_curve, steps_curve
+from tacita.evidence import write_evidence
 from tacita.ledger import BudgetExceeded, Ledger
 from tacita.report.registry import entry
 from tacita.runs import Run, RunError, read_json
@@ -17,6 +21,7 @@ from tests.training.trainings import train
 
 SPACE = {"lr": [0.01, 0.5]}
 LAW = NegativeBinomial.expecting(3.0, eta=1.0)
+SEED = 6  # draws four trials, of both settings
 
 
 class Crash(Exception):
@@ -46,7 +51,7 @@ def scorer(data, calls=None, crash_at=None):
 
 
 def tuned(data, folder, *, make_run=None, **settings):
-    settings = {"trials": LAW, "score": scorer(data), "delta": 1e-5, "seed": 0, **settings}
+    settings = {"trials": LAW, "score": scorer(data), "delta": 1e-5, "seed": SEED, **settings}
     space = settings.pop("space", SPACE)
     return tune(make_run or maker(data), space, folder=folder, **settings)
 
@@ -57,7 +62,7 @@ def drawn(folder):
 
 @pytest.fixture
 def several(tmp_path):
-    """Where a tuning goes; the seed draws several trials of both settings."""
+    """Where a tuning goes."""
     return tmp_path / "tuned"
 
 
@@ -97,7 +102,7 @@ def test_only_the_best_run_leaves_and_its_label_covers_the_tuning(finished):
 def test_the_other_trials_have_no_label_and_no_weights_to_give(finished):
     found, data, _ = finished
     several = found.run_dir.parent
-    assert len(drawn(several)) > 2
+    assert len(drawn(several)) == 4
     others = sorted(several.glob("sensitive/*/tuned"))
     assert len(others) == len(drawn(several)) - 1
     for other in others:
@@ -106,14 +111,15 @@ def test_the_other_trials_have_no_label_and_no_weights_to_give(finished):
                 ask(other)
         assert not (other / "label.html").exists()
     assert (found.run_dir / "label.html").exists()
+    with pytest.raises(RunError, match="in 'best'"):
+        label_of_run(several)
     scores = read_json(several, "tuning.sensitive.json")["scores"]
     assert scorer(data)(found.model) == pytest.approx(max(scores))
 
 
 def test_a_trial_that_is_still_at_hand_is_refused_a_label_and_its_weights(finished, tmp_path):
-    found, _, made = finished
-    trained = [training for training in made if training.taken]
-    assert len(trained) == len(drawn(found.run_dir.parent)) > 2
+    trained = [training for training in finished[2] if training.taken]
+    assert len(trained) == len(drawn(finished[0].run_dir.parent)) == 4
     for training in trained:
         for leak in (training.label, lambda one=training: one.export(tmp_path / "leak.safetensors")):
             with pytest.raises((PrivacyError, RunError)):
@@ -128,6 +134,25 @@ def test_the_public_page_does_not_tell_how_many_trials_there_were(tmp_path, blob
         pages.add((found.run_dir / "label.html").read_bytes())
     assert len(numbers) > 1
     assert len(pages) == 1
+
+
+def test_no_file_that_leaves_tells_by_its_time_how_long_it_took(finished):
+    """The label is written at the end, and the weights when the best trial was done: the gap counts the others."""
+    best = finished[0].run_dir
+    public = [best / "label.html", best / "model.safetensors", best / "guarantee.json"]
+    begun = read_json(best.parent, "tuning.sensitive.json")["begun"]
+    assert {file.stat().st_mtime for file in public} == {begun}
+    assert begun <= (best.parent / "ledger.sqlite").stat().st_mtime + 1.0
+
+
+def test_what_is_filed_of_it_is_the_charge_of_the_tuning(finished, tmp_path):
+    run = Run(finished[0].run_dir)
+    write_evidence(tmp_path / "filed", run, finished[0].label)
+    (ledger,) = read_json(tmp_path / "filed" / "confidential", "ledger.json")["ledgers"]
+    assert [row["kind"] for row in ledger["rows"] if row["run"]] == ["release"]
+    assert "tuned" in read_json(tmp_path / "filed" / "confidential", "plan.json")
+    texts = "".join(file.read_text() for file in (tmp_path / "filed").rglob("*") if file.is_file())
+    assert "sensitive" not in texts
 
 
 def test_the_tuning_is_one_entry_charged_before_the_first_run(several, blobs):
@@ -273,6 +298,16 @@ def test_a_score_that_is_no_number_never_wins(several, blobs):
     assert float(found.model.weight.detach().sum()) == bad[1]
 
 
+def test_other_records_are_refused_when_it_goes_on(several, blobs):
+    x, y = blobs
+    with pytest.raises(Crash):
+        tuned(blobs, several, score=scorer(blobs, [], crash_at=2))
+    for other in ((x[1:], y[1:]), (x + 1.0, y)):
+        with pytest.raises(PrivacyError, match="not the records"):
+            tuned(other, several)
+    assert tuned(blobs, several).run_dir == several / "best"
+
+
 def test_other_arguments_are_refused_when_it_goes_on(several, blobs):
     tuned(blobs, several)
     for changed in ({"space": {"lr": [0.1]}}, {"trials": NegativeBinomial.expecting(4.0)}, {"score_noise": 3.0}):
@@ -299,3 +334,79 @@ def test_the_registry_says_what_was_accounted(finished):
     text = str(entry(label, product="Machine learning model", federated=False, stated={}))
     assert "Tuning: accounted" in text
     assert "Other tuning and looking at the data beforehand are not accounted" in text
+
+
+def test_a_target_that_the_tuning_does_not_keep_to_starts_nothing(several, blobs):
+    one = steps_curve(sample_rate=0.1, noise_multiplier=2.0, steps=4)
+    epsilon = LAW.selected(one).epsilon(1e-5)
+    with pytest.raises(PrivacyError, match="exceeds its target"):
+        tuned(blobs, several, target=(0.999 * epsilon, 1e-5))
+    assert not several.exists()
+    assert tuned(blobs, several, target=(1.001 * epsilon, 1e-5)).label.worst.epsilon <= 1.001 * epsilon
+
+
+def test_records_that_are_counted_and_never_trained_on_pay_once(several, blobs):
+    x, y = blobs
+    found = tuned(
+        blobs, several, score=lambda model: int((model(x).argmax(1) == y).sum()), score_noise=20.0, score_apart=True
+    )
+    one, score = steps_curve(sample_rate=0.1, noise_multiplier=2.0, steps=4), gaussian_curve(20.0)
+    apart = LAW.selected(one | score).epsilon(1e-5)
+    assert found.label.worst.epsilon == pytest.approx(apart)
+    assert LAW.selected(one).epsilon(1e-5) <= apart < LAW.selected(one.after(score)).epsilon(1e-5)
+    assert {"private-score", "score-apart"} <= {a.code for a in found.label.checks}
+    with pytest.raises(ValueError, match="score_noise"):
+        tuned(blobs, several.parent / "other", score_apart=True)
+
+
+BLANK = (None, None)  # processes make their own data
+
+
+@dataclass(frozen=True)
+class Makes:
+    """Makes trainings in any process; one of these dies, once, if a file says so."""
+
+    dies: str = ""
+
+    def __call__(self, settings, run_dir):
+        if run_dir is not None and self.dies and Path(self.dies).exists():
+            Path(self.dies).unlink()
+            os._exit(9)
+        rng = torch.Generator().manual_seed(0)
+        data = torch.randn(300, 4, generator=rng), torch.randint(0, 2, (300,), generator=rng)
+        return maker(data)(settings, run_dir)
+
+
+def length(model):
+    """A score that tells the learning rates apart, and nothing else."""
+    return round(float(model.weight.detach().norm()) / 3.0)
+
+
+@pytest.mark.slow
+def test_processes_share_the_trials_and_one_that_dies_loses_nothing(several, tmp_path):
+    dies = tmp_path / "dies"
+    dies.touch()
+    make_run = Makes(str(dies))
+    settings = {"make_run": make_run, "score": length, "space": {"lr": [0.01, 30.0]}, "processes": 2}
+    with pytest.raises(RunError, match="died"):
+        tuned(BLANK, several, **settings)
+    before = read_json(several, "tuning.sensitive.json")
+    assert None in before["scores"]
+    found = tuned(BLANK, several, **settings)
+    after = read_json(several, "tuning.sensitive.json")
+    assert after["drawn"] == before["drawn"]
+    assert all(old in (None, new) for old, new in zip(before["scores"], after["scores"], strict=True))
+    best = max(range(4), key=lambda number: (after["scores"][number], -number))
+    assert found.settings == {"lr": 30.0}
+    assert not (several / "sensitive" / f"{best + 1:04d}" / "tuned").exists()
+    with Ledger.open(several / "ledger.sqlite") as ledger:
+        assert len(ledger.releases()) == 1
+    alone = tuned(BLANK, tmp_path / "alone" / "tuned", make_run=Makes(), score=length, space={"lr": [0.01, 30.0]})
+    pages = [(one.run_dir / "label.html").read_bytes() for one in (found, alone)]
+    assert pages[0] == pages[1]
+
+
+def test_what_other_processes_cannot_import_is_refused_before_anything_is_trained(several, blobs):
+    with pytest.raises(TypeError, match="functions of a module"):
+        tuned(blobs, several, processes=2)
+    assert not (several / "sensitive").exists()

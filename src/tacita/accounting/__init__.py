@@ -25,6 +25,7 @@ from tacita.accounting.targets import calibrate_to as calibrate_to
 from tacita.accounting.targets import goal_of as goal_of
 from tacita.accounting.targets import least_noise_for as least_noise_for
 from tacita.accounting.targets import noise_within as noise_within
+from tacita.accounting.tuned_noise import tuned_noise_multiplier as tuned_noise_multiplier
 from tacita.accounting.tuning import NegativeBinomial as NegativeBinomial
 from tacita.accounting.tuning import Poisson as Poisson
 from tacita.accounting.tuning import tuned_worst_case as tuned_worst_case

@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -32,7 +32,7 @@ from tacita import _check, _codec
 from tacita._check import PrivacyError
 from tacita.accounting.conversion import delta_from_costs, epsilon_from_costs
 from tacita.accounting.profiles import moments_profile, worst_profile
-from tacita.accounting.worst import renyi_divergences
+from tacita.accounting.worst import SampledSteps, renyi_divergences
 from tacita.assumptions import Assumption
 from tacita.composition import compose
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
@@ -131,7 +131,12 @@ def _require_same_orders(one: RenyiCurve, other: RenyiCurve) -> None:
 
 
 def steps_curve(
-    *, sample_rate: float, noise_multiplier: float, steps: int, orders: Sequence[float] = RENYI_ORDERS
+    *,
+    sample_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    orders: Sequence[float] = RENYI_ORDERS,
+    profiled: bool = True,
 ) -> RenyiCurve:
     """Return the Rényi curve of Poisson-sampled Gaussian steps, by dp-accounting, with their privacy curve.
 
@@ -140,13 +145,15 @@ def steps_curve(
         noise_multiplier: σ in [0.01, 1e4].
         steps: How many, fixed beforehand.
         orders: At which orders.
+        profiled: Whether the privacy curve is computed, too: the Poisson law makes use of it.
 
     Returns:
         The curve.
     """
-    mechanism = {"sample_rate": sample_rate, "noise_multiplier": noise_multiplier}
+    mechanism: dict[str, Any] = {"sample_rate": sample_rate, "noise_multiplier": noise_multiplier}
     found = renyi_divergences(orders, **mechanism, steps=steps) * (1.0 + 1e-9)
-    return RenyiCurve(tuple(orders), tuple(found.tolist()), worst_profile(**mechanism, steps=steps))
+    curve = worst_profile(**mechanism, steps=steps) if profiled else None
+    return RenyiCurve(tuple(orders), tuple(found.tolist()), curve)
 
 
 def gaussian_curve(noise_multiplier: float, *, orders: Sequence[float] = RENYI_ORDERS) -> RenyiCurve:
@@ -166,6 +173,34 @@ def largest_curve(curves: Sequence[RenyiCurve]) -> RenyiCurve:
     if not curves:
         raise ValueError("curves must hold at least one curve.")
     return reduce(lambda one, other: one if one == other else one | other, dict.fromkeys(curves))
+
+
+def trial_curve(
+    mechanisms: Sequence[SampledSteps],
+    *,
+    score_noise: float | None = None,
+    score_apart: bool = False,
+    profiled: bool = True,
+) -> RenyiCurve:
+    """Return the Rényi curve of one run with any of several settings, and of its score.
+
+    Args:
+        mechanisms: (sample rate, noise multiplier, steps) of each setting.
+        score_noise: Noise of a count that one record changes by at most 1; None for a public score.
+        score_apart: Whether no counted record is ever trained on, which is decided for each record by itself. A record
+            then moves either the run or its score, and the larger of both counts, not their sum.
+        profiled: As in `steps_curve`.
+    """
+    curve = largest_curve(
+        [
+            steps_curve(sample_rate=rate, noise_multiplier=noise, steps=steps, profiled=profiled)
+            for rate, noise, steps in dict.fromkeys(mechanisms)
+        ]
+    )
+    if score_noise is None:
+        return curve
+    score = gaussian_curve(score_noise)
+    return curve | score if score_apart else curve.after(score)
 
 
 @dataclass(frozen=True)

@@ -9,5 +9,6 @@ from tacita.cli import ledger as ledger
 from tacita.cli import programs as programs
 from tacita.cli import synthesis as synthesis
 from tacita.cli import training as training
+from tacita.cli import tuning as tuning
 from tacita.cli.app import app as app
 from tacita.cli.app import main as main

@@ -88,6 +88,19 @@ class Job:
             return "root mean squared error (scaled)", float(errors.mean().sqrt())
         return "accuracy", 1.0 - float(errors.mean())
 
+    def right_answers(self) -> int:
+        """Return how many held-out records are classified correctly: one record changes it by at most 1.
+
+        Each is measured by itself, as round-off in a batch could let one record change the answers for others.
+        """
+        if self.dataset.classes is None:
+            raise ValueError("Predicted numbers are not right or wrong: there is nothing to count.")
+        self.model.eval()
+        with torch.no_grad(), held():
+            errors = [attempt(self._errors, x[None], y[None]) for x, y in zip(*self.held, strict=True)]
+        self.model.train()
+        return sum(error is not None and float(error) == 0.0 for error in errors)
+
     def _errors(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return each record's squared error, or whether its class is wrong."""
         outputs: Tensor = self.model(inputs)
@@ -100,26 +113,46 @@ class Job:
         for step in self.private:
             self.last = step
             progress(step.number, self.private.plan.steps, "step")
+        return self.private.label(delta=self.recipe.delta, metrics=self.measured())
+
+    def measured(self) -> dict[str, str]:
+        """Return the score with its name, as the owner's label has it."""
         name, value = self.score()
         text = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
-        where = "the test set" if len(self.dataset.test_targets) else "records held out"
-        return self.private.label(delta=self.recipe.delta, metrics={name: f"{text} on {where}"})
+        return {name: f"{text} on {'the test set' if len(self.dataset.test_targets) else 'records held out'}"}
 
 
 def start(recipe: Recipe, run_dir: str | Path) -> Job:
     """Make a recipe ready to run in a new run directory."""
     job = Job(recipe, secrets.randbits(128) if recipe.seed is None else recipe.seed)
-    sizes: dict[str, Any] = {"nominal_size": recipe.nominal_size, "sample_rate": recipe.sample_rate}
-    if recipe.sample_rate is None:
-        sizes["nominal_size"] = recipe.nominal_size or job.dataset.nominal_size
-        if sizes["nominal_size"] is None:
-            raise ValueError("Declare nominal_size, the public size of the data, or sample_rate; it is not counted.")
-    job.private = PrivateTraining(
+    job.private = training_of(job, run_dir)
+    return job
+
+
+def sizes_of(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
+    """Return the declared sizes of a recipe, by which its sample rate is known."""
+    if recipe.sample_rate is not None:
+        return {"nominal_size": recipe.nominal_size, "sample_rate": recipe.sample_rate}
+    size = recipe.nominal_size or dataset.nominal_size
+    if size is None:
+        raise ValueError("Declare nominal_size, the public size of the data, or sample_rate; it is not counted.")
+    return {"nominal_size": size, "sample_rate": None}
+
+
+def training_of(job: Job, run_dir: str | Path | None) -> PrivateTraining:
+    """Return the training of a recipe that is made ready; its run directory keeps the recipe.
+
+    Args:
+        job: The recipe made ready.
+        run_dir: A new run directory, or None to write nothing.
+    """
+    recipe = job.recipe
+    private = PrivateTraining(
         job.model,
         job.loss,
         job.train,
         optimizer=job.optimizer,
-        **sizes,
+        **sizes_of(recipe, job.dataset),
         batch_size=recipe.batch_size,
         steps=recipe.steps,
         stops=_stops(recipe.stops),
@@ -142,8 +175,9 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
         name=recipe.name or job.dataset.name,
         purpose=recipe.purpose,
     )
-    Run(Path(run_dir)).write(recipe=asdict(recipe), coins=str(job.coins))
-    return job
+    if run_dir is not None:
+        Run(Path(run_dir)).write(recipe=asdict(recipe), coins=str(job.coins))
+    return private
 
 
 def restart(run_dir: str | Path) -> Job:

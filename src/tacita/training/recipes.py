@@ -141,6 +141,8 @@ def check_words(recipe: type, table: Mapping[str, Any]) -> None:
     for word in table:
         if word not in hints and _check.RENAMED.get(word) in hints:
             raise ValueError(f"{word!r} is called {_check.RENAMED[word]!r} now.")
+        if word == "tune" and word not in hints:
+            raise ValueError("A recipe with a [tune] table is one for `tacita tune`, which pays for the tuning.")
         if word not in hints:
             near = get_close_matches(str(word), list(hints), 1)
             raise ValueError(

@@ -26,6 +26,8 @@ class Tuned(_codec.Checked):
         settings: What was tuned and the values of this trial, as texts.
         choices: From how many settings they were drawn.
         score_noise: The noise of a private score; None for a public one.
+        score_apart: Whether the records that a private score counts are never trained on.
+        ledger: Where the tuning is charged, as seen from the folder of the best run.
         seeded: Whether the number of trials was drawn from a chosen seed.
         chosen: Whether this is the best trial, the only one that leaves.
     """
@@ -35,6 +37,8 @@ class Tuned(_codec.Checked):
     settings: Pairs
     choices: int
     score_noise: float | None = None
+    score_apart: bool = False
+    ledger: str = ""
     seeded: bool = False
     chosen: bool = False
 
@@ -51,7 +55,8 @@ class Tuned(_codec.Checked):
     def rows(self) -> Pairs:
         """What the table of the mechanism says."""
         values = ", ".join(f"{name} = {value}" for name, value in self.settings)
-        score = "public" if self.score_noise is None else f"a private count, noise {self.score_noise:g}"
+        counted = "a private count of records that are not trained on" if self.score_apart else "a private count"
+        score = "public" if self.score_noise is None else f"{counted}, noise {self.score_noise:g}"
         return (
             ("Tuning", f"the best of a random number of runs ({self.law})"),
             ("Tuned", f"{values} (one of {self.choices} settings, drawn at random)"),
@@ -72,6 +77,7 @@ class Tuned(_codec.Checked):
             assume("tuning-accounted", law=self.law, settings=names),
             assume("tuning-charged"),
             assume("private-score", unit=unit) if private else assume("public-score"),
+            *([assume("score-apart", unit=unit)] if self.score_apart else []),
             assume("trials-secret"),
             *([assume("tuning-seed")] if self.seeded else []),
             assume("chosen-blindly-beside-tuning"),

@@ -13,21 +13,20 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
-import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_model
 from torch import nn
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita._progress import Progress, quiet
-from tacita.accounting.tuning import RenyiCurve, Trials, gaussian_curve, largest_curve, steps_curve, tuned_worst_case
+from tacita.accounting import Target
+from tacita.accounting.tuned_noise import keeps_to
+from tacita.accounting.tuning import RenyiCurve, Trials, trial_curve, tuned_worst_case
 from tacita.facts import MEMORY
 from tacita.label import Label
 from tacita.ledger import Ledger
@@ -35,14 +34,14 @@ from tacita.owner import Owner
 from tacita.runs import Run, RunError, read_json, write_json
 from tacita.training.charges import ledger_at
 from tacita.training.labels import label_of_run
-from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
-from tacita.training.randomness import generator, secure_generator
+from tacita.training.randomness import generator
+from tacita.training.records import Records
+from tacita.training.trials import MakeRun, Settings, Trial, Work, planned, released_model, scores_of
 from tacita.training.tuned import Tuned
 
-Settings = dict[str, Any]
-MakeRun = Callable[[Settings, Path | None], PrivateTraining]
 _FILE = "tuning.sensitive.json"
+RECIPE = "recipe.sensitive.json"  # of a tuning that a recipe began
 _MOST = 10_000  # settings
 
 
@@ -74,7 +73,9 @@ def tune(
     seed: int | None = None,
     ledger: Ledger | str | Path | None = None,
     score_noise: float | None = None,
-    progress: Progress = quiet,
+    score_apart: bool = False,
+    target: tuple[float, float] | Target | None = None,
+    processes: int = 1,
 ) -> Tuning | None:
     """Train with settings drawn at random, a random number of times, and keep the best model.
 
@@ -96,7 +97,12 @@ def tune(
         ledger: Where the tuning is charged, as one entry before the first run; the folder's own by default.
         score_noise: The score is then a private count that one record changes by at most 1, such as how many records
             of a validation set are classified correctly. Gaussian noise of this standard deviation is added, and paid.
-        progress: Called as `progress(done, total, "trial")`, for the owner: the total must stay secret.
+        score_apart: For a private score: no record that is counted is ever trained on, and on which side a record is
+            depends on that record, or a coin of its own, alone. One record then pays for the run or for the score.
+        target: (epsilon, delta), or a `Target`, that the tuning must keep to: it is refused if it does not.
+            `tacita.accounting.tuned_noise_multiplier` finds the noise.
+        processes: How many trials are trained at once, each in a process of its own. `make_run` and `score` must then
+            be functions, or objects, of modules that other processes can import.
 
     Returns:
         The best run. None if the law drew no run at all, which costs the same.
@@ -109,21 +115,27 @@ def tune(
         others and the time that all of it took stay secret (Papernot & Steinke 2022). Every trial is charged at the
         cost of the most expensive setting.
     """
-    where, choices = Path(folder), _listed(space)
+    where, choices = Path(folder), listed(space)
     if not isinstance(trials, Trials):
         raise TypeError(f"trials must be a NegativeBinomial or a Poisson, got {type(trials).__name__}.")
-    plans = [_plan(make_run(dict(choice), None)) for choice in choices]
-    best = trials.selected(_one_run(plans, score_noise))
+    plans, best = declared(make_run, choices, trials, score_noise=score_noise, score_apart=score_apart)
+    records = make_run(dict(choices[0]), None).mechanism.parts
     tuned_worst_case(best, delta=delta)  # fail early
-    declared = {
+    if target is not None and not keeps_to(target, best):
+        raise PrivacyError(
+            "The tuning exceeds its target; take more noise: see tacita.accounting.tuned_noise_multiplier."
+        )
+    terms = {
         "space": choices,
         "plans": [plan.frozen() for plan in plans],
         "law": [type(trials).__name__, trials.to_dict()],
         "score_noise": score_noise,
+        "score_apart": score_apart,
         "seeded": seed is not None,
     }
     with _Kept(where) as kept:
-        kept.begin(json.loads(json.dumps(declared)), trials, seed)
+        kept.begin(json.loads(json.dumps(terms)), trials, seed)
+        kept.require_records(records)
         kept.charge(ledger, best, unit=plans[0].unit, law=trials.words)
         offered = Tuned(
             law=trials.words,
@@ -131,22 +143,26 @@ def tune(
             settings=(),
             choices=len(choices),
             score_noise=score_noise,
+            score_apart=score_apart,
+            ledger=kept.place,
             seeded=seed is not None,
         )
-        for number, drawn in enumerate(kept.drawn):
-            progress(number, len(kept.drawn), "trial")
-            if kept.scores[number] is None:
-                place, settings = kept.trial(number), choices[drawn]
-                _finish(make_run, settings, plans[drawn], place, replace(offered, settings=_texts(settings)))
-                kept.note(number, _scored(score(_model(make_run, settings, place)), score_noise))
-        progress(len(kept.drawn), len(kept.drawn), "trial")
+
+        def trial(number: int) -> Trial:
+            drawn = kept.drawn[number]
+            tuned = replace(offered, settings=_texts(choices[drawn]))
+            return Trial(number, kept.trial(number), choices[drawn], plans[drawn].frozen(), tuned)
+
+        left = [trial(number) for number, found in enumerate(kept.scores) if found is None]
+        for number, found in scores_of(left, Work(make_run, score, score_noise), processes=processes):
+            kept.note(number, found)
         if not kept.drawn:
             warnings.warn("The law drew no run at all, so nothing is released. What was charged stays.", stacklevel=2)
             return None
         kept.publish(delta)
         settings = choices[kept.drawn[kept.winner]]
         label = label_of_run(kept.best, delta=delta)
-        return Tuning(kept.best, dict(settings), label, _model(make_run, settings, kept.best))
+        return Tuning(kept.best, dict(settings), label, released_model(make_run, settings, kept.best))
 
 
 class _Kept:
@@ -161,10 +177,11 @@ class _Kept:
 
     drawn: list[int]
     scores: list[float | None]
+    place: str  # of the ledger, as the best run names it
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.best = folder, folder / "best"
-        if folder.exists() and not self._begun and any(file.name != "lock" for file in folder.iterdir()):
+        if folder.exists() and not self._begun and any(file.name not in ("lock", RECIPE) for file in folder.iterdir()):
             raise RunError(f"{str(folder)!r} is not empty, and holds no tuning; choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)
         os.chmod(folder, 0o700)
@@ -200,8 +217,25 @@ class _Kept:
             rng = generator(seed)
             drawn = rng.integers(len(declared["space"]), size=trials.draw(rng)).tolist()
             self.document = {"declared": declared, "drawn": drawn, "scores": [None] * len(drawn), "charged": None}
+            self.document["begun"] = int(time.time())
             self._write()
         self.drawn, self.scores = self.document["drawn"], self.document["scores"]
+
+    def require_records(self, parts: Mapping[str, Records]) -> None:
+        """Refuse to go on with other records: all trials are runs on the same ones.
+
+        Args:
+            parts: Those of the first setting, which are trained on, and which are held out.
+        """
+        if "data" not in self.document:
+            self.document["data"] = {name: records.fingerprint() for name, records in parts.items()}
+            self._write()
+        kept = self.document["data"]
+        if kept.keys() != parts.keys() or not all(records.matches(kept[name]) for name, records in parts.items()):
+            raise PrivacyError(
+                f"These are not the records that the tuning in {str(self.folder)!r} was started on: every trial needs "
+                "the same ones. Start another tuning elsewhere."
+            )
 
     def _write(self) -> None:
         write_json(self.folder, _FILE, self.document)
@@ -219,6 +253,8 @@ class _Kept:
         try:
             if str(ledger.path) == MEMORY:
                 raise PrivacyError("A tuning is charged on disk: give ledger=… a path, or leave it out.")
+            own = where is None
+            self.place = "../ledger.sqlite" if own else Run(self.best).place(ledger.place)
             if self.document["charged"] is None:
                 described = f"Tuning: the best of a random number of runs ({law})"
                 self.document["charged"] = ledger.release(
@@ -252,11 +288,14 @@ class _Kept:
         run = Run.open(self.trial(self.winner), "training")
         run.write(tuned={**run.document()["tuned"], "chosen": True})
         run.write_label(label_of_run(run.folder, delta=delta))
+        begun = self.document["begun"]
+        for file in (run.folder, *run.folder.rglob("*")):  # when a file was written counts trials
+            os.utime(file, (begun, begun))
         os.rename(run.folder, self.best)
 
 
-def _listed(space: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) -> list[Settings]:
-    """Return all settings of a space."""
+def listed(space: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) -> list[Settings]:
+    """Return all settings of a space, as `tune` is given it."""
     if isinstance(space, Mapping):
         made = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
     else:
@@ -275,71 +314,29 @@ def _texts(settings: Settings) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in settings.items())
 
 
-def _plan(made: Any) -> Plan:
-    if not isinstance(made, PrivateTraining):
-        raise TypeError(f"make_run must return a PrivateTraining, got {type(made).__name__}.")
-    if made.mechanism.processes.size > 1:
-        raise PrivacyError("A tuning runs in one process: several would draw numbers of trials of their own.")
-    return made.plan
-
-
-def _one_run(plans: Sequence[Plan], score_noise: float | None) -> RenyiCurve:
-    """Return the Rényi curve that covers one run with any of the settings, and its score.
+def declared(
+    make_run: MakeRun,
+    choices: Sequence[Settings],
+    trials: Trials,
+    *,
+    score_noise: float | None = None,
+    score_apart: bool = False,
+) -> tuple[list[Plan], RenyiCurve]:
+    """Return the plan of every setting, and the Rényi curve of the best run: nothing is drawn, charged or trained.
 
     Record budgets and declared stops are left out: they only lower what all planned steps cost.
-    """
-    if len({plan.unit for plan in plans}) > 1:
-        raise PrivacyError("All settings must protect the same unit.")
-    mechanisms = dict.fromkeys((plan.sample_rate, plan.noise_multiplier, plan.steps) for plan in plans)
-    curve = largest_curve([steps_curve(sample_rate=q, noise_multiplier=s, steps=t) for q, s, t in mechanisms])
-    return curve if score_noise is None else curve.after(gaussian_curve(score_noise))
-
-
-def _finish(make_run: MakeRun, settings: Settings, plan: Plan, place: Path, tuned: Tuned) -> None:
-    """Take all steps of a trial that are left.
 
     Args:
-        make_run: Makes it.
-        settings: Its settings.
-        plan: What was declared for them.
-        place: Its folder.
-        tuned: What its folder says of the tuning.
+        make_run: As `tune` is given it.
+        choices: All settings.
+        trials: The law of the number of runs.
+        score_noise: As `tune` is given it.
+        score_apart: As `tune` is given it.
     """
-    run = Run(place)
-    if not (run.exists and run.has_checkpoint):  # without a checkpoint no step was taken
-        shutil.rmtree(place, ignore_errors=True)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        training = make_run(dict(settings), place)
-        if _plan(training).frozen() != plan.frozen() or training.taken or training.run_dir != place:
-            raise PrivacyError("make_run must make a new run of the declared plan in the folder that it is given.")
-    elif run.facts.status != "done":
-        parts = make_run(dict(settings), None).mechanism
-        attached = {"holdout": parts.held, "scheduler": parts.scheduler, "companions": parts.companions}
-        training = PrivateTraining.resume(
-            place, parts.model, parts.loss_fn, parts.records, optimizer=parts.optimizer, chunk=parts.chunk, **attached
-        )
-    else:
-        return
-    if run.facts.seeded:
-        raise PrivacyError("Every trial needs fresh noise, and seed=… repeats it: leave it out in make_run.")
-    if run.ledgers != [place / "ledger.sqlite"]:
-        raise PrivacyError("The tuning is charged as one entry: leave ledger=… out in make_run, and give it to tune.")
-    run.write(tuned=tuned.to_dict())
-    if training.run(quiet).status != "done":
-        raise PrivacyError(f"The trial in {str(place)!r} did not take all its steps ({training.status}).")
-    training._stepper.keeper.charges.ledger.close()  # the folder may be moved
-
-
-def _model(make_run: MakeRun, settings: Settings, place: Path) -> nn.Module:
-    """Return a trial's model with the weights that it would release, and nothing else of it."""
-    model = make_run(dict(settings), None).model
-    load_model(model, str(place / "model.safetensors"))
-    return model
-
-
-def _scored(value: float, noise: float | None) -> float:
-    """Return a finite score; a private one with its noise."""
-    if noise is not None:
-        return _check.count("a private score", value, low=0) + noise * float(secure_generator().standard_normal())
-    found, largest = _check.number("a score", value), sys.float_info.max
-    return max(-largest, min(found, largest)) if found == found else -largest
+    if score_apart and score_noise is None:
+        raise ValueError("score_apart is about the records that a private score counts: give score_noise, too.")
+    plans = [planned(make_run(dict(choice), None)) for choice in choices]
+    if len({plan.unit for plan in plans}) > 1:
+        raise PrivacyError("All settings must protect the same unit.")
+    mechanisms = [(plan.sample_rate, plan.noise_multiplier, plan.steps) for plan in plans]
+    return plans, trials.selected(trial_curve(mechanisms, score_noise=score_noise, score_apart=score_apart))
