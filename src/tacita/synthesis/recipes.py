@@ -256,7 +256,10 @@ def prepare(recipe: Recipe, coins: int | None = None) -> Task:
 
 def write_recipe(folder: Path, task: Task) -> None:
     """Keep the recipe, and the coins that held records out."""
-    Run(folder).write(kind=KIND, family=KIND, recipe=asdict(task.recipe), coins=str(task.coins))
+    asked = asdict(task.recipe)
+    if task.recipe.records_per_person is None:  # documents of recipes without people stay as they were
+        del asked["records_per_person"]
+    Run(folder).write(kind=KIND, family=KIND, recipe=asked, coins=str(task.coins))
 
 
 def recipe_of(folder: str | Path) -> tuple[Recipe, int]:
