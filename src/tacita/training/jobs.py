@@ -194,7 +194,10 @@ def training_of(job: Job, run_dir: str | Path | None) -> PrivateTraining:
         purpose=recipe.purpose,
     )
     if run_dir is not None:
-        Run(Path(run_dir)).write(recipe=asdict(recipe), coins=str(job.coins))
+        asked = asdict(recipe)
+        if recipe.records_per_person is None:  # documents of recipes without people stay as they were
+            del asked["records_per_person"]
+        Run(Path(run_dir)).write(recipe=asked, coins=str(job.coins))
     return private
 
 
