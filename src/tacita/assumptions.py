@@ -36,6 +36,12 @@ _HOLDS = {
     "system, and is used only once",
     "fresh-noise-there": "The noise is drawn on the accelerator ({device}), seeded at every step by a cryptographic "
     "generator that the operating system keyed, and is used only once",
+    "exact-gaussian": "The noise is a Gaussian rounded to a public grid, drawn exactly in whole numbers from a "
+    "cryptographic generator (AES-128 in counter mode), keyed by the operating system, and is used only once",
+    "whole-numbers": "Each record's contribution is rounded towards zero to whole numbers on the same grid, its norm "
+    "is checked in whole numbers, and the sum is exact",
+    "others-still": "What the other records contribute is the same, bit for bit, with and without a record: each is "
+    "computed in blocks of one shape on one thread, in which neither places nor neighbours mattered on made-up records",
     "no-trend": "The gradient norms of the {panel} records show no trend along their order in the data",
     "no-client-trend": "The norms of the {panel} clients' updates show no trend along the order of enrolment",
     # Federations.
@@ -95,6 +101,8 @@ _OPEN = {
     "clipping": "each record's contribution is clipped before noise is added to the sum",
     "public-constants": "the divisor, the sample rate and the number of steps do not depend on the data",
     "gaussian-noise": "the noise is Gaussian and unpredictable (floating point: not hardened)",
+    "rounded-noise": "the noise is a Gaussian rounded to a public grid, drawn exactly, and unpredictable; "
+    "contributions are whole numbers on the same grid",
     "sensitivity": "one record changes the released sum by at most the stated sensitivity",
     "enforced-record-budget": "every record is held to its declared budget (enforced)",
     "representative": "the followed records are independent draws from the population and were not trained on",

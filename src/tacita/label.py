@@ -385,10 +385,12 @@ def no_guarantee(*, delta: float, unit: str = "record") -> Guarantee:
     )
 
 
-def noise_assumption(facts: RunFacts) -> Assumption:
+def noise_assumption(facts: RunFacts, *, exact: bool = False) -> Assumption:
     """Return where the noise came from, and what that means."""
     if facts.seeded:
         return assume("chosen-seed")
+    if exact:
+        return assume("exact-gaussian")
     return assume("fresh-noise-there", device=facts.device) if facts.device else assume("fresh-noise")
 
 
@@ -428,14 +430,19 @@ def status_rows(facts: RunFacts) -> Pairs:
 def not_hardened(
     facts: RunFacts,
     timing: str = "how long a step takes depends on how many records were drawn, and on whether the model fails on one",
+    *,
+    exact: bool = False,
 ) -> tuple[str, ...]:
     """Return what an attacker could still use.
 
     Args:
         facts: Of the run.
         timing: What the clock gives away.
+        exact: Whether contributions and noise are whole numbers on a public grid.
     """
     lines = ["Floating point: the noise is not hardened against attacks on its low-order bits."]
+    if exact:
+        lines, timing = [], f"{timing}; how long the noise takes depends on the noise, not on the records"
     if facts.seeded:
         lines.append("Random numbers: a statistical generator (PCG64), not a cryptographic one.")
     if facts.device:

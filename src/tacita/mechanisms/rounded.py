@@ -1,4 +1,4 @@
-"""Gaussian noise rounded to whole numbers, sampled exactly: what decides is whole numbers, or proved inequalities.
+"""Gaussian noise on a public grid, sampled exactly: what decides is whole numbers, or proved inequalities.
 
 A normal variable is drawn by rejection from a staircase above exp(-x²/2), as a real number of which further binary
 digits are drawn whenever a decision needs them, and then scaled and rounded. The proof is in the documentation
@@ -7,17 +7,23 @@ digits are drawn whenever a decision needs them, and then scaled and rounded. Th
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tacita import _check
+from tacita._check import PrivacyError
 
 if TYPE_CHECKING:
     from tacita._check import Counts
 
 LARGEST_SCALE = 2**21  # so that scale times a place stays below 2^63
+_LEAST_NOISE = 1 / 32  # a contribution then has at most 2^26 steps, and sums of its squares are exact in float64
+_FINE = 20  # a step is 2^-20 to 2^-21 of the noise's standard deviation
 _WIDTH = 128  # strips in one unit of x
 _STRIPS = 5 * _WIDTH  # they reach up to x = 5; beyond it is the tail
 _SLOTS = 2**16  # of equal probability; a strip is proposed as often as it has slots
@@ -27,6 +33,42 @@ _COIN = 15  # binary digits of the coin that are drawn at first
 _SLACK = 2.0**-30  # more than digits not drawn yet and the rounding of ten operations can change
 _WORDS = 2**14  # drawn at once: few enough to stay in the processor's cache
 _DIGITS = 32  # drawn at once where more are needed
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The public grid that contributions, noise and sums are on; it follows from clip norm and noise alone.
+
+    Attributes:
+        step: g, a power of two: multiplying by it, or dividing, is exact.
+        scale: The standard deviation of the noise in steps: a whole number, and no less than what was declared.
+    """
+
+    step: float
+    scale: int
+
+    @classmethod
+    def of(cls, clip_norm: float, noise_multiplier: float) -> Grid:
+        """Return the grid for noise of standard deviation noise_multiplier * clip_norm.
+
+        Args:
+            clip_norm: The largest norm of a contribution.
+            noise_multiplier: At least 2^-5.
+
+        Raises:
+            PrivacyError: If there is too little noise for whole numbers of 53 digits.
+        """
+        if not noise_multiplier >= _LEAST_NOISE:
+            raise PrivacyError(f"Exact noise needs a noise_multiplier of at least 1/32, got {noise_multiplier:g}.")
+        spread = Fraction(clip_norm) * Fraction(noise_multiplier)
+        power = spread.numerator.bit_length() - spread.denominator.bit_length() - 1
+        power += Fraction(2) ** (power + 1) <= spread
+        step = Fraction(2) ** (power - _FINE)
+        return cls(float(step), math.ceil(spread / step))
+
+    def most(self, bound: float) -> int:
+        """Return the largest sum of squares, in steps, of a contribution whose norm is within a bound."""
+        return math.floor((Fraction(bound) / Fraction(self.step)) ** 2)
 
 
 class _Staircase(NamedTuple):
@@ -96,7 +138,8 @@ def _accepted(size: int, scale: int, rng: np.random.Generator) -> Counts:
     for i in np.flatnonzero(accepted & ~known).tolist():
         found[i] = _rounded(int(x[i]), _UNIT, scale, rng)
     found *= 1 - 2 * (words >> np.uint64(32) & np.uint64(1)).view(np.int64)
-    return found[accepted]
+    kept: Counts = found[accepted]
+    return kept
 
 
 def _compared(x: Any, coins: Any) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -81,7 +81,7 @@ def clipped_sum(
     sums = {name: _zeros_like(p) for name, p in parameters.items()}
     norms = torch.zeros(length(records), dtype=torch.float64)
     losses = torch.full_like(norms, torch.nan)
-    with _draws(loss, rng), unchanged(loss, parameters):
+    with computing(loss, parameters, rng):
         for one, norm, rows in _chunks(loss, parameters, records, chunk):
             factors, finite = clip_factors(norm, bounds[rows].to(norm.device), softening), norm < _LARGEST
             one.add_to(sums, factors, ~finite)
@@ -137,7 +137,7 @@ def record_norms(
         Shape (records,).
     """
     norms = torch.zeros(length(records), dtype=torch.float64)
-    with _draws(loss, rng), unchanged(loss, parameters):
+    with computing(loss, parameters, rng):
         for _, norm, rows in _chunks(loss, parameters, records, chunk):
             norms[rows] = torch.where(norm < _LARGEST, norm, 0.0)
     return norms
@@ -152,7 +152,7 @@ def fault_on_zeros(loss: Loss, parameters: Parameters, records: Any) -> Exceptio
         records: Of which only the form counts.
     """
     zeros = tree_map(lambda t: torch.zeros_like(t[:1]), records)
-    with _draws(loss, None), unchanged(loss, parameters):
+    with computing(loss, parameters, None):
         try:
             differentiated(loss, parameters, zeros, tried(loss, parameters, zeros)[0]).norms()
         except PrivacyError:
@@ -212,6 +212,19 @@ def _chunks(
         yield one, norm, rows
         start = rows.stop
         del one
+
+
+@contextmanager
+def computing(loss: Loss, parameters: Parameters, rng: np.random.Generator | None) -> Iterator[None]:
+    """Run a loss on records: it draws with seeds of its own, and may change neither parameters nor buffers.
+
+    Args:
+        loss: Takes the parameters and one record.
+        parameters: What it is differentiated by.
+        rng: Where the seed of what it draws comes from; the operating system if None.
+    """
+    with _draws(loss, rng), unchanged(loss, parameters):
+        yield
 
 
 def _draws(loss: Loss, rng: np.random.Generator | None) -> AbstractContextManager[None]:

@@ -159,6 +159,7 @@ def training_of(job: Job, run_dir: str | Path | None) -> PrivateTraining:
         clip_norm=recipe.clip_norm,
         noise_multiplier=recipe.noise_multiplier,
         target=recipe.goal,
+        noise=recipe.noise,
         individual_every=recipe.individual_every or None,
         record_budget=_profile(recipe.record_profile, recipe.steps),
         rungs=recipe.rungs,

@@ -18,6 +18,7 @@ from tacita.training.gradients import Clipped, clipped_sum, fault_on_zeros, reco
 from tacita.training.plan import Plan
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
 from tacita.training.step import noisy_mean, poisson_sample
+from tacita.training.whole import block_size, whole_mean, whole_sum
 
 _SLICE = 4096  # records measured at once
 
@@ -81,6 +82,7 @@ class Mechanism:
         everything = (*model.named_parameters(), *model.named_buffers())
         self.processes.spread({name: tensor.detach() for name, tensor in everything})  # all start from the first one's
         self._constants = _copies(_buffers(model))
+        self._block: int | None = None  # of records computed together where sums are exact
 
     @property
     def parts(self) -> dict[str, Records]:
@@ -130,22 +132,46 @@ class Mechanism:
         """Return the positions of a sample that every record enters by its own coin."""
         return poisson_sample(len(self.records), sample_rate, rng=rng)
 
-    def clipped(self, sample: Any, bounds: Any, *, rng: np.random.Generator, softening: float | None = None) -> Clipped:
-        """Return the clipped sum of this process's share of a sample.
+    def require_exactness(self) -> None:
+        """Refuse what exact noise is not there for.
+
+        Raises:
+            PrivacyError: If there are several processes, or an accelerator.
+        """
+        if self.processes.size > 1:
+            raise PrivacyError(
+                "noise='exact' is for one process: in several, which of them computes a record depends on the others, "
+                "and nothing shows that all compute the same bits. Train in one process, or with noise='float'."
+            )
+        if self.accelerator:
+            raise PrivacyError(
+                f"noise='exact' is for the CPU: nothing shows that {self.accelerator} computes the same bits for a "
+                "record whoever is beside it. Move the model to the CPU, or use noise='float'."
+            )
+        if self._block is None:
+            form = self.records.marked(np.arange(min(1, len(self.records))))
+            self._block = 1 if form is None else block_size(self.loss, self.detached(), form, self.chunk)
+
+    def clipped(self, sample: Any, bounds: Any, *, plan: Plan, rng: np.random.Generator) -> Clipped:
+        """Return the clipped sum of this process's share of a sample; in whole steps of the plan's grid if it has one.
 
         Args:
             sample: Places of the sampled records.
             bounds: What each of them may contribute.
+            plan: How contributions are clipped and rounded.
             rng: Where the seed of what the loss draws comes from.
-            softening: Of automatic clipping; None for a fixed clip norm.
         """
         self.drawn = sample
         for parameter in self.parameters.values():
             parameter.grad = None  # the last step's make room for this one's
         limits = torch.from_numpy(np.asarray(self.processes.share(bounds), dtype=np.float64))
         records = self.records.marked(self.processes.share(sample), rng=rng)
-        how: dict[str, Any] = {"softening": softening, "chunk": self.chunk, "rng": rng}
-        return clipped_sum(self.loss, self.detached(), records, limits, **how)
+        how: dict[str, Any] = {"softening": plan.softening, "rng": rng}
+        if plan.grid is None:
+            return clipped_sum(self.loss, self.detached(), records, limits, chunk=self.chunk, **how)
+        self.require_exactness()
+        block = self._block or 1
+        return whole_sum(self.loss, self.detached(), records, limits, grid=plan.grid, block=block, **how)
 
     def update(self, clipped: Clipped, plan: Plan, *, number: int, rng: np.random.Generator) -> None:
         """Add noise to the sum, divide by the declared batch size, and let the optimiser move the parameters.
@@ -160,7 +186,9 @@ class Mechanism:
             ValueError: If the parameters are not finite afterwards.
         """
         sums = self.processes.total(clipped.sums)
-        if self.processes.leads:
+        if plan.grid is not None:
+            sums = whole_mean(sums, grid=plan.grid, divisor=plan.batch_size, rng=rng)
+        elif self.processes.leads:
             sums = noisy_mean(
                 sums,
                 clip_norm=plan.clip_norm,

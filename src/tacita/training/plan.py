@@ -28,6 +28,7 @@ from tacita.accounting.worst import check_mechanism
 from tacita.assumptions import assume
 from tacita.guarantee import SMALLEST_EPSILON, Guarantee
 from tacita.ledger import Promise
+from tacita.mechanisms.rounded import Grid
 from tacita.profile import Profile
 from tacita.training.step import AUTO, check_clip_norm, positive
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tacita._check import Floats
 
 Pair = tuple[float, float]
+NOISES = ("float", "exact")
 SOFTENING = 0.01  # as published; it decides only what gradients about as short as this contribute
 
 
@@ -65,6 +67,9 @@ class Plan:
         tolerated: How many followed records may pass it.
         unit: What is added or removed, and clipped: a record, or a client with all it holds.
         softening: r of automatic clipping; None if contributions are clipped to C.
+        noise: "float" for noise in floating point; "exact" for a rounded Gaussian on a public grid, drawn exactly, and
+            contributions in whole numbers on it. No figure changes, and no low digit gives anything away; a step takes
+            about four times as long.
     """
 
     clip_norm: float
@@ -82,6 +87,7 @@ class Plan:
     tolerated: int = 0
     unit: str = "record"
     softening: float | None = None
+    noise: str = "float"
 
     @classmethod
     def declare(
@@ -102,6 +108,7 @@ class Plan:
         rungs: Sequence[float] | None = None,
         certificate: Budget | None = None,
         tolerated: int = 0,
+        noise: str = "float",
     ) -> Plan:
         """Check and complete what a run declares: calibrate the noise, cut the steps to the budget.
 
@@ -121,15 +128,16 @@ class Plan:
         planned = _check.count("steps", steps)
         ends = declared_stops(stops, planned)
         _check_budgets(individual_every, record_budget, certificate, tolerated)
-        noise = _declared_noise(noise_multiplier, target, (rate, planned, ends[-1][1] if ends else 1.0), record_budget)
+        end = ends[-1][1] if ends else 1.0
+        multiplier = _declared_noise(noise_multiplier, target, (rate, planned, end), record_budget)
         if budget is not None:
             if ends:
                 raise ValueError("budget=… finds the number of steps, and stops=… declares it: give one of them.")
-            planned = _within(checked_pair("budget", budget), rate, noise, planned)
+            planned = _within(checked_pair("budget", budget), rate, multiplier, planned)
         made = cls(
             clip_norm=1.0 if clip_norm == AUTO else check_clip_norm(clip_norm),
             softening=SOFTENING if clip_norm == AUTO else None,
-            noise_multiplier=noise,
+            noise_multiplier=multiplier,
             sample_rate=rate,
             steps=planned,
             batch_size=divisor,
@@ -141,7 +149,9 @@ class Plan:
             rungs=_declared_rungs(rungs, individual_every),
             certificate=certificate,
             tolerated=tolerated,
+            noise=declared_kind(noise),
         )
+        _ = made.grid  # fail early if it does not exist
         object.__setattr__(made, "_checked", True)  # no field: a plan that was changed afterwards lacks it
         return made
 
@@ -155,6 +165,11 @@ class Plan:
         """The clip norm as it was declared: a number, or "auto"."""
         return self.clip_norm if self.softening is None else AUTO
 
+    @property
+    def grid(self) -> Grid | None:
+        """What contributions and noise are whole numbers of; None for noise in floating point."""
+        return Grid.of(self.clip_norm, self.noise_multiplier) if self.noise == "exact" else None
+
     def contributions(self, norms: Floats) -> Floats:
         """Return the norms over C, in [0, 1], that gradients of these norms are brought to."""
         if self.softening is not None:
@@ -163,7 +178,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data. What was added to plans later is left out where it says what they said before."""
-        left_out = (("unit", "record"), ("rungs", ()), ("softening", None))
+        left_out = (("unit", "record"), ("rungs", ()), ("softening", None), ("noise", "float"))
         plain = {name: value for name, value in asdict(self).items() if (name, value) not in left_out}
         return {**plain, **{k: budget_state(getattr(self, k)) for k in ("record_budget", "certificate")}}
 
@@ -178,7 +193,8 @@ class Plan:
             budgets = {k: budget_from(data[k]) for k in ("record_budget", "certificate")}
             stops = tuple((int(t), float(share)) for t, share in data["stops"])
             rungs = check_fractions("rungs", data["rungs"]) if "rungs" in data else ()
-            return cls(**{**data, **budgets, "stops": stops, "rungs": rungs})
+            noise = declared_kind(data.get("noise", "float"))
+            return cls(**{**data, **budgets, "stops": stops, "rungs": rungs, "noise": noise})
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise PrivacyError(f"The run's plan is damaged: {error}") from error
 
@@ -201,6 +217,9 @@ class Plan:
             method=method,  # type: ignore[arg-type]
         )
         plain = replace(found, unit=self.unit)
+        if self.grid is not None:
+            rests_on = (assume("rounded-noise") if a.code == "gaussian-noise" else a for a in plain.assumptions)
+            plain = replace(plain, assumptions=tuple(rests_on))
         if self.record_budget is None or method != "pld":
             return plain
         epsilon = filter_epsilon(self.record_budget, self.sample_rate, self.noise_multiplier, delta)
@@ -309,6 +328,13 @@ def _check_budgets(every: int | None, record: Budget | None, certificate: Budget
     if record is not None and every is None:
         raise ValueError("record_budget needs individual_every=k: a budget is kept by bounds that are measured.")
     _check.count("tolerated", tolerated, low=0)
+
+
+def declared_kind(noise: object) -> str:
+    """Return how noise is drawn: `float` or `exact`."""
+    if isinstance(noise, int | float) and not isinstance(noise, bool):
+        raise ValueError(f"noise is 'float' or 'exact', which is how it is drawn; give noise_multiplier={noise!r}.")
+    return _check.one_of("noise", noise, NOISES)
 
 
 def _declared_rungs(rungs: Sequence[float] | None, every: int | None) -> tuple[float, ...]:

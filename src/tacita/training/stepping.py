@@ -88,6 +88,8 @@ class Stepper:
             follow: Who is followed.
             books: Where the run is kept.
         """
+        if plan.grid is not None:
+            mechanism.require_exactness()
         parts, random, processes = mechanism.parts, randomness(books.seed), mechanism.processes
         leads, records = processes.leads, parts["training"]
         size = _check.count("panel", follow.panel, low=0, high=10**7)
@@ -152,6 +154,8 @@ class Stepper:
                     mechanism.load_state_dict(tensors)
                 except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
                     raise RunError(f"The checkpoint does not fit this model, optimizer or dataset: {error}") from error
+                if state.plan.grid is not None:
+                    mechanism.require_exactness()
                 made = cls(mechanism, state, keeper, randomness(None))  # fresh, whatever the run was started with
                 if made.leads:
                     book = Ledger.open(run.ledgers[0]) if ledger is None else ledger
@@ -224,7 +228,7 @@ class Stepper:
             drawn = (sample, self.bounds(sample))
         sample, bounds = mechanism.processes.agree(drawn)
         with mechanism.processes.together():
-            clipped = mechanism.clipped(sample, bounds, rng=self.random.noise, softening=self.plan.softening)
+            clipped = mechanism.clipped(sample, bounds, plan=self.plan, rng=self.random.noise)
         mechanism.update(clipped, self.plan, number=state.taken + 1, rng=self.random.noise)
         state.tick()
         losses, norms = clipped.losses[torch.isfinite(clipped.losses)], clipped.norms.numpy() / self.plan.clip_norm

@@ -144,14 +144,14 @@ def _unfit(loss: Loss, parameters: Parameters, one: Any, way: Way) -> Exception 
     return None
 
 
-def made_up(one: Any, *, varied: bool) -> Any:
-    """Return records like one: noise in place of reals; where varied, zeros mixed with ones in place of either."""
+def made_up(one: Any, *, varied: bool, count: int = _COMPARED) -> Any:
+    """Return so many records like one: noise in place of reals; where varied, zeros mixed with ones for the others."""
     rng = np.random.default_rng(0)
 
     def made(t: Tensor) -> Tensor:
         if t.is_floating_point():
-            return torch.as_tensor(rng.normal(size=(_COMPARED, *t.shape[1:]))).to(t)
-        kept = torch.as_tensor(rng.random((_COMPARED, *t.shape[1:])) < 0.5).to(t.device)
+            return torch.as_tensor(rng.normal(size=(count, *t.shape[1:]))).to(t)
+        kept = torch.as_tensor(rng.random((count, *t.shape[1:])) < 0.5).to(t.device)
         kept[0] = True  # the rules for the first record may be right alone
         return torch.where(kept, t, t.logical_not().to(t.dtype)) if varied else t.expand(kept.shape).clone()
 
