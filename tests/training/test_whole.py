@@ -1,6 +1,7 @@
 """Exact noise: contributions in whole numbers that nobody else moves, sums on a grid, and nothing in the low digits."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,13 +13,14 @@ from torch.nn import functional
 from tacita._check import PrivacyError
 from tacita.mechanisms.rounded import Grid
 from tacita.training import PrivateTraining, whole
+from tacita.training.chunks import Way
 from tacita.training.gradients import clipped_sum
 from tacita.training.layers import Loss
 from tacita.training.plan import Plan
 from tacita.training.recipes import Recipe, default_model
 from tacita.training.records import Records, record_loss
 from tacita.training.step import noisy_mean
-from tacita.training.whole import block_size, whole_mean, whole_sum
+from tacita.training.whole import Blocks, steady_blocks, whole_mean, whole_sum
 from tests.training.trainings import again, loss_fn, start, train
 
 GRID = Grid.of(1.0, 1.0)
@@ -60,10 +62,10 @@ def prepared(model, data) -> tuple[Loss, dict, Records]:
     return record_loss(model, loss_fn), dict(model.named_parameters()), Records.of(data, torch.device("cpu"), None)
 
 
-def summed(loss, parameters, records, places, *, block, bounds=None, **how):
+def summed(loss, parameters, records, places, *, blocks, bounds=None, **how):
     limits = torch.full((len(places),), 1.0, dtype=torch.float64) if bounds is None else bounds
     part = records.marked(np.asarray(places, dtype=int))
-    found = whole_sum(loss, parameters, part, limits, grid=GRID, block=block, **how)
+    found = whole_sum(loss, parameters, part, limits, grid=GRID, blocks=blocks, **how)
     return {name: total.clone() for name, total in found.sums.items()}, found
 
 
@@ -78,17 +80,17 @@ def test_f26_one_record_moves_the_sum_by_its_own_whole_numbers_and_nothing_else(
     if data[0].is_floating_point():
         data[0][20] = torch.nan
     loss, parameters, records = prepared(model, data)
-    block = block_size(loss, parameters, records.marked(np.arange(1)), 16)
-    assert block == 16
-    alone = [summed(loss, parameters, records, [i], block=block)[0] for i in range(24)]
+    blocks = steady_blocks(loss, parameters, records.marked(np.arange(1)), 16)
+    assert blocks.size == 16
+    alone = [summed(loss, parameters, records, [i], blocks=blocks)[0] for i in range(24)]
     for size in (2, 9, 16, 17, 24):
         places = rng.permutation(24)[:size]
-        together, found = summed(loss, parameters, records, places, block=block)
+        together, found = summed(loss, parameters, records, places, blocks=blocks)
         assert equal(together, {name: sum(alone[i][name] for i in places) for name in parameters})
         squares = sum(alone[places[0]][name].square().sum() for name in parameters)
         assert float(found.norms[0]) == pytest.approx(math.sqrt(int(squares)) * GRID.step, rel=1e-12)
     if kind == "convolutions":  # what the test would see: other shapes give other bits
-        other = [summed(loss, parameters, records, [i], block=1)[0] for i in range(8)]
+        other = [summed(loss, parameters, records, [i], blocks=replace(blocks, size=1))[0] for i in range(8)]
         assert not all(equal(one, alone[i]) for i, one in enumerate(other))
     if data[0].is_floating_point():
         assert all(not total.any() for total in alone[20].values())
@@ -99,7 +101,7 @@ def test_whole_sums_are_float_sums_rounded_towards_zero(softening):
     model, data = KINDS["convolutions"]()
     loss, parameters, records = prepared(model, data)
     bounds = torch.linspace(0.0, 0.5, 24, dtype=torch.float64)
-    exact = summed(loss, parameters, records, range(24), block=8, bounds=bounds, softening=softening)[1]
+    exact = summed(loss, parameters, records, range(24), blocks=Blocks(Way(), 8), bounds=bounds, softening=softening)[1]
     part = records.marked(np.arange(24))
     rounded = clipped_sum(loss, parameters, part, bounds, softening=softening)
     for name in parameters:
@@ -117,7 +119,14 @@ def test_a_float_norm_that_is_wrong_moves_nothing_beyond_the_bound(monkeypatch):
     monkeypatch.setattr(whole, "norms", lambda tensor: 0.01 * shipped(tensor))
     for place in range(6):
         bound = 0.1 * (place + 1)
-        sums, _ = summed(loss, parameters, records, [place], block=4, bounds=torch.tensor([bound], dtype=torch.float64))
+        sums, _ = summed(
+            loss,
+            parameters,
+            records,
+            [place],
+            blocks=Blocks(Way(), 4),
+            bounds=torch.tensor([bound], dtype=torch.float64),
+        )
         squares = sum(int(total.square().sum()) for total in sums.values())
         assert squares <= math.floor((Fraction(bound) / Fraction(GRID.step)) ** 2)
         assert squares > 0
@@ -134,12 +143,12 @@ def test_a_record_on_which_the_model_raises_moves_nobody():
     words = torch.randint(0, 5, (10, 3))
     words[4] = 77
     loss, parameters, records = prepared(Picky(5, 5), (words, torch.arange(10) % 5))
-    block = block_size(loss, parameters, records.marked(np.arange(1)), 8)
-    assert block == 8
+    blocks = steady_blocks(loss, parameters, records.marked(np.arange(1)), 8)
+    assert blocks.size == 8
     kept = [i for i in range(10) if i != 4]
     assert equal(
-        summed(loss, parameters, records, range(10), block=block)[0],
-        summed(loss, parameters, records, kept, block=block)[0],
+        summed(loss, parameters, records, range(10), blocks=blocks)[0],
+        summed(loss, parameters, records, kept, blocks=blocks)[0],
     )
 
 
@@ -147,10 +156,10 @@ def test_records_run_alone_where_places_or_neighbours_matter():
     x, y = torch.randn(8, 4), torch.arange(8) % 2
     dropping = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 2))
     loss, parameters, records = prepared(dropping, (x, y))
-    assert block_size(loss, parameters, records.marked(np.arange(1))) == 1
+    assert steady_blocks(loss, parameters, records.marked(np.arange(1))).size == 1
     private = train((x.repeat(4, 1), y.repeat(4)), dropping, steps=1, noise="exact", panel=0)
     assert private.advance().number == 1
-    assert private.mechanism._block == 1
+    assert private.mechanism.exact_blocks().size == 1
 
 
 def test_every_release_is_on_the_grid_with_and_without_a_record(blobs):
@@ -265,6 +274,21 @@ def test_what_exact_noise_is_not_there_for_is_refused_by_name(blobs, monkeypatch
     monkeypatch.setattr("tacita.training.mechanism.Mechanism.accelerator", "cuda")
     with pytest.raises(PrivacyError, match="cuda"):
         train(blobs, noise="exact")
+
+
+class AtLeastOne(nn.Linear):
+    """Raises on records of zeros, and on those of ones."""
+
+    def forward(self, x):
+        if not bool((x.abs().sum(-1) > 4.0).all()):
+            raise ValueError("too small")
+        return super().forward(x)
+
+
+def test_how_records_are_computed_is_never_found_out_on_real_ones(blobs):
+    x, y = blobs
+    with pytest.raises(PrivacyError, match="record of zeros"), pytest.warns(UserWarning, match="one after the other"):
+        train((x + 10.0, y), AtLeastOne(4, 2), noise="exact")
 
 
 def two_processes(self):

@@ -28,7 +28,7 @@ from tacita.ledger import Ledger
 from tacita.owner import Owner
 from tacita.training.gradients import Parameters
 from tacita.training.randomness import Randomness, randomness
-from tacita.training.step import noisy_mean
+from tacita.training.step import coin_bound, coins, noisy_mean
 
 _LARGEST = 1e18  # norms from here on are dropped, as a record's gradient is
 
@@ -153,8 +153,8 @@ class Server:
         self.status = "running"
         self.unnamed |= set(unnamed)
         followed = self.measured.choose_panel(names, self.held_out, taken=self.taken, rng=self.random.sampling)
-        coins = zip(names, self.random.sampling.random(len(names)), strict=True)
-        drawn = tuple(n for n, coin in coins if n not in self.held_out and coin < self.plan.rate_of(n))
+        thrown = zip(names, coins(len(names), rng=self.random.sampling).tolist(), strict=True)
+        drawn = tuple(n for n, c in thrown if n not in self.held_out and c < coin_bound(self.plan.rate_of(n)))
         if 0 < self.plan.shares < len(drawn):
             drawn = ()  # more noise than promised would reveal how many there were
         self.open_round = Round(self.taken + 1, drawn, followed)

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita.training.chunks import Way
 from tacita.training.distributed import Processes, unwrapped
 from tacita.training.gradients import Clipped, clipped_sum, fault_on_zeros, record_norms
 from tacita.training.plan import Plan
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
 from tacita.training.step import noisy_mean, poisson_sample
-from tacita.training.whole import block_size, whole_mean, whole_sum
+from tacita.training.whole import Blocks, steady_blocks, whole_mean, whole_sum
 
 _SLICE = 4096  # records measured at once
 
@@ -82,7 +83,7 @@ class Mechanism:
         everything = (*model.named_parameters(), *model.named_buffers())
         self.processes.spread({name: tensor.detach() for name, tensor in everything})  # all start from the first one's
         self._constants = _copies(_buffers(model))
-        self._block: int | None = None  # of records computed together where sums are exact
+        self._blocks: Blocks | None = None  # how records are computed where sums are exact
 
     @property
     def parts(self) -> dict[str, Records]:
@@ -132,11 +133,11 @@ class Mechanism:
         """Return the positions of a sample that every record enters by its own coin."""
         return poisson_sample(len(self.records), sample_rate, rng=rng)
 
-    def require_exactness(self) -> None:
-        """Refuse what exact noise is not there for.
+    def exact_blocks(self) -> Blocks:
+        """Return how records are computed with exact noise, which is found out once.
 
         Raises:
-            PrivacyError: If there are several processes, or an accelerator.
+            PrivacyError: If there are several processes, an accelerator, or a loss that fails on made-up records.
         """
         if self.processes.size > 1:
             raise PrivacyError(
@@ -148,9 +149,12 @@ class Mechanism:
                 f"noise='exact' is for the CPU: nothing shows that {self.accelerator} computes the same bits for a "
                 "record whoever is beside it. Move the model to the CPU, or use noise='float'."
             )
-        if self._block is None:
+        if self._blocks is None:
             form = self.records.marked(np.arange(min(1, len(self.records))))
-            self._block = 1 if form is None else block_size(self.loss, self.detached(), form, self.chunk)
+            if form is None:  # there is no record, and so no sum
+                return Blocks(Way(), 1)
+            self._blocks = steady_blocks(self.loss, self.detached(), form, self.chunk)
+        return self._blocks
 
     def clipped(self, sample: Any, bounds: Any, *, plan: Plan, rng: np.random.Generator) -> Clipped:
         """Return the clipped sum of this process's share of a sample; in whole steps of the plan's grid if it has one.
@@ -169,9 +173,8 @@ class Mechanism:
         how: dict[str, Any] = {"softening": plan.softening, "rng": rng}
         if plan.grid is None:
             return clipped_sum(self.loss, self.detached(), records, limits, chunk=self.chunk, **how)
-        self.require_exactness()
-        block = self._block or 1
-        return whole_sum(self.loss, self.detached(), records, limits, grid=plan.grid, block=block, **how)
+        blocks = self.exact_blocks()
+        return whole_sum(self.loss, self.detached(), records, limits, grid=plan.grid, blocks=blocks, **how)
 
     def update(self, clipped: Clipped, plan: Plan, *, number: int, rng: np.random.Generator) -> None:
         """Add noise to the sum, divide by the declared batch size, and let the optimiser move the parameters.

@@ -89,7 +89,7 @@ class Stepper:
             books: Where the run is kept.
         """
         if plan.grid is not None:
-            mechanism.require_exactness()
+            mechanism.exact_blocks()
         parts, random, processes = mechanism.parts, randomness(books.seed), mechanism.processes
         leads, records = processes.leads, parts["training"]
         size = _check.count("panel", follow.panel, low=0, high=10**7)
@@ -155,7 +155,7 @@ class Stepper:
                 except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
                     raise RunError(f"The checkpoint does not fit this model, optimizer or dataset: {error}") from error
                 if state.plan.grid is not None:
-                    mechanism.require_exactness()
+                    mechanism.exact_blocks()
                 made = cls(mechanism, state, keeper, randomness(None))  # fresh, whatever the run was started with
                 if made.leads:
                     book = Ledger.open(run.ledgers[0]) if ledger is None else ledger

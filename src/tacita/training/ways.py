@@ -67,6 +67,31 @@ def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[Way, int]:
     return known[key]
 
 
+def tried_on_made_up(loss: Loss, parameters: Parameters, records: Any) -> tuple[Way, int]:
+    """Return what `tried` does, found out without any real record.
+
+    Args:
+        loss: Takes the parameters and one record.
+        parameters: What it is differentiated by.
+        records: Along the first dimension; only their form counts.
+
+    Raises:
+        PrivacyError: If the loss runs neither on zeros nor on ones.
+    """
+    try:
+        return _found(loss, parameters, _readable(tree_map(lambda t: torch.zeros_like(t[:1]), records)))
+    except PrivacyError:
+        raise
+    except Exception as error:
+        ones = attempt(_found, loss, parameters, tree_map(lambda t: torch.ones_like(t[:1]), records))
+        if ones is None:
+            raise PrivacyError(
+                "noise='exact' needs a loss that runs on a record of zeros, or of ones: how records are computed must "
+                f"not depend on any of them. {type(error).__name__}: {error}"
+            ) from None
+        return ones
+
+
 def _others(loss: Loss, parameters: Parameters, records: Any) -> Iterator[tuple[Way, int] | None]:
     yield attempt(_found, loss, parameters, tree_map(lambda t: torch.ones_like(t[:1]), records))
     for row in range(min(len(tree_leaves(records)[0]), _TRIED)):

@@ -9,6 +9,7 @@ All numbers here are whole numbers in float64 below 2^53, whose sums are exact i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,20 @@ from tacita.training.gradients import Clipped, clip_factors, computing, length
 from tacita.training.layers import Loss, Parameters
 from tacita.training.products import Convolution, Made, Part, Product, Rows, norms
 from tacita.training.step import one_thread
-from tacita.training.ways import made_up, tried
+from tacita.training.ways import made_up, tried_on_made_up
 
 _LARGEST = 1e18  # norms above are beyond float32's squares
 _MOST = 64  # records in a block
 _ROOM = 2**24  # bytes of a block's whole numbers: memory of that size is kept and used again
 _SHIFTS = (1, 2, 3, 5, 8, 13, 21)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How records are computed, the same for all of them: differentiated in which way, and how many at once."""
+
+    way: Way
+    size: int
 
 
 def whole_sum(
@@ -38,7 +47,7 @@ def whole_sum(
     bounds: Tensor,
     *,
     grid: Grid,
-    block: int,
+    blocks: Blocks,
     softening: float | None = None,
     rng: np.random.Generator | None = None,
 ) -> Clipped:
@@ -50,7 +59,7 @@ def whole_sum(
         records: Along the first dimension.
         bounds: What each record's contribution may have as norm.
         grid: Its step is the unit of the sums.
-        block: From `block_size`.
+        blocks: From `steady_blocks`.
         softening: As for `clipped_sum`.
         rng: Where the seed of what the loss draws comes from; the operating system if None.
 
@@ -63,21 +72,17 @@ def whole_sum(
         raises, contributes exactly zero. The sums are exact.
     """
     sums = {name: torch.zeros(p.shape, dtype=torch.int64) for name, p in parameters.items()}
-    found, losses = torch.zeros(length(records), dtype=torch.float64), torch.full((length(records),), torch.nan)
-    if not len(found):
-        return Clipped(sums, found, losses.double())
-    losses = losses.double()
+    found = torch.zeros(length(records), dtype=torch.float64)
+    losses = torch.full_like(found, torch.nan)
     with computing(loss, parameters, rng), one_thread():
-        way, _ = tried(loss, parameters, records)
-        for start in range(0, len(found), block):
-            rows = slice(start, min(start + block, len(found)))
-            part = tree_map(lambda t, rows=rows: _filled(t[rows], block), records)
-            own = _filled(bounds[rows], block)
-            for chunk, kept in _computed(loss, parameters, part, way, rows.stop - start):
+        for start in range(0, len(found), blocks.size):
+            rows = slice(start, min(start + blocks.size, len(found)))
+            count, part = rows.stop - start, tree_map(lambda t, rows=rows: _filled(t[rows], blocks.size), records)
+            own = _filled(bounds[rows], blocks.size)
+            for chunk, kept in _computed(loss, parameters, part, blocks.way, count):
                 squares = _add(chunk, sums, torch.where(kept, own, 0.0), grid, softening)
-                count = rows.stop - start
                 found[rows] += squares[:count].sqrt() * grid.step
-                losses[rows] = torch.where(kept, chunk.losses, _filled(losses[rows], block))[:count]
+                losses[rows] = torch.where(kept, chunk.losses, _filled(losses[rows], blocks.size))[:count]
     return Clipped(sums, found, losses)
 
 
@@ -198,27 +203,30 @@ def gradients(part: Part, shape: tuple[int, ...]) -> Tensor:
     return out.index_add_(0, at.flatten(), part.values.flatten(0, 1)).view(count, -1)
 
 
-def block_size(loss: Loss, parameters: Parameters, records: Any, most: int | None = None) -> int:
-    """Return how many records to compute together: as many as fit, or one if their places or neighbours matter.
+def steady_blocks(loss: Loss, parameters: Parameters, records: Any, most: int | None = None) -> Blocks:
+    """Return how to compute records: as many at once as fit, or one if places or neighbours in a block matter.
 
     Args:
         loss: Takes the parameters and one record.
         parameters: What it is differentiated by.
         records: Of which only the form counts.
         most: The largest block.
+
+    Raises:
+        PrivacyError: If the loss runs on no made-up record.
     """
     one = tree_map(lambda t: torch.zeros_like(t[:1]), records)
     with computing(loss, parameters, None), one_thread():
-        way, size = tried(loss, parameters, records)
+        way, size = tried_on_made_up(loss, parameters, one)
         each = max(8 * sum(p.numel() for p in parameters.values()), size // 16)
-        block = max(1, min(_MOST if most is None else most, _ROOM // each))
-        if way.alone or block == 1:
-            return 1
+        block = 1 if way.alone else max(1, min(_MOST if most is None else most, _ROOM // each))
+        steady = False
         with held():
             try:
-                return block if _steady(loss, parameters, one, way, block) else 1
-            except Exception:  # made-up records are no records that the loss takes
-                return 1
+                steady = block > 1 and _steady(loss, parameters, one, way, block)
+            except Exception:  # made-up records may be no records that the loss takes
+                steady = False
+        return Blocks(way, block if steady else 1)
 
 
 def _steady(loss: Loss, parameters: Parameters, one: Any, way: Way, block: int) -> bool:
