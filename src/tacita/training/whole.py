@@ -8,7 +8,7 @@ All numbers here are whole numbers in float64 below 2^53, whose sums are exact i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,16 +77,16 @@ def whole_sum(
     with computing(loss, parameters, rng), one_thread():
         for start in range(0, len(found), blocks.size):
             rows = slice(start, min(start + blocks.size, len(found)))
-            count, part = rows.stop - start, tree_map(lambda t, rows=rows: _filled(t[rows], blocks.size), records)
-            own = _filled(bounds[rows], blocks.size)
+            count, part = rows.stop - start, tree_map(lambda t, rows=rows: filled(t[rows], blocks.size), records)
+            own = filled(bounds[rows], blocks.size)
             for chunk, kept in _computed(loss, parameters, part, blocks.way, count):
                 squares = _add(chunk, sums, torch.where(kept, own, 0.0), grid, softening)
                 found[rows] += squares[:count].sqrt() * grid.step
-                losses[rows] = torch.where(kept, chunk.losses, _filled(losses[rows], blocks.size))[:count]
+                losses[rows] = torch.where(kept, chunk.losses, filled(losses[rows], blocks.size))[:count]
     return Clipped(sums, found, losses)
 
 
-def _filled(tensor: Tensor, count: int) -> Tensor:
+def filled(tensor: Tensor, count: int) -> Tensor:
     """Return a tensor with zeros after its rows, so that there are so many."""
     if len(tensor) == count:
         return tensor
@@ -161,13 +161,7 @@ def _add(chunk: Chunk, sums: Parameters, bounds: Tensor, grid: Grid, softening: 
     if bool(broken.any()):
         made = [(part, g.masked_fill(broken[:, None], 0.0)) for part, g in made]
     whole = [(part, torch.mul(g, factors).trunc_()) for part, g in made]
-    mosts = {bound: float(grid.most(bound)) for bound in set(bounds.tolist())}
-    most = torch.tensor([mosts[bound] for bound in bounds.tolist()], dtype=torch.float64)
-    squares = _squares(whole)
-    while bool((over := squares > most).any()):  # a float norm was wrong: shrink until it is not
-        for _, z in whole:
-            z[over] = (0.5 * z[over]).trunc_()
-        squares = _squares(whole)
+    squares = shrunk([z for _, z in whole], bounds, grid)
     ones = torch.ones(1, len(bounds), dtype=torch.float64)
     for part, z in whole:
         total = (ones @ z).long()
@@ -177,8 +171,26 @@ def _add(chunk: Chunk, sums: Parameters, bounds: Tensor, grid: Grid, softening: 
     return squares
 
 
-def _squares(whole: list[tuple[Part, Tensor]]) -> Tensor:
-    return torch.stack([torch.linalg.vecdot(z, z) for _, z in whole]).sum(0)
+def shrunk(whole: list[Tensor], bounds: Tensor, grid: Grid) -> Tensor:
+    """Halve records' whole numbers, in place and towards zero, until all are within their bounds.
+
+    Args:
+        whole: (records, coordinates) each; a record's are those of all tensors.
+        bounds: Norms.
+        grid: The unit.
+
+    Returns:
+        Each record's sum of squares, in steps.
+    """
+    mosts = {bound: float(grid.most(bound)) for bound in set(bounds.tolist())}
+    most = torch.tensor([mosts[bound] for bound in bounds.tolist()], dtype=torch.float64)
+    while True:
+        squares = torch.stack([torch.linalg.vecdot(z, z) for z in whole]).sum(0)
+        over = ~(squares <= most)
+        if not bool(over.any()):
+            return squares
+        for z in whole:  # a float norm was wrong
+            z[over] = (0.5 * z[over]).trunc_()
 
 
 def gradients(part: Part, shape: tuple[int, ...]) -> Tensor:
@@ -220,28 +232,31 @@ def steady_blocks(loss: Loss, parameters: Parameters, records: Any, most: int | 
         way, size = tried_on_made_up(loss, parameters, one)
         each = max(8 * sum(p.numel() for p in parameters.values()), size // 16)
         block = 1 if way.alone else max(1, min(_MOST if most is None else most, _ROOM // each))
-        steady = False
+
+        def computed(some: Any) -> Tensor:
+            chunk = differentiated(loss, parameters, some, way)
+            return torch.cat([gradients(part, parameters[part.name].shape) for part in chunk.parts], 1)
+
         with held():
             try:
-                steady = block > 1 and _steady(loss, parameters, one, way, block)
+                together = block > 1 and steady(computed, made_up(one, varied=True, count=block))
             except Exception:  # made-up records may be no records that the loss takes
-                steady = False
-        return Blocks(way, block if steady else 1)
+                together = False
+        return Blocks(way, block if together else 1)
 
 
-def _steady(loss: Loss, parameters: Parameters, one: Any, way: Way, block: int) -> bool:
-    """Return whether a made-up record's gradient is the same, bit for bit, at other places and beside other records."""
-    records, places = made_up(one, varied=True, count=block), torch.arange(block)
+def steady(computed: Callable[[Any], Tensor], records: Any) -> bool:
+    """Return whether rows are the same, bit for bit, at other places of a block and beside other records.
 
-    def computed(some: Any) -> Tensor:
-        chunk = differentiated(loss, parameters, some, way)
-        return torch.cat([gradients(part, parameters[part.name].shape) for part in chunk.parts], 1)
-
-    wanted = computed(records)
-    orders = [places, places.flip(0), *(places.roll(shift % block) for shift in _SHIFTS)]
+    Args:
+        computed: Takes a block of records, and returns a row for each.
+        records: Made-up ones.
+    """
+    places, wanted = torch.arange(length(records)), computed(records)
+    orders = [places, places.flip(0), *(places.roll(shift % len(places)) for shift in _SHIFTS)]
     if not all(torch.equal(computed(tree_map(lambda t, o=o: t[o], records)), wanted[o]) for o in orders):
         return False
-    for kept in (places % 2 == 0, places % 2 == 1, places == 0, places == block - 1):
+    for kept in (places % 2 == 0, places % 2 == 1, places == 0, places == places[-1]):
         for value in (0.0, torch.nan, torch.inf):
             others = tree_map(lambda t, v=value, k=kept: _beside(t, v, k), records)
             if not torch.equal(computed(others)[kept], wanted[kept]):
