@@ -57,6 +57,10 @@ _HOLDS = {
     "noise-complete": "The noise in a round's sum is as promised, whichever clients answer",
     "fresh-server-noise": "The server's sampling and noise come from a cryptographic generator (AES-128 in counter "
     "mode), keyed by the operating system, and are used only once",
+    "whole-updates": "Each client's update is rounded towards zero to whole numbers on the same grid, its norm is "
+    "checked in whole numbers, and the sum is exact",
+    "updates-still": "Each client computes its update by itself, so that the others' are the same, bit for bit, with "
+    "and without a client",
     # Generators.
     "after-release": "Drawing from the generator costs nothing further, however much is drawn: it depends on the data "
     "only through what was charged",
