@@ -87,10 +87,13 @@ def whole_sum(
 
 
 def filled(tensor: Tensor, count: int) -> Tensor:
-    """Return a tensor with zeros after its rows, so that there are so many."""
-    if len(tensor) == count:
-        return tensor
-    return torch.cat([tensor, tensor.new_zeros(count - len(tensor), *tensor.shape[1:])])
+    """Return a copy with zeros after its rows, so that there are so many.
+
+    It is always a copy: how memory is aligned may change the order in which kernels add.
+    """
+    out = tensor.new_zeros(count, *tensor.shape[1:])
+    out[: len(tensor)] = tensor
+    return out
 
 
 def _computed(loss: Loss, parameters: Parameters, part: Any, way: Way, count: int) -> Iterator[tuple[Chunk, Tensor]]:
@@ -190,7 +193,7 @@ def shrunk(whole: list[Tensor], bounds: Tensor, grid: Grid) -> Tensor:
         if not bool(over.any()):
             return squares
         for z in whole:  # a float norm was wrong
-            z[over] = (0.5 * z[over]).trunc_()
+            z[over] = (0.5 * z[over].nan_to_num(0.0, 0.0, 0.0)).trunc_()
 
 
 def gradients(part: Part, shape: tuple[int, ...]) -> Tensor:
@@ -233,16 +236,26 @@ def steady_blocks(loss: Loss, parameters: Parameters, records: Any, most: int | 
         each = max(8 * sum(p.numel() for p in parameters.values()), size // 16)
         block = 1 if way.alone else max(1, min(_MOST if most is None else most, _ROOM // each))
 
-        def computed(some: Any) -> Tensor:
-            chunk = differentiated(loss, parameters, some, way)
-            return torch.cat([gradients(part, parameters[part.name].shape) for part in chunk.parts], 1)
+        def found(weights: Parameters) -> bool:
+            def computed(some: Any) -> Tensor:
+                chunk = differentiated(loss, weights, some, way)
+                return torch.cat([gradients(part, weights[part.name].shape) for part in chunk.parts], 1)
+
+            return steady(computed, made_up(one, varied=True, count=block))
 
         with held():
-            try:
-                together = block > 1 and steady(computed, made_up(one, varied=True, count=block))
+            try:  # weights that are zero at first would hide the order of sums
+                together = block > 1 and found(parameters) and found(_weights(parameters))
             except Exception:  # made-up records may be no records that the loss takes
                 together = False
         return Blocks(way, block if together else 1)
+
+
+def _weights(parameters: Parameters) -> Parameters:
+    """Return made-up weights of the usual size."""
+    rng = np.random.default_rng(0)
+    noise = {name: torch.from_numpy(rng.standard_normal(p.shape)).to(p) for name, p in parameters.items()}
+    return {name: n * (len(n) / n.numel()) ** 0.5 if n.dim() > 1 else 0.1 * n for name, n in noise.items()}
 
 
 def steady(computed: Callable[[Any], Tensor], records: Any) -> bool:
@@ -265,7 +278,12 @@ def steady(computed: Callable[[Any], Tensor], records: Any) -> bool:
 
 
 def _beside(tensor: Tensor, value: float, kept: Tensor) -> Tensor:
-    """Return rows of which only some are kept; the others are of one value, if they are real numbers, else zero."""
+    """Return rows of which only some are kept; the others are of one value, or zero if they are whole numbers.
+
+    Marks of records that can be read stay with a value, which would not count otherwise.
+    """
+    if tensor.dtype == torch.bool and value != 0.0:
+        return tensor
     other = torch.full_like(tensor, value) if tensor.is_floating_point() else torch.zeros_like(tensor)
     return torch.where(kept.view(-1, *(1,) * (tensor.dim() - 1)), tensor, other)
 
