@@ -106,11 +106,11 @@ class Recipe:
         Raises:
             ValueError: If an entry is unknown, out of range, or not for this generator.
         """
+        declared_kind(table.get("noise", "float"))  # before its type: a number was once called that
         check_words(cls, table)
         recipe = cls(**table)
         _check.one_of("generator", recipe.generator, tuple(GENERATORS))
         _check_entries(recipe)
-        declared_kind(recipe.noise)
         _ = recipe.ledger and kept_place(recipe.ledger)
         for name in ("samples", "steps", "batch_size", "critic_steps", "width", "nominal_size"):
             if getattr(recipe, name) is not None:

@@ -111,6 +111,7 @@ class Recipe:
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Recipe:
         """Check a parsed TOML document; unknown words are refused with the nearest known one."""
+        declared_kind(table.get("noise", "float"))  # before its type: a number was once called that
         check_words(cls, table)
         recipe = cls(**table)
         if sum(given is not None for given in (recipe.epsilon, recipe.target, recipe.noise_multiplier)) != 1:
@@ -118,7 +119,6 @@ class Recipe:
         _ = recipe.goal
         _ = recipe.ledger and kept_place(recipe.ledger)
         Publication.from_table(recipe.publication)
-        declared_kind(recipe.noise)
         _check.one_of("prior", recipe.prior, PRIORS)
         _check.one_of("optimizer", recipe.optimizer, tuple(OPTIMIZERS))
         _check.count("steps", recipe.steps)
