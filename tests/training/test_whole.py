@@ -179,6 +179,29 @@ def test_blocks_are_tried_with_other_weights_than_zeros(monkeypatch):
     assert set(tried) == {False, True}
 
 
+class Moody(nn.Linear):
+    """Begins to draw from numpy's generator, which gives all records of a block the same, after a thousand calls."""
+
+    def __init__(self):
+        super().__init__(4, 2)
+        self.calls = [0]
+
+    def forward(self, x):
+        self.calls[0] += 1
+        return super().forward(x) * (1.0 if self.calls[0] < 1000 else np.random.rand())  # noqa: NPY002
+
+
+def test_records_that_would_share_a_draw_run_alone():
+    model = Moody()
+    loss, parameters, records = prepared(model, (torch.randn(8, 4), torch.arange(8) % 2))
+    calm, _ = summed(loss, parameters, records, range(8), blocks=Blocks(Way(), 4))
+    model.calls[0] = 1000
+    sums, found = summed(loss, parameters, records, range(8), blocks=Blocks(Way(), 4))
+    assert not equal(calm, sums)
+    assert (found.norms > 0).all()
+    assert model.calls[0] >= 1000 + 1 + 8
+
+
 def test_every_release_is_on_the_grid_with_and_without_a_record(blobs):
     x, y = blobs
     for data in ((x, y), (x[1:], y[1:])):

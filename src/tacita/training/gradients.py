@@ -176,7 +176,7 @@ def _chunks(
         return
     way, size = tried(loss, parameters, records)
     most = 1 if way.alone else chunk or max(1, min(1024, _room(parameters) // max(size, 1)))
-    start, chunk, own = 0, most, _generators(loss)
+    start, chunk, own = 0, most, generators_of(loss)
     while start < count:
         rows = slice(start, min(start + chunk, count))
         part = tree_map(lambda t, rows=rows: t[rows], records)
@@ -229,10 +229,11 @@ def computing(loss: Loss, parameters: Parameters, rng: np.random.Generator | Non
 
 def _draws(loss: Loss, rng: np.random.Generator | None) -> AbstractContextManager[None]:
     """Give the global generators, and those that a loss has itself, seeds of their own."""
-    return fresh_draws(rng, _generators(loss))
+    return fresh_draws(rng, generators_of(loss))
 
 
-def _generators(loss: Loss) -> list[Any]:
+def generators_of(loss: Loss) -> list[Any]:
+    """Return the random generators that a loss has itself."""
     try:
         own = _GENERATORS.get(loss)
         if own is None:

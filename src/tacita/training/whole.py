@@ -20,9 +20,10 @@ from torch.utils._pytree import tree_map
 from tacita._guard import Stopped, held
 from tacita.mechanisms.rounded import Grid, rounded_gaussian
 from tacita.training.chunks import Chunk, Way, differentiated, out_of_memory
-from tacita.training.gradients import Clipped, clip_factors, computing, length
+from tacita.training.gradients import Clipped, clip_factors, computing, generators_of, length
 from tacita.training.layers import Loss, Parameters
 from tacita.training.products import Convolution, Made, Part, Product, Rows, norms
+from tacita.training.randomness import standing
 from tacita.training.step import one_thread
 from tacita.training.ways import made_up, tried_on_made_up
 
@@ -75,14 +76,21 @@ def whole_sum(
     found = torch.zeros(length(records), dtype=torch.float64)
     losses = torch.full_like(found, torch.nan)
     with computing(loss, parameters, rng), one_thread():
-        for start in range(0, len(found), blocks.size):
-            rows = slice(start, min(start + blocks.size, len(found)))
-            count, part = rows.stop - start, tree_map(lambda t, rows=rows: filled(t[rows], blocks.size), records)
-            own = filled(bounds[rows], blocks.size)
+        start, own = 0, generators_of(loss)
+        while start < len(found):
+            size, rows, stood = blocks.size, slice(start, min(start + blocks.size, len(found))), standing(own)
+            count, part = rows.stop - start, tree_map(lambda t, r=rows, n=size: filled(t[r], n), records)
+            limits = filled(bounds[rows], size)
             for chunk, kept in _computed(loss, parameters, part, blocks.way, count):
-                squares = _add(chunk, sums, torch.where(kept, own, 0.0), grid, softening)
+                if size > 1 and standing(own) != stood:  # records would share what was drawn
+                    blocks = Blocks(Way(alone=True), 1)
+                    break
+                squares = _add(chunk, sums, torch.where(kept, limits, 0.0), grid, softening)
                 found[rows] += squares[:count].sqrt() * grid.step
-                losses[rows] = torch.where(kept, chunk.losses, filled(losses[rows], blocks.size))[:count]
+                losses[rows] = torch.where(kept, chunk.losses, filled(losses[rows], size))[:count]
+                stood = standing(own)
+            if blocks.size == size:
+                start = rows.stop
     return Clipped(sums, found, losses)
 
 
