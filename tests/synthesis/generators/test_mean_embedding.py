@@ -1,5 +1,8 @@
 """One release, charged once, kept, and never repeated."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 import torch
 
@@ -86,3 +89,12 @@ def test_exact_noise_is_for_the_mean_embedding():
         recipe(generator="private-wgan", epsilon=2.0, noise="exact")
     with pytest.raises(ValueError, match="1/32"):
         start(recipe(noise_multiplier=0.02, epsilon=None, noise="exact"), "nowhere")
+
+
+def test_exact_noise_is_refused_where_a_person_has_several_records(tmp_path):
+    job = start(recipe(epsilon=2.0, seed=None, noise="exact"), tmp_path / "run")
+    several = np.zeros(len(job.maker.task.train[0]), dtype=np.int64)
+    job.maker.task = dataclasses.replace(job.maker.task, persons=(several, several))
+    for call in (job.maker._begin, job.maker._summed):
+        with pytest.raises(ValueError, match="one record is one person"):
+            call()
