@@ -15,8 +15,9 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.assumptions import assume
 from tacita.guarantee import Guarantee
+from tacita.ledger.admission import Fit, distance, fit_of, price, release_price
 from tacita.ledger.chain import Chain, LedgerRow
-from tacita.ledger.costs import SHARES
+from tacita.ledger.costs import SHARES, Costs
 from tacita.ledger.rows import LedgerRun, LedgerState
 from tacita.ledger.store import Place, on_server
 from tacita.ledger.totals import cap_profile
@@ -34,6 +35,25 @@ class Promise:
     epsilon: float
     delta: float
     curve: Profile
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Budget that is held for a run.
+
+    Attributes:
+        analyst: Who opened the run; empty if nobody said.
+        time: When it was reserved.
+        steps: How many steps it is for.
+        charged: How many of them are charged. Once there are any, it cannot be cancelled.
+        epsilon: What it costs by itself, at the budget's delta; 1e-5 without a budget.
+    """
+
+    analyst: str
+    time: str
+    steps: int
+    charged: int
+    epsilon: float
 
 
 class LedgerReader:
@@ -201,7 +221,8 @@ class LedgerReader:
     def spent(self, delta: float | None = None) -> Guarantee | None:
         """Return the worst-case total of all rows at the budget's delta or a given one; None if nothing was charged.
 
-        A charge is granted if and only if this stays at or below the budget's epsilon.
+        A charge is granted only if this stays at or below the budget's epsilon. What is reserved counts, although
+        nothing may have been released of it.
 
         Guarantee:
             All releases up to now together are (epsilon, delta)-differentially private for the ledger's unit and
@@ -212,7 +233,7 @@ class LedgerReader:
         if delta is None and state.budget is None:
             raise ValueError("delta must be given: this ledger has no budget to take it from.")
         dlt = _check.probability("delta", delta if delta is not None else state.budget and state.budget[1])
-        if not state.releases:
+        if not (state.releases or state.reserved):
             return None
         planned = assume("planned-charges")
         if state.promise:
@@ -243,6 +264,66 @@ class LedgerReader:
         A charge is granted by `spent`, never by this figure.
         """
         return self._fresh().totals.planned_epsilon(_check.probability("delta", delta))
+
+    def would_fit(
+        self,
+        *,
+        costs: Costs | None = None,
+        pure: float | None = None,
+        delta: float = 0.0,
+        curve: Profile | None = None,
+        neighbours: str = "add_remove",
+        unit: str = "record",
+        at: float = 1e-5,
+    ) -> Fit:
+        """Return whether a release, or a whole run, would be granted now. Nothing is charged or held.
+
+        Args:
+            costs: λ D_{λ+1} of all of it, as for `charge`; may be left out if `pure` is given.
+            pure: The ε of a release that is ε-private outright, but for `delta`.
+            delta: What may fail beside.
+            curve: Its whole privacy curve; of a run, that of all planned steps.
+            neighbours: The relation that all this is for.
+            unit: The unit that it is for.
+            at: The delta of the figures, if the ledger has no budget.
+
+        Returns:
+            Whether it fits, why not, the total before and after, and how many of the same would fit.
+
+        Raises:
+            PrivacyError: If the relation or the unit is not the ledger's.
+
+        Examples:
+            >>> from tacita.ledger import Ledger
+            >>> with Ledger.create(":memory:", epsilon=1.0, delta=1e-5) as ledger:
+            ...     found = ledger.would_fit(pure=0.3)
+            ...     print(found.fits, round(found.after, 3), found.times, ledger.spent())
+            True 0.3 3 None
+        """
+        state = self._fresh()
+        terms: dict[str, Any] = {"delta": delta, "neighbours": neighbours, "unit": unit}
+        if pure is None and costs is not None:
+            body = {**price(state, costs, **terms), "gaussian": distance(state, curve, delta)}
+        else:
+            body = release_price(state, costs=costs, pure=pure, curve=curve, **terms)
+        at = state.budget[1] if state.budget else _check.probability("at", at)
+        return fit_of(state, body, delta=at, analyst="")
+
+    def reservations(self) -> dict[str, Reservation]:
+        """Return what is reserved for runs that are neither finished, ended nor cancelled, by the run's name."""
+        state, rows = self._fresh(), {row.run: row for row in self.rows() if row.kind == "reserve"}
+        delta = state.budget[1] if state.budget else 1e-5
+        return {
+            name: Reservation(
+                run.analyst,
+                rows[name].time,
+                int(run.mechanism["steps"]),
+                run.charged,
+                run.counted().epsilon(delta, gaussian_share=self.gaussian_share),
+            )
+            for name, run in sorted(state.runs.items())
+            if name in state.reserved
+        }
 
     def _known(self, run_id: str) -> LedgerRun | None:
         """Return what the file says of a run, also after its user has closed it."""
