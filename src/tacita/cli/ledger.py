@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tacita.guarantee import Guarantee
     from tacita.ledger import Ledger
 
-_FILE = Annotated[str, typer.Argument(help="The ledger's file, or postgresql://USER@HOST/DATABASE.", metavar="FILE")]
+FILE = Annotated[str, typer.Argument(help="The ledger's file, or postgresql://USER@HOST/DATABASE.", metavar="FILE")]
 
 ledger_app = typer.Typer(no_args_is_help=True, help="Keep a privacy budget that several runs and people share.")
 app.add_typer(ledger_app, name="ledger")
@@ -22,7 +22,7 @@ app.add_typer(ledger_app, name="ledger")
 
 @ledger_app.command(epilog="Example: tacita ledger create budget.sqlite --epsilon 3 --delta 1e-5")
 def create(
-    file: _FILE,
+    file: FILE,
     epsilon: Annotated[float | None, typer.Option(help="Worst-case budget, together with --delta.")] = None,
     delta: Annotated[float | None, typer.Option(help="Worst-case budget, together with --epsilon.")] = None,
     data: Annotated[str, typer.Option(help="Which data it is about, for people.")] = "",
@@ -47,15 +47,15 @@ def create(
 
 
 @ledger_app.command(epilog="Example: tacita ledger show budget.sqlite")
-def show(file: _FILE, as_json: JSON = False) -> None:
+def show(file: FILE, as_json: JSON = False) -> None:
     """Say what was spent, by which runs, and what is left. Checks every link of the chain first."""
-    with _opened(file) as ledger:
+    with opened(file) as ledger:
         _print(ledger, as_json)
 
 
 @ledger_app.command(epilog="Example: tacita ledger budget budget.sqlite --epsilon 2 --delta 1e-5")
 def budget(
-    file: _FILE,
+    file: FILE,
     epsilon: Annotated[float, typer.Option(help="The new worst-case budget.")],
     delta: Annotated[float, typer.Option(help="The new worst-case budget.")],
     allow_raise: Annotated[
@@ -66,7 +66,7 @@ def budget(
     """Set the budget. Lowering it is always possible, raising it only with --raise."""
     from tacita.ledger import BudgetRaised
 
-    with _opened(file) as ledger:
+    with opened(file) as ledger:
         try:
             ledger.set_budget(epsilon, delta, allow_increase=allow_raise)
         except BudgetRaised:
@@ -74,7 +74,8 @@ def budget(
         _print(ledger, as_json)
 
 
-def _opened(file: str) -> Ledger:
+def opened(file: str) -> Ledger:
+    """Open a ledger, or say what there is instead."""
     from tacita.ledger import Ledger, on_server
 
     if not on_server(file) and not Path(file).is_file():
@@ -85,6 +86,8 @@ def _opened(file: str) -> Ledger:
 
 
 def _print(ledger: Ledger, as_json: bool) -> None:
+    from dataclasses import asdict
+
     from tacita._codec import to_plain
 
     spent = ledger.spent() if ledger.budget else ledger.spent(1e-5)
@@ -98,6 +101,7 @@ def _print(ledger: Ledger, as_json: bool) -> None:
         "gaussian_share": ledger.gaussian_share,
         "spent": None if spent is None else spent.to_dict(),
         "planned_epsilon": None if spent is None else to_plain(ledger.planned_epsilon(spent.delta)),
+        "reservations": {name: asdict(held) for name, held in ledger.reservations().items()},
         "runs": ledger.runs(),
         "releases": ledger.releases(),
         "head": ledger.head,
@@ -133,6 +137,10 @@ def _lines(ledger: Ledger, document: dict[str, Any], spent: Guarantee | None) ->
             f"run {name}: {run['charged']} of {mechanism.get('steps', '?')} steps charged, noise multiplier "
             f"{mechanism.get('noise_multiplier', '?')}, sample rate {mechanism.get('sample_rate', '?')}"
         )
+    for name, held in document["reservations"].items():
+        state = f"{held['charged']} charged" if held["charged"] else "none charged"
+        alone = f"epsilon {round_up_text(held['epsilon'])} by itself"
+        lines.append(f"reserved for run {name}: {held['steps']} steps, {state}, {alone}; counted as spent")
     for release in document["releases"]:
         lines.append(f"release {release['name']}: {release['description']}")
     lines.append(f"head:   {document['head']} (keep it elsewhere: it tells whether the ledger was rolled back)")

@@ -70,6 +70,7 @@ class Recipe:
         certificate_profile: The same, for a conformal certificate.
         tolerated: How many followed records may pass the certificate's budget.
         ledger: A shared ledger's path, or its URL without a password.
+        reservation: The name under which budget is held in it for this run; see `tacita ledger reserve`.
         seed: For runs that can be repeated; not secure.
         publication: What the label says of its issuer: issuer, contact, model, model_version, issued.
     """
@@ -101,6 +102,7 @@ class Recipe:
     certificate_profile: Mapping[str, float] | None = None
     tolerated: int = 0
     ledger: str | None = None
+    reservation: str = ""
     seed: int | None = None
     publication: Mapping[str, str] = field(default_factory=dict)
 
