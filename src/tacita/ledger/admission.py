@@ -182,7 +182,7 @@ def fit_of(state: LedgerState, body: Mapping[str, Any], *, delta: float, analyst
     return Fit(
         not reason,
         reason,
-        before=state.totals.epsilon(delta, gaussian_share=share),
+        before=state.totals.epsilon(delta, gaussian_share=share) if state.releases or state.reserved else 0.0,
         after=(state.totals + more).epsilon(delta, gaussian_share=share),
         times=times,
         budget=state.budget[0] if state.budget else None,

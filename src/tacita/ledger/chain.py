@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tacita._check import PrivacyError
 from tacita.ledger.postgres import PostgresStore
 from tacita.ledger.sqlite import SqliteStore
-from tacita.ledger.store import Fields, Store, on_server
+from tacita.ledger.store import Damaged, Fields, Store, on_server
 
 START = "0" * 64
 
@@ -70,14 +70,19 @@ class Chain:
         with self._use():
             found = self.store.rows(last)
         if last >= 0 and (not found or found[0][5] != head):
-            raise PrivacyError(
+            raise Damaged(
                 f"The ledger {self.store.place} was rolled back or replaced while in use; restore the newest copy."
             )
         rows = []
         for fields in found[last >= 0 :]:
-            rows.append(self._verified(fields, last + 1, head))
+            rows.append(verified(fields, last + 1, head, place=self.store.place))
             last, head = rows[-1].seq, rows[-1].hash
         return rows
+
+    def stored(self) -> list[Fields]:
+        """Return every row as it is stored, unchecked."""
+        with self._use():
+            return self.store.rows(0)
 
     def append(self, kind: str, run: str, body: Mapping[str, Any], *, last: int, head: str) -> str:
         """Add a row after number `last` within a transaction; return its hash.
@@ -107,14 +112,26 @@ class Chain:
         with self.lock, self.store.using():
             yield
 
-    def _verified(self, fields: Fields, seq: int, head: str) -> LedgerRow:
-        try:
-            seq_found, time, kind, run, body, digest = fields
-            if seq_found == seq and digest == _digest(head, seq, time, kind, run, body):
-                return LedgerRow(seq, time, kind, run, json.loads(body), digest)
-        except (TypeError, ValueError):  # not text, or not JSON
-            pass
-        raise PrivacyError(f"The ledger {self.store.place} is damaged at row {seq}; restore it from a copy.")
+
+def verified(fields: Fields, seq: int, head: str, *, place: str) -> LedgerRow:
+    """Return a row as it is stored, if it is the one that follows row `seq` - 1.
+
+    Args:
+        fields: seq, time, kind, run, body and hash as they are stored.
+        seq: Its number.
+        head: The hash of the row before.
+        place: Where it is, for people.
+
+    Raises:
+        Damaged: If it is another one.
+    """
+    try:
+        seq_found, time, kind, run, body, digest = fields
+        if seq_found == seq and digest == _digest(head, seq, time, kind, run, body):
+            return LedgerRow(seq, time, kind, run, json.loads(body), digest)
+    except (TypeError, ValueError):  # not text, or not JSON
+        pass
+    raise Damaged(f"The ledger {place} is damaged at row {seq}; restore it from a copy.")
 
 
 def _kind(place: str) -> type[PostgresStore] | type[SqliteStore]:

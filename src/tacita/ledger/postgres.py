@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.ledger.store import Conflict, Fields
+from tacita.ledger.store import Conflict, Damaged, Fields
 
 if TYPE_CHECKING:
     import psycopg
@@ -320,7 +320,7 @@ class PostgresStore:
         if not self._has_ledger():
             raise PrivacyError(f"There is no ledger at {self.place}: create it first (tacita ledger create URL).")
         if self.connection.execute(_TRIGGERS).fetchall() != _EXPECTED:
-            raise PrivacyError(f"{self.place} is not a ledger of this version, or its triggers were changed.")
+            raise Damaged(f"{self.place} is not a ledger of this version, or its triggers were changed.")
 
 
 def _reason(error: psycopg.Error) -> str:

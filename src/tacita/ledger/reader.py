@@ -19,7 +19,7 @@ from tacita.ledger.admission import Fit, distance, fit_of, price, release_price
 from tacita.ledger.chain import Chain, LedgerRow
 from tacita.ledger.costs import SHARES, Costs
 from tacita.ledger.rows import LedgerRun, LedgerState
-from tacita.ledger.store import Place, on_server
+from tacita.ledger.store import Damaged, Fields, Place, on_server
 from tacita.ledger.totals import cap_profile
 from tacita.profile import Profile
 
@@ -165,6 +165,10 @@ class LedgerReader:
         """Return every row, read and checked again."""
         return self._chain.read()
 
+    def stored(self) -> list[Fields]:
+        """Return every row as it is stored: seq, time, kind, run, body and hash."""
+        return self._chain.stored()
+
     def releases(self) -> list[dict[str, str]]:
         """Return the name and the description of each release by another mechanism, in order."""
         rows = (row for row in self.rows() if row.kind == "release")
@@ -197,7 +201,7 @@ class LedgerReader:
             return
         with LedgerReader(again)._verified() as found:
             if not found.contains(head):
-                raise PrivacyError(f"The ledger {found.place} was rolled back while in use; restore the newest copy.")
+                raise Damaged(f"The ledger {found.place} was rolled back while in use; restore the newest copy.")
             found.head_of(run_id, owner=owner)
 
     def standing(self, run_id: str, *, step: int, head: Head, clean: bool) -> int:
@@ -338,7 +342,7 @@ class LedgerReader:
     def _verified(self) -> Self:
         try:
             if not self._fresh().meta:
-                raise PrivacyError(f"The ledger {self.place} is damaged: it has no rows; restore it from a copy.")
+                raise Damaged(f"The ledger {self.place} is damaged: it has no rows; restore it from a copy.")
         except BaseException:
             self.close()
             raise
@@ -351,7 +355,7 @@ class LedgerReader:
                 try:
                     state.apply(row)
                 except (KeyError, TypeError, ValueError) as error:
-                    raise PrivacyError(f"The ledger {self.place} is damaged at row {row.seq}: {error}.") from error
+                    raise Damaged(f"The ledger {self.place} is damaged at row {row.seq}: {error}.") from error
         return state
 
     def _run(self, run_id: str) -> LedgerRun:

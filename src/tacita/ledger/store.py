@@ -43,6 +43,10 @@ def repeated(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+class Damaged(PrivacyError):
+    """Rows that are not those that were written: edited, cut off, replaced or rolled back."""
+
+
 class Store(Protocol):
     """A connection to rows that can be added to and read, and nothing else.
 
