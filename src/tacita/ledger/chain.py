@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from tacita._check import PrivacyError
@@ -41,18 +40,25 @@ class Chain:
         self.close = weakref.finalize(self, store.close)
 
     @classmethod
-    def create(cls, place: str, first: Sequence[tuple[str, Mapping[str, Any]]]) -> Chain:
-        """Make a chain of the rows `first`; refuses a place that has one."""
+    def create(cls, place: str, first: Sequence[tuple[str, Mapping[str, Any]]], analyst: str = "") -> Chain:
+        """Make a chain of the rows `first`, written by an analyst; refuses a place that has one."""
         with _kind(place).creating(place) as store:
+            store.declare(analyst)
             chain, head = cls(store), START
             for seq, (kind, body) in enumerate(first):
                 head = chain.append(kind, "", body, last=seq - 1, head=head)
         return chain
 
     @classmethod
-    def open(cls, place: str) -> Chain:
+    def open(cls, place: str, analyst: str = "") -> Chain:
         """Open a chain, having checked that its place is sound. Rows are checked when they are read."""
-        return cls(_kind(place).open(place))
+        chain = cls(_kind(place).open(place))
+        try:
+            chain.store.declare(analyst)
+        except BaseException:
+            chain.close()
+            raise
+        return chain
 
     def again(self) -> Chain | None:
         """Open the chain a second time, as somebody else would; None if nobody else can."""
@@ -97,8 +103,8 @@ class Chain:
         Returns:
             The new row's hash.
         """
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        time, by = self.store.now(), {"by": self.store.analyst} if self.store.analyst else {}
+        text = json.dumps({**body, **by}, sort_keys=True, separators=(",", ":"), allow_nan=False)
         digest = _digest(head, last + 1, time, kind, run, text)
         self.store.insert((last + 1, time, kind, run, text, digest))
         return digest

@@ -321,7 +321,7 @@ class Ledger(OwnedLedger):
         body = release_price(self._fresh(), costs=costs, pure=pure, delta=delta, curve=curve, **terms)
         body["description"] = str(description)
         with self._writing() as state:
-            require_budget(state, f"Release {name_text('name', name)!r}", body)
+            require_budget(state, f"Release {name_text('name', name)!r}", body, analyst=self.analyst)
             return self._append("release", name, body)
 
     @repeated

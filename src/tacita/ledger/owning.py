@@ -11,7 +11,7 @@ from tacita import _check
 from tacita._check import PrivacyError
 from tacita.ledger.chain import Chain
 from tacita.ledger.costs import DECLARED
-from tacita.ledger.reader import Head, LedgerReader
+from tacita.ledger.reader import Head, LedgerReader, declared_analyst
 from tacita.ledger.rows import RELATIONS, SCHEMA, LedgerState, budget_body, name_text
 from tacita.ledger.store import Place, repeated
 
@@ -35,6 +35,7 @@ class OwnedLedger(LedgerReader):
         epsilon: float | None = None,
         delta: float | None = None,
         gaussian_share: float = 0.5,
+        analyst: str | None = None,
     ) -> Self:
         """Create a ledger; `:memory:` creates one that lives in the process only.
 
@@ -49,6 +50,7 @@ class OwnedLedger(LedgerReader):
             gaussian_share: The part of delta for charges that count as Gaussian distances, the rest being for those
                 that count by their moments; fixed for ever. At 1 every charge needs a privacy curve, a run is charged
                 for all of its plan at its first step, and the budget itself has the curve of one Gaussian release.
+            analyst: Who makes it; see `open`.
 
         Returns:
             The ledger, open.
@@ -67,7 +69,7 @@ class OwnedLedger(LedgerReader):
         first: list[tuple[str, Mapping[str, Any]]] = [("ledger", meta)]
         if epsilon is not None or delta is not None:
             first.append(("budget", budget_body(epsilon, delta)))
-        return cls(Chain.create(os.fspath(path), first))._verified()
+        return cls(Chain.create(os.fspath(path), first, declared_analyst(path, analyst)))._verified()
 
     @_check.renamed("raise_it")
     @repeated

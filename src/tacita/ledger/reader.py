@@ -18,8 +18,8 @@ from tacita.guarantee import Guarantee
 from tacita.ledger.admission import Fit, distance, fit_of, price, release_price
 from tacita.ledger.chain import Chain, LedgerRow
 from tacita.ledger.costs import SHARES, Costs
-from tacita.ledger.rows import LedgerRun, LedgerState
-from tacita.ledger.store import Damaged, Fields, Place, on_server
+from tacita.ledger.rows import LedgerRun, LedgerState, name_text
+from tacita.ledger.store import ANALYST, Damaged, Fields, Place, on_server
 from tacita.ledger.totals import cap_profile
 from tacita.profile import Profile
 
@@ -64,13 +64,18 @@ class LedgerReader:
         self._state = LedgerState()
 
     @classmethod
-    def open(cls, path: Place) -> Self:
+    def open(cls, path: Place, *, analyst: str | None = None) -> Self:
         """Open a ledger: a file, or a database by its URL (`postgresql://USER@HOST/DATABASE`).
 
         The place, every link of the chain and that the rows follow each other are checked first. A password may be in
         the URL, in PGPASSWORD or in ~/.pgpass; it is shown and kept nowhere.
+
+        Args:
+            path: Where.
+            analyst: Who charges, for a file: a name that every row will carry, taken at its word; the one in
+                TACITA_ANALYST unless given. On a server it is the role that logged in, and the server checks it.
         """
-        return cls(Chain.open(os.fspath(path)))._verified()
+        return cls(Chain.open(os.fspath(path), declared_analyst(path, analyst)))._verified()
 
     def close(self) -> None:
         """Close the file, or the connection."""
@@ -96,6 +101,11 @@ class LedgerReader:
     def name(self) -> str:
         """A short name for labels: the file's, or the database's."""
         return self._chain.store.name
+
+    @property
+    def analyst(self) -> str:
+        """Who writes here, as every row says; empty if nobody said."""
+        return self._chain.store.analyst
 
     @property
     def path(self) -> Path | None:
@@ -311,7 +321,7 @@ class LedgerReader:
         else:
             body = release_price(state, costs=costs, pure=pure, curve=curve, **terms)
         at = state.budget[1] if state.budget else _check.probability("at", at)
-        return fit_of(state, body, delta=at, analyst="")
+        return fit_of(state, body, delta=at, analyst=self.analyst)
 
     def reservations(self) -> dict[str, Reservation]:
         """Return what is reserved for runs that are neither finished, ended nor cancelled, by the run's name."""
@@ -391,3 +401,9 @@ def resumed_elsewhere(run_id: str) -> str:
         f"Run {run_id!r} was resumed elsewhere, so it goes on there and nothing is released here any more; what was "
         "charged stays charged. Resume it from its run directory to go on here."
     )
+
+
+def declared_analyst(path: Place, given: str | None) -> str:
+    """Return the name that an analyst declares; empty for none. TACITA_ANALYST is for files alone."""
+    name = ("" if on_server(path) else os.environ.get(ANALYST, "")) if given is None else given
+    return name_text("analyst", name) if name else ""

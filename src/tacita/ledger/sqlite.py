@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tacita._check import PrivacyError
@@ -39,7 +40,7 @@ class SqliteStore:
 
     def __init__(self, path: str) -> None:
         self.place = path
-        self.name = Path(path).name
+        self.name, self.analyst = Path(path).name, ""
         self.file = None if path == MEMORY else Path(path).resolve()  # SQLite's -wal lies beside what a link points to
         self.connection = _connect(path)
         self._opened: tuple[tuple[int, int], ...] | None = None
@@ -91,6 +92,14 @@ class SqliteStore:
                 store.close()
                 raise
         return store
+
+    def declare(self, analyst: str) -> None:
+        """Say who writes; a file knows nobody, so it is a name that is taken at its word."""
+        self.analyst = analyst
+
+    def now(self) -> str:
+        """Return the time on this machine's clock."""
+        return datetime.now(UTC).isoformat(timespec="seconds")
 
     def again(self) -> SqliteStore | None:
         """Open the file a second time, whatever the working directory is by now; None in memory."""

@@ -17,6 +17,7 @@ from tacita.facts import MEMORY
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ANALYST = "TACITA_ANALYST"  # names the analyst where no code can
 _ATTEMPTS = 8
 _PAUSES = random.SystemRandom()  # nobody's seeded stream
 
@@ -53,10 +54,18 @@ class Store(Protocol):
     Attributes:
         place: What opens it again, as it may be shown and written down: without a password.
         name: A short name for labels.
+        analyst: Who writes, as every row will say; empty if nobody does.
     """
 
     place: str
     name: str
+    analyst: str
+
+    def declare(self, analyst: str) -> None:
+        """Say who writes from now on; refused where the rows' keeper knows better."""
+
+    def now(self) -> str:
+        """Return the time that a row gets, in UTC and ISO 8601, to the second."""
 
     def using(self) -> AbstractContextManager[None]:
         """Turn what fails within into a `PrivacyError`; refuse if the rows are not those that were opened."""
