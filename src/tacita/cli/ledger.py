@@ -11,6 +11,7 @@ from tacita.cli.app import JSON, app, print_json
 from tacita.facts import MEMORY
 
 if TYPE_CHECKING:
+    from tacita.assumptions import Assumption
     from tacita.guarantee import Guarantee
     from tacita.ledger import Ledger
 
@@ -74,6 +75,46 @@ def budget(
         _print(ledger, as_json)
 
 
+@ledger_app.command(epilog="Example: tacita ledger share budget.sqlite ann --epsilon 1")
+def share(
+    file: FILE,
+    analyst: Annotated[str, typer.Argument(help="The role that logs in to a server, or the name in TACITA_ANALYST.")],
+    epsilon: Annotated[float | None, typer.Option(help="The most that this analyst's own charges may come to.")] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Take the share away; the budget alone is left.")
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Limit what one analyst may spend of the budget. From the first share on, every charge needs a name."""
+    if (epsilon is None) != remove:
+        raise ValueError("Pass either --epsilon or --remove.")
+    with opened(file) as ledger:
+        ledger.set_share(analyst, epsilon)
+        _print(ledger, as_json)
+
+
+@ledger_app.command(epilog="Example: tacita ledger window budget.sqlite --first 2026-12-01 --last 2026-12-31 …")
+def window(
+    file: FILE,
+    first: Annotated[str, typer.Option(help="The first day, YYYY-MM-DD, in UTC.")],
+    last: Annotated[str, typer.Option(help="The last day.")],
+    epsilon: Annotated[float, typer.Option(help="The worst-case budget of these days.")],
+    delta: Annotated[float, typer.Option(help="The worst-case budget of these days.")],
+    data_are_new: Annotated[
+        bool,
+        typer.Option("--data-are-new", help="Declare that nobody in these data is in data charged at other times."),
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Set a budget for newly collected data, in force on these days alone. What was spent before does not count.
+
+    Nothing is charged on other days, and never again without a window. Labels say what you declare.
+    """
+    with opened(file) as ledger:
+        ledger.open_window(first, last, epsilon=epsilon, delta=delta, data_are_new=data_are_new)
+        _print(ledger, as_json)
+
+
 def opened(file: str) -> Ledger:
     """Open a ledger, or say what there is instead."""
     from tacita.ledger import Ledger, on_server
@@ -99,6 +140,12 @@ def _print(ledger: Ledger, as_json: bool) -> None:
         "neighbours": ledger.neighbours,
         "budget": None if ledger.budget is None else dict(zip(("epsilon", "delta"), ledger.budget, strict=True)),
         "gaussian_share": ledger.gaussian_share,
+        "window": ledger.window and asdict(ledger.window),
+        "past": [
+            {"window": days and asdict(days), "epsilon": to_plain(epsilon), "delta": delta}
+            for days, epsilon, delta in ledger.past()
+        ],
+        "analysts": {name: to_plain(asdict(one)) for name, one in ledger.analysts().items()},
         "spent": None if spent is None else spent.to_dict(),
         "planned_epsilon": None if spent is None else to_plain(ledger.planned_epsilon(spent.delta)),
         "reservations": {name: asdict(held) for name, held in ledger.reservations().items()},
@@ -130,7 +177,17 @@ def _lines(ledger: Ledger, document: dict[str, Any], spent: Guarantee | None) ->
     if ledger.budget is None:
         lines.append("budget: none; set one with: tacita ledger budget")
     else:
-        lines.append(f"budget: epsilon {ledger.budget[0]:g} at delta {delta_text(ledger.budget[1])}")
+        days = f", from {ledger.window.first} to {ledger.window.last}" if ledger.window else ""
+        lines.append(f"budget: epsilon {ledger.budget[0]:g} at delta {delta_text(ledger.budget[1])}{days}")
+    lines += [f"        declared: {one.text}" for one in assumed(ledger)]
+    for earlier, epsilon, delta in ledger.past():
+        when = f"from {earlier.first} to {earlier.last}" if earlier else "before any window"
+        lines.append(f"past:   epsilon {round_up_text(epsilon)} at delta {delta_text(delta)} {when}, on other data")
+    for name, one in ledger.analysts().items():
+        of = "" if one.share is None else f" of a share of {one.share:g}"
+        if name or len(document["analysts"]) > 1:
+            own = round_up_text(one.epsilon) if one.epsilon else "0"
+            lines.append(f"{name or 'nobody who said so'}: epsilon {own}{of}, by these charges alone")
     for name, run in document["runs"].items():
         mechanism = run["mechanism"]
         lines.append(
@@ -145,3 +202,10 @@ def _lines(ledger: Ledger, document: dict[str, Any], spent: Guarantee | None) ->
         lines.append(f"release {release['name']}: {release['description']}")
     lines.append(f"head:   {document['head']} (keep it elsewhere: it tells whether the ledger was rolled back)")
     return lines
+
+
+def assumed(ledger: Ledger) -> list[Assumption]:
+    """Return what the window of a ledger's budget assumes of the data; nothing without one."""
+    from tacita.assumptions import assume
+
+    return [assume("fresh-data", first=first, last=last, unit=unit) for first, last, unit in ledger.fresh]

@@ -11,8 +11,10 @@ from tacita.ledger.ledger import Ledger as Ledger
 from tacita.ledger.owning import BudgetRaised as BudgetRaised
 from tacita.ledger.reader import Head as Head
 from tacita.ledger.reader import LedgerReader as LedgerReader
-from tacita.ledger.reader import Promise as Promise
-from tacita.ledger.reader import Reservation as Reservation
+from tacita.ledger.rows import Window as Window
+from tacita.ledger.statements import Analyst as Analyst
+from tacita.ledger.statements import Promise as Promise
+from tacita.ledger.statements import Reservation as Reservation
 from tacita.ledger.store import Damaged as Damaged
 from tacita.ledger.store import is_there as is_there
 from tacita.ledger.store import kept_place as kept_place

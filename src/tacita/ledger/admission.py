@@ -130,49 +130,102 @@ def require_same(state: LedgerState, neighbours: str, unit: str) -> None:
         )
 
 
-def require_budget(state: LedgerState, what: str, body: Mapping[str, Any], *, run: str = "", analyst: str = "") -> None:
-    """Refuse a charge that would pass the budget.
+@dataclass(frozen=True)
+class Writer:
+    """Who wants to write a row, and when.
+
+    Attributes:
+        analyst: Their name; empty if nobody said.
+        time: The time that the row would get.
+    """
+
+    analyst: str
+    time: str
+
+
+def require_budget(state: LedgerState, what: str, more: Totals, writer: Writer, *, run: str = "") -> None:
+    """Refuse a charge that would pass the budget or its writer's share, or that is outside of the budget's window.
 
     Args:
         state: What is there.
         what: What is charged, for people.
-        body: Its row.
+        more: What it adds up to.
+        writer: Who charges it, and when.
         run: The run that it is for; empty for a release.
-        analyst: Who makes it.
 
     Raises:
-        BudgetExceeded: If it would.
+        BudgetExceeded: If nothing of this size may be charged now.
+        PrivacyError: If the ledger has shares, and nobody or the wrong one charges the run.
     """
-    _require_totals(state, what, charged_totals(body), run=run, analyst=analyst)
-
-
-def _require_totals(state: LedgerState, what: str, more: Totals, *, run: str, analyst: str) -> None:
+    _require_window(state, what, writer.time, run)
     if state.budget is None:
         return
-    epsilon, delta = state.budget
-    found = state.spending(run, analyst, more)
-    after = sum(found.values(), Totals()).epsilon(delta, gaussian_share=state.gaussian_share)
-    if not after <= epsilon:
+    known = state.runs.get(run)
+    if state.shares and not writer.analyst:
+        raise PrivacyError(
+            "This ledger has shares, so every charge needs a name: pass analyst=… to Ledger.open, or set "
+            "TACITA_ANALYST. Nothing was charged."
+        )
+    if state.shares and known and known.analyst != writer.analyst:
+        opened = f"was opened by {known.analyst!r}" if known.analyst else "was opened by nobody who said so"
+        raise PrivacyError(
+            f"Run {run!r} {opened}, whose share it would spend: {writer.analyst!r} cannot charge it. Nothing was "
+            "charged."
+        )
+    _, delta = state.budget
+    found = state.spending(run, writer.analyst, more)
+    for who, epsilon in (("", state.budget[0]), (writer.analyst, state.shares.get(writer.analyst, math.inf))):
+        total = found.get(who, Totals()) if who else sum(found.values(), Totals())
+        after = total.epsilon(delta, gaussian_share=state.gaussian_share)
+        if not after <= epsilon:
+            of, ask = (f"{who}'s charges", f"the share of {who}") if who else ("the total", "the budget")
+            raise BudgetExceeded(
+                f"{what} would bring {of} to epsilon {round_up_text(after)} at delta {delta:g}, and {ask} is "
+                f"{epsilon:g}. Nothing was charged: stop here, or let the budget's owner raise it."
+            )
+
+
+def _require_window(state: LedgerState, what: str, time: str, run: str) -> None:
+    if state.window is None:
+        return
+    known = state.runs.get(run)
+    if time not in state.window:
         raise BudgetExceeded(
-            f"{what} would bring the total to epsilon {round_up_text(after)} at delta {delta:g}, and the budget is "
-            f"{epsilon:g}. Nothing was charged: stop here, or let the budget's owner raise it."
+            f"{what} cannot be charged: it is {time[:10]}, and the budget is for {state.window}. Its owner may open "
+            "another window, if there are new data."
+        )
+    if known and known.window != state.window:
+        raise BudgetExceeded(
+            f"{what} cannot be charged: the run was opened before the window of the budget, {state.window}, so its "
+            "data are not new. Start a new run on the new data."
         )
 
 
-def fit_of(state: LedgerState, body: Mapping[str, Any], *, delta: float, analyst: str) -> Fit:
+def beyond(state: LedgerState, analyst: str) -> bool:
+    """Return whether more is spent than the budget, or the share of an analyst, allows."""
+    if state.budget is None:
+        return False
+    found, (epsilon, delta) = state.spending(), state.budget
+    caps = [(sum(found.values(), Totals()), epsilon)]
+    if analyst in state.shares:
+        caps.append((found.get(analyst, Totals()), state.shares[analyst]))
+    return any(not total.epsilon(delta, gaussian_share=state.gaussian_share) <= cap for total, cap in caps)
+
+
+def fit_of(state: LedgerState, body: Mapping[str, Any], *, delta: float, writer: Writer) -> Fit:
     """Return whether a charge would be granted now; nothing is written.
 
     Args:
         state: What is there.
         body: The row of the charge.
         delta: At which delta totals are given: the budget's, if there is one.
-        analyst: Who would make it.
+        writer: Who would make it, and when.
     """
-    more, what = charged_totals(body), "It"
+    more = charged_totals(body)
 
     def refused(count: int) -> str:
         try:
-            _require_totals(state, what, more.times(count), run="", analyst=analyst)
+            require_budget(state, "It", more.times(count), writer)
         except PrivacyError as error:
             return str(error)
         return ""

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita.ledger.admission import beyond
 from tacita.ledger.chain import START, LedgerRow, verified
-from tacita.ledger.rows import LedgerState
+from tacita.ledger.rows import LedgerState, analyst_of
 from tacita.ledger.store import Damaged, Fields
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def rows_of(stored: Sequence[Fields], place: str) -> list[LedgerRow]:
 
 
 def beyond_budget(rows: Sequence[LedgerRow]) -> list[int]:
-    """Return the numbers of rows that charge or reserve more than the budget in force then allowed.
+    """Return the numbers of rows that charge or reserve more than the budget, or their writer's share, then allowed.
 
     The ledger never grants such a row, so somebody wrote it by hand.
 
@@ -131,10 +132,8 @@ def beyond_budget(rows: Sequence[LedgerRow]) -> list[int]:
     for row in rows:
         try:
             state.apply(row)
-            if row.kind in ("charge", "release", "reserve") and state.budget is not None:
-                epsilon, delta = state.budget
-                if not state.totals.epsilon(delta, gaussian_share=state.gaussian_share) <= epsilon:
-                    found.append(row.seq)
+            if row.kind in ("charge", "release", "reserve") and beyond(state, analyst_of(row)):
+                found.append(row.seq)
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"The ledger is damaged at row {row.seq}: {error}.") from error
     return found

@@ -28,6 +28,7 @@ from tacita.ledger.rows import (
     RESERVED,
     LedgerRun,
     Plain,
+    charged_totals,
     mechanism_body,
     name_text,
     plain_body,
@@ -190,7 +191,7 @@ class Ledger(OwnedLedger):
                     "open another run."
                 )
             body["gaussian"] = [0, 0] if run.charged else [stored(run.distance[0]), run.distance[1]]
-            require_budget(self._state, f"Steps {start} to {start + count - 1} of run {run_id!r}", body, run=run_id)
+            self._require(f"Steps {start} to {start + count - 1} of run {run_id!r}", body, run_id)
             return self._append("charge", run_id, body)
 
     @repeated
@@ -225,7 +226,7 @@ class Ledger(OwnedLedger):
             PrivacyError: If the run has begun, has ended, or has a reservation.
         """
         body = price(self._state, costs, delta, neighbours, unit)
-        with self._writing() as state:
+        with self._writing():
             run = self._owned(run_id, owner)
             _require_open(run_id, run)
             if run.charged or run.held is not None:
@@ -235,7 +236,7 @@ class Ledger(OwnedLedger):
             body["costs"] = [cost if cost == "inf" else cost + 2 * steps for cost in body["costs"]]
             body["delta"] += steps
             body["gaussian"] = [stored(run.distance[0]), run.distance[1]]
-            require_budget(state, f"Reserving run {run_id!r}", body, run=run_id)
+            self._require(f"Reserving run {run_id!r}", body, run_id)
             return self._append("reserve", run_id, body)
 
     @repeated
@@ -252,13 +253,13 @@ class Ledger(OwnedLedger):
         Raises:
             PrivacyError: If there is no reservation, or the budget was lowered below what is spent.
         """
-        with self._writing() as state:
+        with self._writing():
             run = self._owned(run_id, owner)
             held = _reserved(run_id, run)
             body = stored_totals(held.beyond(run.used))
             body |= {"first": run.charged, "steps": int(run.mechanism["steps"]) - run.charged}
             body |= {"owner": owner} if owner else {}
-            require_budget(state, f"Run {run_id!r}", body, run=run_id)
+            self._require(f"Run {run_id!r}", body, run_id)
             return self._append("charge", run_id, body)
 
     @repeated
@@ -320,9 +321,12 @@ class Ledger(OwnedLedger):
         terms: dict[str, Any] = {"neighbours": neighbours, "unit": unit}
         body = release_price(self._fresh(), costs=costs, pure=pure, delta=delta, curve=curve, **terms)
         body["description"] = str(description)
-        with self._writing() as state:
-            require_budget(state, f"Release {name_text('name', name)!r}", body, analyst=self.analyst)
+        with self._writing():
+            self._require(f"Release {name_text('name', name)!r}", body)
             return self._append("release", name, body)
+
+    def _require(self, what: str, body: Mapping[str, Any], run: str = "") -> None:
+        require_budget(self._state, what, charged_totals(body), self._writer, run=run)
 
     @repeated
     def event(self, run_id: str, kind: str, detail: Mapping[str, Plain] | str = "", *, owner: str = "") -> Head:

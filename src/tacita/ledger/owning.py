@@ -12,7 +12,7 @@ from tacita._check import PrivacyError
 from tacita.ledger.chain import Chain
 from tacita.ledger.costs import DECLARED
 from tacita.ledger.reader import Head, LedgerReader, declared_analyst
-from tacita.ledger.rows import RELATIONS, SCHEMA, LedgerState, budget_body, name_text
+from tacita.ledger.rows import RELATIONS, SCHEMA, LedgerState, budget_body, name_text, window_of
 from tacita.ledger.store import Place, repeated
 
 
@@ -95,6 +95,66 @@ class OwnedLedger(LedgerReader):
                     f"The budget is epsilon {state.budget[0]:g} at delta {state.budget[1]:g}, and {epsilon:g} at "
                     f"{delta:g} would raise it; if its owner agrees, pass allow_increase=True."
                 )
+            return self._append("budget", "", body)
+
+    @repeated
+    def set_share(self, analyst: str, epsilon: float | None) -> Head:
+        """Set the most that one analyst's own charges may come to, at the budget's delta; None takes the share away.
+
+        Analysts without a share are limited by the budget alone. From the first share on, every charge needs a name,
+        and a run is charged by whoever opened it.
+
+        Args:
+            analyst: The role that logs in to a server; for a file, the name that its charges declare.
+            epsilon: Their share; 0 lets them spend nothing.
+
+        Returns:
+            The new row's hash.
+
+        Raises:
+            PrivacyError: If there is no budget.
+        """
+        share = None if epsilon is None else _check.in_range("epsilon", epsilon, 0.0, 1e6)
+        body = {"analyst": name_text("analyst", analyst), "epsilon": share}
+        with self._writing() as state:
+            if state.budget is None:
+                raise PrivacyError("A share is a part of a budget: set a budget first.")
+            return self._append("share", "", body)
+
+    @repeated
+    def open_window(self, first: str, last: str, *, epsilon: float, delta: float, data_are_new: bool) -> Head:
+        """Set a budget for data collected anew, which is in force on these days alone.
+
+        What was spent before was spent on other people's data, so it does not count against this budget. Nothing is
+        charged outside of the window, and never again without one. Shares stay as they are.
+
+        Args:
+            first: The first day, YYYY-MM-DD, in UTC.
+            last: The last one.
+            epsilon: The worst-case epsilon of everything charged in the window.
+            delta: Its delta.
+            data_are_new: The owner's word that no unit of the data to be charged is among data charged at other times.
+
+        Returns:
+            The new row's hash.
+
+        Raises:
+            PrivacyError: If the owner does not give that word, or another window has not ended.
+        """
+        window = window_of(first, last)
+        if not data_are_new:
+            raise PrivacyError(
+                f"A window begins a budget anew. That holds only if no {self.unit} in the data to be charged is among "
+                "the data charged at other times: if so, pass data_are_new=True (--data-are-new)."
+            )
+        body = {**budget_body(epsilon, delta), "fresh": [window.first, window.last]}
+        with self._writing() as state:
+            if state.window is not None:
+                today = self._chain.store.now()[:10]
+                if today <= state.window.last or first <= state.window.last:
+                    raise PrivacyError(
+                        f"The window {state.window} has not ended, or overlaps this one: open the next one when it has."
+                    )
             return self._append("budget", "", body)
 
     @contextmanager

@@ -65,7 +65,7 @@ REVOKE ALL ON tacita.ledger, tacita.turn FROM PUBLIC;
 REVOKE UPDATE, DELETE, TRUNCATE ON tacita.ledger FROM CURRENT_USER;
 ALTER TABLE tacita.ledger ENABLE ROW LEVEL SECURITY;
 CREATE POLICY everybody_sees_all ON tacita.ledger FOR SELECT USING (true);
-CREATE POLICY chargers_set_no_budget ON tacita.ledger FOR INSERT WITH CHECK (kind NOT IN ('ledger', 'budget'));
+CREATE POLICY chargers_set_no_budget ON tacita.ledger FOR INSERT WITH CHECK (kind NOT IN ('ledger', 'budget', 'share'));
 """
 _TRIGGERS = """
 SELECT tgname, tgtype::int, tgenabled::text, prosrc FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid

@@ -6,7 +6,6 @@ Everything known is a replay of the chain's rows, read again before each answer.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast
@@ -14,46 +13,20 @@ from typing import Any, Literal, Self, cast
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.assumptions import assume
+from tacita.facts import Fresh
 from tacita.guarantee import Guarantee
-from tacita.ledger.admission import Fit, distance, fit_of, price, release_price
+from tacita.ledger.admission import Fit, Writer, distance, fit_of, price, release_price
 from tacita.ledger.chain import Chain, LedgerRow
 from tacita.ledger.costs import SHARES, Costs
-from tacita.ledger.rows import LedgerRun, LedgerState, name_text
+from tacita.ledger.rows import LedgerRun, LedgerState, Window, name_text
+from tacita.ledger.statements import Analyst, Promise, Reservation
 from tacita.ledger.store import ANALYST, Damaged, Fields, Place, on_server
-from tacita.ledger.totals import cap_profile
+from tacita.ledger.totals import Totals, cap_profile
 from tacita.profile import Profile
 
 Head = str  # the hash of a row, in hexadecimal: it names everything up to that row
 
 _ASSUMPTIONS = tuple(map(assume, ("all-in-ledger", "runs-fresh-noise", "newest-copy")))
-
-
-@dataclass(frozen=True)
-class Promise:
-    """A budget that holds for everything charged to a ledger, and the privacy curve that follows from it."""
-
-    epsilon: float
-    delta: float
-    curve: Profile
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """Budget that is held for a run.
-
-    Attributes:
-        analyst: Who opened the run; empty if nobody said.
-        time: When it was reserved.
-        steps: How many steps it is for.
-        charged: How many of them are charged. Once there are any, it cannot be cancelled.
-        epsilon: What it costs by itself, at the budget's delta; 1e-5 without a budget.
-    """
-
-    analyst: str
-    time: str
-    steps: int
-    charged: int
-    epsilon: float
 
 
 class LedgerReader:
@@ -253,6 +226,7 @@ class LedgerReader:
         if state.promise:
             epsilon, delta = state.promise
             planned = assume("planned-or-promise", epsilon=f"{epsilon:g}", delta=f"{delta:g}")
+        fresh = (assume("fresh-data", first=first, last=last, unit=unit) for first, last, unit in self.fresh)
         share = self.gaussian_share
         orders = dlt * (1.0 - share) / SHARES
         return Guarantee(
@@ -268,7 +242,11 @@ class LedgerReader:
                 ("orders", orders * (SHARES - 1)),
                 ("releases' own deltas", orders),
             ),
-            assumptions=(*_ASSUMPTIONS, planned),
+            assumptions=(
+                *_ASSUMPTIONS,
+                planned,
+                *fresh,
+            ),
             publishable=True,
         )
 
@@ -321,7 +299,7 @@ class LedgerReader:
         else:
             body = release_price(state, costs=costs, pure=pure, curve=curve, **terms)
         at = state.budget[1] if state.budget else _check.probability("at", at)
-        return fit_of(state, body, delta=at, analyst=self.analyst)
+        return fit_of(state, body, delta=at, writer=self._writer)
 
     def reservations(self) -> dict[str, Reservation]:
         """Return what is reserved for runs that are neither finished, ended nor cancelled, by the run's name."""
@@ -338,6 +316,49 @@ class LedgerReader:
             for name, run in sorted(state.runs.items())
             if name in state.reserved
         }
+
+    def analysts(self) -> dict[str, Analyst]:
+        """Return what each analyst's own charges come to, reservations included, and the share of those who have one.
+
+        The epsilons do not add up to the total, which grows more slowly. Nobody's charges are under an empty name.
+        """
+        state = self._fresh()
+        delta, spent = state.budget[1] if state.budget else 1e-5, state.spending()
+        return {
+            name: Analyst(
+                spent[name].epsilon(delta, gaussian_share=self.gaussian_share) if name in spent else 0.0,
+                state.shares.get(name),
+            )
+            for name in sorted({*spent, *state.shares})
+        }
+
+    @property
+    def window(self) -> Window | None:
+        """The days of the budget in force, between which charges are about new data; None for any day."""
+        return self._fresh().window
+
+    @property
+    def fresh(self) -> Fresh:
+        """The window's first and last day and the unit of its data, for the assumption `fresh-data`; empty without."""
+        window = self.window
+        return () if window is None else ((window.first, window.last, self.unit),)
+
+    def past(self) -> list[tuple[Window | None, float, float]]:
+        """Return the earlier windows, each with the epsilon that was spent in it and its delta, on its own data.
+
+        The first one has no days, if anything was charged before there were windows.
+        """
+        share = self.gaussian_share
+        return [
+            (past.window, past.totals.epsilon(delta, gaussian_share=share), delta)
+            for past in self._fresh().past
+            for delta in (past.budget[1] if past.budget else 1e-5,)
+            if past.window or past.totals != Totals()
+        ]
+
+    @property
+    def _writer(self) -> Writer:
+        return Writer(self.analyst, self._chain.store.now())
 
     def _known(self, run_id: str) -> LedgerRun | None:
         """Return what the file says of a run, also after its user has closed it."""

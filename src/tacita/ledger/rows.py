@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import date
+from typing import Any, NamedTuple
 
 from tacita import _check
 from tacita._check import PrivacyError
@@ -28,6 +29,7 @@ class LedgerRun:
     mechanism: dict[str, Plain]
     distance: tuple[Units, int] = (math.inf, 0)  # what its first charge adds to the account of distances
     analyst: str = ""  # who opened it, and answers for what it spends
+    window: Window | None = None  # in which it was opened
     held: Totals | None = None  # what is reserved for all of its steps
     used: Totals = field(default_factory=Totals)  # its charges under the reservation
     charged: int = 0
@@ -51,6 +53,33 @@ class LedgerRun:
         return used if self.held is None else self.held.at_least(used)
 
 
+@dataclass(frozen=True)
+class Window:
+    """Days between which charges are about new data, as the budget's owner declares.
+
+    Attributes:
+        first: The first day, YYYY-MM-DD, in UTC.
+        last: The last one.
+    """
+
+    first: str
+    last: str
+
+    def __contains__(self, time: str) -> bool:
+        return self.first <= time[:10] <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.first} to {self.last}"
+
+
+class Past(NamedTuple):
+    """What was spent before a window began, on data that are not those of the window."""
+
+    window: Window | None
+    budget: tuple[float, float] | None
+    totals: Totals
+
+
 @dataclass
 class LedgerState:
     """What the rows up to `head` say."""
@@ -62,6 +91,9 @@ class LedgerState:
     promise: tuple[float, float] | None = None  # the budget, if one was in force from the start and never raised
     spent: dict[str, Totals] = field(default_factory=dict)  # by analyst; reserved runs are counted apart
     reserved: set[str] = field(default_factory=set)  # runs with a reservation
+    shares: dict[str, float] = field(default_factory=dict)  # the epsilon that an analyst may spend
+    window: Window | None = None  # outside of which nothing is charged
+    past: list[Past] = field(default_factory=list)  # what was spent before, on other data
     releases: int = 0
     runs: dict[str, LedgerRun] = field(default_factory=dict)
     seeds: dict[str, tuple[str, bool]] = field(default_factory=dict)  # fingerprint -> run, seeded
@@ -75,7 +107,11 @@ class LedgerState:
         if row.kind == "ledger":
             self.meta = _meta(body)
         elif row.kind == "budget":
+            if "fresh" in body:
+                self._begin(Window(*body["fresh"]))
             self._set_budget(float(body["epsilon"]), float(body["delta"]))
+        elif row.kind == "share":
+            self._set_share(body)
         elif row.kind == "run":
             self._open_run(row)
         elif row.kind in ("charge", "release"):
@@ -103,8 +139,23 @@ class LedgerState:
         elif raised:  # perhaps because of what was released: a limit chosen afterwards bounds nothing
             self.promise = None
 
+    def _begin(self, window: Window) -> None:
+        """Begin a window: data that nothing here was spent on yet. What is reserved for others is void."""
+        if self.window is not None and window.first <= self.window.last:
+            raise ValueError("a window begins before the last one has ended")
+        self.past.append(Past(self.window, self.budget, self.totals))
+        for name in self.reserved:
+            self.runs[name].held = None
+        self.window, self.spent, self.reserved, self.releases = window, {}, set(), 0
+
+    def _set_share(self, body: Mapping[str, Any]) -> None:
+        if body["epsilon"] is None:
+            self.shares.pop(body["analyst"], None)
+        else:
+            self.shares[str(body["analyst"])] = float(body["epsilon"])
+
     def _open_run(self, row: LedgerRow) -> None:
-        opened = LedgerRun(row.body["mechanism"], _distance(row.body["gaussian"]), analyst_of(row))
+        opened = LedgerRun(row.body["mechanism"], _distance(row.body["gaussian"]), analyst_of(row), self.window)
         run = self.runs.setdefault(row.run, opened)
         if run.mechanism != row.body["mechanism"]:
             raise ValueError("a run changes its mechanism")
@@ -113,6 +164,8 @@ class LedgerState:
 
     def _add_costs(self, row: LedgerRow) -> None:
         more = charged_totals(row.body)
+        if self.window is not None and row.time not in self.window:
+            raise ValueError("it is charged outside of the window of its budget")
         self.releases += 1
         if row.kind == "release":
             self._spend(analyst_of(row), more)
@@ -122,6 +175,8 @@ class LedgerState:
             raise ValueError("a run's charges leave a gap")
         if run.ended:
             raise ValueError("a run is charged after its declared end")
+        if run.window != self.window:
+            raise ValueError("a run is charged in another window than it was opened in")
         run.charged += row.body["steps"]
         run.touched, run.promise = row.seq, self.promise
         if run.held is None:
@@ -195,6 +250,24 @@ class LedgerState:
 def analyst_of(row: LedgerRow) -> str:
     """Return who wrote a row; empty if nobody said."""
     return str(row.body.get("by", ""))
+
+
+def window_of(first: str, last: str) -> Window:
+    """Return a window of whole days.
+
+    Raises:
+        ValueError: If they are not days, or the last one is before the first.
+    """
+    for name, day in (("first", first), ("last", last)):
+        try:
+            same = date.fromisoformat(day).isoformat() == day
+        except (TypeError, ValueError):
+            same = False
+        if not same:
+            raise ValueError(f"{name} must be a day such as 2026-01-31, got {day!r}.")
+    if last < first:
+        raise ValueError(f"The window's last day, {last}, is before its first, {first}.")
+    return Window(first, last)
 
 
 def charged_totals(body: Mapping[str, Any]) -> Totals:

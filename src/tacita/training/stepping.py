@@ -127,7 +127,9 @@ class Stepper:
         ledger = ledger_at(own if books.ledger is None else books.ledger, unit=self.plan.unit)
         identity = require_reserved(ledger, books.reservation) if books.reservation else secrets.token_hex(8)
         self.keeper.open(identity, self.plan, ledger, self.random)
-        self.state.facts = self.state.facts.with_ledger(ledger.name, shared=books.ledger is not None)
+        self.state.facts = self.state.facts.with_ledger(
+            ledger.name, shared=books.ledger is not None, fresh=ledger.fresh
+        )
         self.keeper.write(self.state, self.random, kind=KIND, family="training")
         self.keeper.save(self.state, self.mechanism.state_dict(), clean=False)
 
