@@ -48,10 +48,20 @@ def create(
 
 
 @ledger_app.command(epilog="Example: tacita ledger show budget.sqlite")
-def show(file: FILE, as_json: JSON = False) -> None:
+def show(
+    file: FILE,
+    html: Annotated[Path | None, typer.Option(help="Write a page: who spent what, over time, what is left.")] = None,
+    as_json: JSON = False,
+) -> None:
     """Say what was spent, by which runs, and what is left. Checks every link of the chain first."""
     with opened(file) as ledger:
+        if html is not None:
+            from tacita.cli.ledger_page import ledger_html
+
+            html.write_text(ledger_html(ledger), encoding="utf-8")
         _print(ledger, as_json)
+    if html is not None and not as_json:
+        typer.echo(f"Page:   {html}")
 
 
 @ledger_app.command(epilog="Example: tacita ledger budget budget.sqlite --epsilon 2 --delta 1e-5")
@@ -80,9 +90,7 @@ def share(
     file: FILE,
     analyst: Annotated[str, typer.Argument(help="The role that logs in to a server, or the name in TACITA_ANALYST.")],
     epsilon: Annotated[float | None, typer.Option(help="The most that this analyst's own charges may come to.")] = None,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Take the share away; the budget alone is left.")
-    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the share away; the budget alone is left.")] = False,
     as_json: JSON = False,
 ) -> None:
     """Limit what one analyst may spend of the budget. From the first share on, every charge needs a name."""
