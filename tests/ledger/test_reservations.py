@@ -1,5 +1,8 @@
 """Budget that is held for a run: counted until it is cancelled, and cancelled only if nothing used it."""
 
+import statistics
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -260,3 +263,21 @@ def test_eight_reservations_race_for_one_budget(nursery, tmp_path):
         charged = [ledger.charged(f"run {i}") for i in range(8)]
     assert sorted(charged) == [0] * 5 + [each] * 3
     assert sorted(codes) == [2] * 5 + [3] * 3  # refused, or at the end of its plan
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["file", "server"])
+def test_l9_charging_takes_at_most_a_twentieth_of_the_steps(request, tmp_path, where):
+    """Of steps of 40 ms, charged in blocks of 50 by a run that holds a reservation, among 20 others that do."""
+    url = request.getfixturevalue("server").fresh() if where == "server" else tmp_path / "l.sqlite"
+    plan, taken = {"sample_rate": 0.01, "noise_multiplier": 4.0}, []
+    block = most_spent(None, steps=50, orders=DECLARED, **plan)
+    with Ledger.create(url, epsilon=50.0, delta=1e-5) as ledger:
+        for number in range(20):
+            opened(ledger, f"run {number}", 5000)
+            ledger.reserve(f"run {number}", costs=100 * block)
+        for first in range(0, 5000, 50):
+            start = time.perf_counter()
+            ledger.charge("run 0", first=first, steps=50, costs=block)
+            taken.append(time.perf_counter() - start)
+    assert statistics.median(taken) <= 0.05 * 50 * 0.04
