@@ -43,7 +43,8 @@ class Ledger(OwnedLedger):
 
     Guarantee:
         While a budget (ε, δ) was in force all along, everything released after its charge returned is together
-        (ε, δ)-differentially private for the ledger's unit and relation, however runs were chosen (see `totals`).
+        (ε, δ)-differentially private for the ledger's unit and relation, however runs were chosen (see `totals`), and
+        whatever was reserved and cancelled. A budget with a window promises this for the units of its own data.
 
     Examples:
         >>> with Ledger.create(":memory:", epsilon=2.0, delta=1e-5) as ledger:

@@ -214,7 +214,8 @@ class LedgerReader:
         Guarantee:
             All releases up to now together are (epsilon, delta)-differentially private for the ledger's unit and
             relation, if their charges were not chosen by what earlier releases showed; else the budget is what
-            holds (see `Ledger` and `promise`).
+            holds (see `Ledger` and `promise`). Where the budget has a window, this is about units of the window's data
+            alone, which are in no other data, as its owner declares (`past` has the figures of the others).
         """
         state = self._fresh()
         if delta is None and state.budget is None:

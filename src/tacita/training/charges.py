@@ -152,14 +152,14 @@ def reserve(plan: Plan, ledger: Ledger, name: str) -> None:
     Args:
         plan: What will be declared.
         ledger: Where.
-        name: A name that the ledger does not know yet.
+        name: A name for the run, which has not begun and has no reservation.
 
     Raises:
         BudgetExceeded: If the whole training does not fit; nothing is held.
-        PrivacyError: If the name is taken.
+        PrivacyError: If the name is taken, also by a run of another plan.
     """
-    if name in ledger.runs():
-        raise PrivacyError(f"The ledger knows a run {name!r}: choose another name.")
+    if name in ledger.reservations() or ledger.charged(name):
+        raise PrivacyError(f"Run {name!r} has a reservation, or has begun: choose another name.")
     fit = would_fit(plan, ledger)
     if not fit.fits:  # before the run is opened; `Ledger.reserve` has the last word
         raise BudgetExceeded(f"The training cannot be reserved. {fit.reason}")
