@@ -30,7 +30,7 @@ class Fit:
         fits: Whether it would be granted.
         reason: Why not; empty if it fits.
         before: The total's epsilon now, reservations included, at `delta`.
-        after: The total's epsilon with the charge, which is more than both added up only where it was chosen late.
+        after: The total's epsilon with the charge.
         times: How many of the same would be granted one after the other, up to a million.
         budget: The budget's epsilon, or None.
         delta: The budget's delta, or the one asked for.
