@@ -253,12 +253,13 @@ def test_a_killed_run_keeps_what_it_reserved(request, nursery, rng, tmp_path, ki
             ledger.cancel("a")
 
 
-def test_eight_reservations_race_for_one_budget(nursery, tmp_path):
+@pytest.mark.parametrize("where", ["file", "server"])
+def test_eight_reservations_race_for_one_budget(request, nursery, tmp_path, where):
     """As many are granted as fit, and no writer spends what another one holds."""
-    url = str(tmp_path / "l.sqlite")
+    url = request.getfixturevalue("server").fresh() if where == "server" else str(tmp_path / "l.sqlite")
     Ledger.create(url, epsilon=2.0, delta=1e-5).close()
     each = ALLOWED // 3
-    jobs = [job(tmp_path, run=f"run {i}", block=1, costs={"11": 0.15}, reserve=each) for i in range(8)]
+    jobs = [job(tmp_path, run=f"run {i}", block=1, costs={"11": 0.15}, ledger=url, reserve=each) for i in range(8)]
     codes, _ = nursery.run(jobs)
     with Ledger.open(url) as ledger:
         charged = [ledger.charged(f"run {i}") for i in range(8)]

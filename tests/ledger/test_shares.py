@@ -102,15 +102,18 @@ def test_shares_need_a_budget_and_a_name(tmp_path, monkeypatch):
         Ledger.open(path, analyst="a\nb")
 
 
-def test_two_writers_of_one_analyst_share_their_share_exactly(nursery, tmp_path, monkeypatch):
-    url = str(tmp_path / "l.sqlite")
+@pytest.mark.parametrize("where", ["file", "server"])
+def test_writers_of_one_analyst_spend_their_share_exactly(request, nursery, tmp_path, where):
+    url, name = str(tmp_path / "l.sqlite"), "ann"
+    if where == "server":
+        url, name = request.getfixturevalue("server").fresh(), "tacita"
     with Ledger.create(url, epsilon=2.0, delta=1e-5) as ledger:
-        ledger.set_share("ann", 1.5)
-    names = [f"run {i}" for i in range(4)]
-    jobs = [job(tmp_path, run=name, block=1, costs={"11": 0.15}, analyst="ann") for name in names]
+        ledger.set_share(name, 1.5)
+    runs = [f"run {i}" for i in range(4)]
+    jobs = [job(tmp_path, run=run, block=1, costs={"11": 0.15}, ledger=url, analyst=name) for run in runs]
     assert nursery.run(jobs) == ([2] * 4, [])
     with Ledger.open(url) as ledger:
-        assert sum(ledger.charged(name) for name in names) == SHARE
+        assert sum(ledger.charged(run) for run in runs) == SHARE
 
 
 def test_on_a_server_nobody_writes_under_another_name(server):
