@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal, Self
 
 from tacita import _codec
 
@@ -57,6 +57,16 @@ class RunFacts(_codec.Checked):
     def __post_init__(self) -> None:
         object.__setattr__(self, "started", self.started or datetime.now(UTC).isoformat(timespec="seconds"))
         super().__post_init__()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; windows are left out where there are none."""
+        plain = super().to_dict()
+        return plain if self.fresh else {name: value for name, value in plain.items() if name != "fresh"}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Rebuild what `to_dict` wrote."""
+        return super().from_dict({"fresh": [], **data} if isinstance(data, Mapping) else data)
 
     @property
     def in_memory(self) -> bool:
