@@ -151,7 +151,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(OPERATIONS)
 def test_what_was_released_stays_within_the_budget_whatever_is_reserved_and_cancelled(operations):
     """Against a plain sum of what was granted: refusals are exact, and what is spent is what is held or released."""
