@@ -128,6 +128,8 @@ _OPEN = {
     "all-in-ledger": "every release about the dataset is in this ledger, charged at no less than its cost",
     "runs-fresh-noise": "each run drew fresh noise, as declared by its mechanism",
     "newest-copy": "the file is not an older copy of itself (compare its head with one kept elsewhere)",
+    "fresh-data": "The data charged from {first} to {last} are new: no {unit} in them is among the data charged to the "
+    "same ledger at other times, whose budgets are their own",
     "releases-planned": "later releases were not chosen in the light of earlier ones",
     "planned-charges": "the charges so far were not chosen in the light of earlier releases",
     "planned-or-promise": "the charges so far were not chosen in the light of earlier releases; otherwise the promise "

@@ -367,8 +367,9 @@ def build(facts: RunFacts, worst: Guarantee, *, rests_on: Sequence[Assumption], 
         rests_on: The assumptions of every publishable figure, in place of what accounting assumes by itself.
         parts: Other fields of `Label`.
     """
-    comparisons = tuple(replace(g, assumptions=tuple(rests_on)) for g in parts.pop("comparisons", ()))
-    headline = replace(worst, assumptions=tuple(rests_on))
+    known = (*rests_on, *(assume("fresh-data", first=a, last=b, unit=unit) for a, b, unit in facts.fresh))
+    comparisons = tuple(replace(g, assumptions=known) for g in parts.pop("comparisons", ()))
+    headline = replace(worst, assumptions=known)
     return Label(title=facts.title, purpose=facts.purpose, worst=headline, comparisons=comparisons, **parts)
 
 

@@ -23,6 +23,7 @@ from tacita.features import PublicLinear
 from tacita.label import Label
 from tacita.runs import Run, RunError
 from tacita.training.loop import PrivateTraining
+from tacita.training.plan import Plan
 from tacita.training.recipes import MODELS, OPTIMIZERS, Parts, Recipe, dataset_of, parts_of
 from tacita.training.records import Records
 from tacita.training.stepping import Step
@@ -129,14 +130,44 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
     return job
 
 
-def sizes_of(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
-    """Return the declared sizes of a recipe, by which its sample rate is known."""
+def sizes_of(recipe: Recipe, dataset: Dataset | None = None) -> dict[str, Any]:
+    """Return the declared sizes of a recipe, by which its sample rate is known.
+
+    Args:
+        recipe: What to train on what.
+        dataset: Its data, if they are loaded; else they are read where their declared size is needed.
+    """
     if recipe.sample_rate is not None:
         return {"nominal_size": recipe.nominal_size, "sample_rate": recipe.sample_rate}
-    size = recipe.nominal_size or dataset.nominal_size
+    size = recipe.nominal_size or (dataset or dataset_of(recipe.data)).nominal_size
     if size is None:
         raise ValueError("Declare nominal_size, the public size of the data, or sample_rate; it is not counted.")
     return {"nominal_size": size, "sample_rate": None}
+
+
+def plan_of(recipe: Recipe, dataset: Dataset | None = None) -> Plan:
+    """Return what a recipe declares.
+
+    Args:
+        recipe: What to train on what.
+        dataset: Its data, if they are loaded.
+    """
+    return Plan.declare(
+        **sizes_of(recipe, dataset),
+        batch_size=recipe.batch_size,
+        steps=recipe.steps,
+        stops=_stops(recipe.stops),
+        clip_norm=recipe.clip_norm,
+        noise_multiplier=recipe.noise_multiplier,
+        target=recipe.goal,
+        noise=recipe.noise,
+        individual_every=recipe.individual_every or None,
+        record_budget=_profile(recipe.record_profile, recipe.steps),
+        rungs=recipe.rungs,
+        certificate=_profile(recipe.certificate_profile, recipe.steps),
+        tolerated=recipe.tolerated,
+        delta=recipe.delta,
+    )
 
 
 def training_of(job: Job, run_dir: str | Path | None) -> PrivateTraining:
@@ -152,19 +183,7 @@ def training_of(job: Job, run_dir: str | Path | None) -> PrivateTraining:
         job.loss,
         job.train,
         optimizer=job.optimizer,
-        **sizes_of(recipe, job.dataset),
-        batch_size=recipe.batch_size,
-        steps=recipe.steps,
-        stops=_stops(recipe.stops),
-        clip_norm=recipe.clip_norm,
-        noise_multiplier=recipe.noise_multiplier,
-        target=recipe.goal,
-        noise=recipe.noise,
-        individual_every=recipe.individual_every or None,
-        record_budget=_profile(recipe.record_profile, recipe.steps),
-        rungs=recipe.rungs,
-        certificate=_profile(recipe.certificate_profile, recipe.steps),
-        tolerated=recipe.tolerated,
+        plan=plan_of(recipe, job.dataset),
         panel=recipe.panel,
         panel_rate=recipe.panel_rate,
         holdout=job.held,
@@ -172,9 +191,9 @@ def training_of(job: Job, run_dir: str | Path | None) -> PrivateTraining:
         ledger=recipe.ledger,
         run_dir=run_dir,
         seed=recipe.seed,
-        delta=recipe.delta,
         name=recipe.name or job.dataset.name,
         purpose=recipe.purpose,
+        reservation=recipe.reservation,
     )
     if run_dir is not None:
         Run(Path(run_dir)).write(recipe=asdict(recipe), coins=str(job.coins))

@@ -71,6 +71,7 @@ class Recipe:
         certificate_profile: The same, for a conformal certificate.
         tolerated: How many followed records may pass the certificate's budget.
         ledger: A shared ledger's path, or its URL without a password.
+        reservation: The name under which budget is held in it for this run; see `tacita ledger reserve`.
         seed: For runs that can be repeated; not secure.
         noise: float, or exact for noise and contributions in whole numbers on a public grid, which no attack on their
             low digits reads; a step takes about four times as long.
@@ -104,6 +105,7 @@ class Recipe:
     certificate_profile: Mapping[str, float] | None = None
     tolerated: int = 0
     ledger: str | None = None
+    reservation: str = ""
     seed: int | None = None
     noise: str = "float"
     publication: Mapping[str, str] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from tacita.guarantee import Guarantee
 from tacita.ledger import Ledger, Promise
 from tacita.owner import Owner
 from tacita.runs import Run, RunError
-from tacita.training.charges import ledger_at
+from tacita.training.charges import ledger_at, require_reserved
 from tacita.training.keeper import Keeper, State
 from tacita.training.labels import reading, reading_times
 from tacita.training.mechanism import Mechanism
@@ -127,8 +127,11 @@ class Stepper:
             run = Run.create(books.run_dir)
             self.keeper, own = Keeper(run, Owner(run.folder).hold()), run.folder / "ledger.sqlite"
         ledger = ledger_at(own if books.ledger is None else books.ledger, unit=self.plan.unit)
-        self.keeper.open(secrets.token_hex(8), self.plan, ledger, self.random)
-        self.state.facts = self.state.facts.with_ledger(ledger.name, shared=books.ledger is not None)
+        identity = require_reserved(ledger, books.reservation) if books.reservation else secrets.token_hex(8)
+        self.keeper.open(identity, self.plan, ledger, self.random)
+        self.state.facts = self.state.facts.with_ledger(
+            ledger.name, shared=books.ledger is not None, fresh=ledger.fresh
+        )
         self.keeper.write(self.state, self.random, kind=KIND, family="training")
         self.keeper.save(self.state, self.mechanism.state_dict(), clean=False)
 

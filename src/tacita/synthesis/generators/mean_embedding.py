@@ -102,7 +102,7 @@ class MeanEmbedding:
         self.random = randomness(recipe.seed)
         with ledger_at(self._ledger, unit=self.plan.unit) as ledger:
             Charges(ledger, self.identity, self.plan, owner=self.owner.token).open(self.random)
-            self.head = ledger.head
+            self.head, self.facts = ledger.head, replace(self.facts, fresh=ledger.fresh)
         self._write()
 
     def _restore(self) -> None:
