@@ -52,10 +52,11 @@ test-flower: $(READY)   ## real Flower processes on loopback: simulation, deploy
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(READY)   ## speed as ratios against direct evaluation, dp-accounting, Opacus and Pyro
+bench: $(READY)   ## speed as ratios against direct evaluation, dp-accounting, Opacus, OpenDP and Pyro
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/inference.py
+	$(BIN)/python benchmarks/randomness.py
 
 bench-federated: $(READY)   ## federated rounds against Apple's pfl, which gets an environment of its own (it wants an older dp-accounting)
 	test -x .venv-pfl/bin/python || $(PYTHON) -m venv .venv-pfl

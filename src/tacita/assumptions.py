@@ -36,6 +36,12 @@ _HOLDS = {
     "system, and is used only once",
     "fresh-noise-there": "The noise is drawn on the accelerator ({device}), seeded at every step by a cryptographic "
     "generator that the operating system keyed, and is used only once",
+    "exact-gaussian": "The noise is a Gaussian rounded to a public grid, drawn exactly in whole numbers from a "
+    "cryptographic generator (AES-128 in counter mode), keyed by the operating system, and is used only once",
+    "whole-numbers": "Each record's contribution is rounded towards zero to whole numbers on the same grid, its norm "
+    "is checked in whole numbers, and the sum is exact",
+    "others-still": "What the other records contribute is the same, bit for bit, with and without a record: each is "
+    "computed in blocks of one shape on one thread, in which neither places nor neighbours mattered on made-up records",
     "no-trend": "The gradient norms of the {panel} records show no trend along their order in the data",
     "no-client-trend": "The norms of the {panel} clients' updates show no trend along the order of enrolment",
     # Federations.
@@ -51,6 +57,10 @@ _HOLDS = {
     "noise-complete": "The noise in a round's sum is as promised, whichever clients answer",
     "fresh-server-noise": "The server's sampling and noise come from a cryptographic generator (AES-128 in counter "
     "mode), keyed by the operating system, and are used only once",
+    "whole-updates": "Each client's update is rounded towards zero to whole numbers on the same grid, its norm is "
+    "checked in whole numbers, and the sum is exact",
+    "updates-still": "Each client computes its update by itself, so that the others' are the same, bit for bit, with "
+    "and without a client",
     # Generators.
     "after-release": "Drawing from the generator costs nothing further, however much is drawn: it depends on the data "
     "only through what was charged",
@@ -95,6 +105,8 @@ _OPEN = {
     "clipping": "each record's contribution is clipped before noise is added to the sum",
     "public-constants": "the divisor, the sample rate and the number of steps do not depend on the data",
     "gaussian-noise": "the noise is Gaussian and unpredictable (floating point: not hardened)",
+    "rounded-noise": "the noise is a Gaussian rounded to a public grid, drawn exactly, and unpredictable; "
+    "contributions are whole numbers on the same grid",
     "sensitivity": "one record changes the released sum by at most the stated sensitivity",
     "enforced-record-budget": "every record is held to its declared budget (enforced)",
     "representative": "the followed records are independent draws from the population and were not trained on",
@@ -116,6 +128,8 @@ _OPEN = {
     "all-in-ledger": "every release about the dataset is in this ledger, charged at no less than its cost",
     "runs-fresh-noise": "each run drew fresh noise, as declared by its mechanism",
     "newest-copy": "the file is not an older copy of itself (compare its head with one kept elsewhere)",
+    "fresh-data": "The data charged from {first} to {last} are new: no {unit} in them is among the data charged to the "
+    "same ledger at other times, whose budgets are their own",
     "releases-planned": "later releases were not chosen in the light of earlier ones",
     "planned-charges": "the charges so far were not chosen in the light of earlier releases",
     "planned-or-promise": "the charges so far were not chosen in the light of earlier releases; otherwise the promise "

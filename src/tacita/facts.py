@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from tacita import _codec
 
 Status = Literal["running", "interrupted", "resumed", "done", "failed", "budget-spent"]
 MEMORY = ":memory:"
+Fresh = tuple[tuple[str, str, str], ...]  # first and last day of data that are declared to be new, and their unit
+
+_LATER: dict[str, Any] = {"lone_records": False, "fresh": []}  # what was added to facts later, where it says nothing
 
 
 @dataclass(frozen=True)
 class RunFacts(_codec.Checked):
     """Title, size, status and results of a run.
 
-    Only title, purpose, seeded, form_taken, lone_records, features, client_noise and device may be published.
+    Only title, purpose, seeded, form_taken, lone_records, features, client_noise, device and fresh may be published.
 
     Attributes:
         title: The title of its label.
@@ -33,6 +36,7 @@ class RunFacts(_codec.Checked):
         status: How it stands.
         started: When, in ISO 8601; now, unless given.
         ledger: The name of a shared ledger, ":memory:" for one that is nowhere on disk, else empty.
+        fresh: The windows of the ledgers' budgets, if they have one: days between which data are declared to be new.
         curve: Running typical figures, as (step, epsilon).
         metrics: Accuracy and the like, as (name, value) texts.
     """
@@ -50,6 +54,7 @@ class RunFacts(_codec.Checked):
     status: Status = "running"
     started: str = ""
     ledger: str = ""
+    fresh: Fresh = ()
     curve: tuple[tuple[int, float], ...] = ()
     metrics: tuple[tuple[str, str], ...] = ()
 
@@ -60,12 +65,12 @@ class RunFacts(_codec.Checked):
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; what was added to facts later is left out where it says nothing."""
         plain = super().to_dict()
-        return plain if self.lone_records else {name: v for name, v in plain.items() if name != "lone_records"}
+        return {name: value for name, value in plain.items() if value or name not in _LATER}
 
     @classmethod
-    def from_dict(cls, data: Any) -> RunFacts:
+    def from_dict(cls, data: Any) -> Self:
         """Rebuild what `to_dict` wrote."""
-        return super().from_dict({"lone_records": False, **data} if isinstance(data, Mapping) else data)
+        return super().from_dict({**_LATER, **data} if isinstance(data, Mapping) else data)
 
     @property
     def in_memory(self) -> bool:
@@ -80,6 +85,12 @@ class RunFacts(_codec.Checked):
         """Return the facts with results added or replaced."""
         return replace(self, metrics=tuple({**dict(self.metrics), **metrics}.items()))
 
-    def with_ledger(self, name: str, *, shared: bool) -> RunFacts:
-        """Return the facts with the name of a shared ledger, or of one that is nowhere on disk."""
-        return replace(self, ledger=name if shared or name == MEMORY else "")
+    def with_ledger(self, name: str, *, shared: bool, fresh: Fresh = ()) -> RunFacts:
+        """Return the facts with the name of a shared ledger, or of one that is nowhere on disk.
+
+        Args:
+            name: Its name.
+            shared: Whether others charge it too.
+            fresh: `Ledger.fresh` of the ledger, or of several.
+        """
+        return replace(self, ledger=name if shared or name == MEMORY else "", fresh=fresh)

@@ -367,8 +367,9 @@ def build(facts: RunFacts, worst: Guarantee, *, rests_on: Sequence[Assumption], 
         rests_on: The assumptions of every publishable figure, in place of what accounting assumes by itself.
         parts: Other fields of `Label`.
     """
-    comparisons = tuple(replace(g, assumptions=tuple(rests_on)) for g in parts.pop("comparisons", ()))
-    headline = replace(worst, assumptions=tuple(rests_on))
+    known = (*rests_on, *(assume("fresh-data", first=a, last=b, unit=unit) for a, b, unit in facts.fresh))
+    comparisons = tuple(replace(g, assumptions=known) for g in parts.pop("comparisons", ()))
+    headline = replace(worst, assumptions=known)
     return Label(title=facts.title, purpose=facts.purpose, worst=headline, comparisons=comparisons, **parts)
 
 
@@ -385,10 +386,12 @@ def no_guarantee(*, delta: float, unit: str = "record") -> Guarantee:
     )
 
 
-def noise_assumption(facts: RunFacts) -> Assumption:
+def noise_assumption(facts: RunFacts, *, exact: bool = False) -> Assumption:
     """Return where the noise came from, and what that means."""
     if facts.seeded:
         return assume("chosen-seed")
+    if exact:
+        return assume("exact-gaussian")
     return assume("fresh-noise-there", device=facts.device) if facts.device else assume("fresh-noise")
 
 
@@ -428,14 +431,19 @@ def status_rows(facts: RunFacts) -> Pairs:
 def not_hardened(
     facts: RunFacts,
     timing: str = "how long a step takes depends on how many records were drawn, and on whether the model fails on one",
+    *,
+    exact: bool = False,
 ) -> tuple[str, ...]:
     """Return what an attacker could still use.
 
     Args:
         facts: Of the run.
         timing: What the clock gives away.
+        exact: Whether contributions and noise are whole numbers on a public grid.
     """
     lines = ["Floating point: the noise is not hardened against attacks on its low-order bits."]
+    if exact:
+        lines, timing = [], f"{timing}; how long the noise takes depends on the noise, not on the records"
     if facts.seeded:
         lines.append("Random numbers: a statistical generator (PCG64), not a cryptographic one.")
     if facts.device:

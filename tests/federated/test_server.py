@@ -760,3 +760,48 @@ def test_a_joint_federation_refuses_a_budget_for_which_its_failures_do_not_count
             make_server(plan=plan, ledger=ledger)
         ledger.set_budget(40.0, 1e-5)
         make_server(plan=plan, ledger=ledger)
+
+
+def test_f26_with_exact_noise_rounds_are_on_a_grid_and_one_client_moves_them_by_its_own_steps(rng):
+    plan = make_plan("client", noise="exact", clip_norm=0.3, divisor=4.0)
+    like = {name: p.double() for name, p in LIKE.items()}
+    replies = {str(i): {n: torch.from_numpy(rng.normal(size=p.shape)) for n, p in LIKE.items()} for i in range(5)}
+    replies["3"]["b"][0] = math.nan
+    means = {}
+    for gone in (None, *replies):
+        server = make_server(plan=plan, like=like)
+        server.begin(replies)
+        means[gone] = flat(server.finish({name: reply for name, reply in replies.items() if name != gone}))
+    step = plan.grid.step
+    for gone, mean in means.items():
+        steps = mean * 4.0 / step
+        assert (steps == np.round(steps)).all()
+        own = (means[None] - mean) * 4.0 / step  # the same seed, so the same noise
+        assert sum(int(z) ** 2 for z in own) <= plan.grid.most(0.3)
+        assert own.any() == (gone not in (None, "3"))
+
+
+@pytest.mark.stat
+def test_exact_noise_of_a_server_has_the_declared_deviation():
+    plan, like = make_plan("client", noise="exact", clip_norm=0.3, divisor=4.0), {"w": torch.zeros(20_000).double()}
+    server = make_server(plan=plan, like=like)
+    server.begin(["0"])
+    mean = server.finish({})["w"].numpy()
+    assert kstest(mean, norm(scale=0.6 / 4.0).cdf).pvalue > FALSE_ALARM
+    assert kstest(mean, norm(scale=0.66 / 4.0).cdf).pvalue < FALSE_ALARM
+
+
+def test_exact_noise_is_for_level_client_and_on_its_label():
+    for level in ("parallel", "sequential", "joint"):
+        with pytest.raises(PrivacyError, match="level 'client'"):
+            make_plan(level, noise="exact")
+    plain, exact = make_plan("client"), make_plan("client", noise="exact")
+    assert type(exact).from_dict(exact.to_dict()) == exact
+    assert "noise" not in plain.to_dict()
+    server = make_server(plan=exact)
+    server.begin(["0"])
+    server.finish({"0": update()})
+    label = federation_label(server, FACTS)
+    assert label.worst.epsilon == plain.client_worst(20, label.worst.delta).epsilon
+    assert not any("loating" in line for line in label.not_hardened)
+    assert {"whole-updates", "updates-still"} <= {a.code for a in label.worst.assumptions}

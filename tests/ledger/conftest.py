@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tacita.ledger import Ledger
 from tests.ledger.nursery import Nursery
 
 INITDB = ("-U", "tacita", "-A", "scram-sha-256", "-E", "UTF8", "--locale", "C", "--no-sync")
@@ -136,3 +137,12 @@ def nursery():
     children = Nursery()
     yield children
     children.close()
+
+
+@pytest.fixture(params=["file", "memory", "server"])
+def ledger(request, tmp_path):
+    path = tmp_path / "l.sqlite" if request.param == "file" else ":memory:"
+    if request.param == "server":
+        path = request.getfixturevalue("server").fresh()
+    with Ledger.create(path, data="flights", epsilon=2.0, delta=1e-5) as opened:
+        yield opened

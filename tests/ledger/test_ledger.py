@@ -18,15 +18,6 @@ from tacita.ledger import BudgetExceeded, Ledger, replace_one_costs
 COSTS = {7: 0.1, 11: 0.2}
 
 
-@pytest.fixture(params=["file", "memory", "server"])
-def ledger(request, tmp_path):
-    path = tmp_path / "l.sqlite" if request.param == "file" else ":memory:"
-    if request.param == "server":
-        path = request.getfixturevalue("server").fresh()
-    with Ledger.create(path, data="flights", epsilon=2.0, delta=1e-5) as opened:
-        yield opened
-
-
 def open_run(ledger, name="a", seed=None, **mechanism):
     frozen = {"steps": 100, "clip_norm": 1.0, "noise_multiplier": 1.1} | mechanism
     ledger.open_run(name, mechanism=frozen, seed_fingerprint=seed, seeded=seed is not None)

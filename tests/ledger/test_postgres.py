@@ -282,6 +282,8 @@ def test_roles_say_who_may_charge_raise_and_read(server):
     with opened("charge_member") as ledger:
         open_run(ledger)
         ledger.charge("a", first=0, steps=1, costs=COSTS)
+        open_run(ledger, "b")
+        ledger.reserve("b", costs=COSTS)
         for epsilon in (3.0, 1.0):
             with pytest.raises(PrivacyError, match="row-level security"):
                 ledger.set_budget(epsilon, 1e-5, allow_increase=True)
@@ -291,8 +293,10 @@ def test_roles_say_who_may_charge_raise_and_read(server):
     with opened("read_member") as ledger:
         assert (ledger.budget, ledger.charged("a")) == ((3.0, 1e-5), 1)
         ledger.verify("a", owner="")
-        with pytest.raises(PrivacyError, match="permission denied"):
-            ledger.charge("a", first=1, steps=1, costs=COSTS)
+        assert ledger.would_fit(costs=COSTS).fits
+        for call in (lambda: ledger.charge("a", first=1, steps=1, costs=COSTS), lambda: ledger.cancel("b")):
+            with pytest.raises(PrivacyError, match="permission denied"):
+                call()
         assert ledger.charged("a") == 1
     with pytest.raises(PrivacyError, match="permission denied"):
         opened("stranger")

@@ -37,8 +37,10 @@ def write(job):
         os.setuid(job["user"])
     costs = {int(order): cost for order, cost in job["costs"].items()}
     run, block, checkpoint = job["run"], job["block"], Path(job["released"] + ".checkpoint")
-    with Ledger.open(job["ledger"]) as ledger, open(job["released"], "a") as released:
-        ledger.open_run(run, mechanism={"steps": 10**6}, seed_fingerprint=None, seeded=False)
+    with Ledger.open(job["ledger"], analyst=job.get("analyst")) as ledger, open(job["released"], "a") as released:
+        ledger.open_run(run, mechanism={"steps": job.get("reserve", 10**6)}, seed_fingerprint=None, seeded=False)
+        if "reserve" in job:
+            ledger.reserve(run, costs={order: cost * job["reserve"] for order, cost in costs.items()})
         step = ledger.charged(run)
         if checkpoint.exists():
             done, head = checkpoint.read_text().split()

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from tacita.data import load
+from tacita.mechanisms.rounded import Grid
 from tacita.synthesis import embedding as E
 from tacita.synthesis.features import Moments, fourier
 from tacita.synthesis.networks import draw_latent, make_generator
@@ -241,3 +242,34 @@ def test_the_callers_records_are_left_as_they_are():
     assert (records == 1e200).all()
     assert torch.equal(first, E.contributions(records, lambda x: x))
     assert (first == 0.0).all()
+
+
+@pytest.mark.parametrize("kind", ["images", "table"])
+def test_f26_one_record_moves_a_whole_sum_by_its_own_whole_numbers_and_nothing_else(kind, rng):
+    shape = (1, 8, 8) if kind == "images" else (9,)
+    inputs, labels = torch.from_numpy(rng.normal(size=(70, *shape))), torch.from_numpy(rng.integers(4, size=70))
+    inputs[7] = torch.nan
+    features, grid = Moments(shape, kept=3), Grid.of(1.0, 0.7)
+
+    def whole(places):  # of four classes one is unknown
+        return E.whole_embedding_sum(inputs[places], labels[places], 3, features, grid=grid)
+
+    together = whole(range(70))
+    rounded = E.embedding_sum(inputs, labels, 3, features)
+    assert float((together * grid.step - rounded).abs().max()) < 70 * grid.step
+    for place in (0, 7, 33, 63, 64, 69):
+        own = whole([place])
+        others = rng.permutation(np.delete(np.arange(70), place))
+        assert torch.equal(together - own, whole(others))
+        assert int(own.square().sum()) <= grid.most(1.0)
+        assert bool(own.any()) == (place != 7 and bool(labels[place] < 3))
+
+
+@pytest.mark.stat
+def test_whole_embeddings_are_on_the_grid_with_the_noise_that_was_asked_for(rng):
+    total, grid = torch.zeros(40, 500, dtype=torch.int64), Grid.of(1.0, 2.5)
+    released = E.add_whole_noise(total, noise_multiplier=2.5, grid=grid, rng=rng)
+    steps = released.sums / grid.step
+    assert torch.equal(steps, steps.round())
+    assert abs(float(released.sums.std()) - 2.5) < 0.08
+    assert released.noise_multiplier == 2.5

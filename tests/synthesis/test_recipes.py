@@ -23,7 +23,7 @@ from tests.synthesis.short_runs import CSV
             {"generator": "wgan-gp", "noise_multiplier": 1.0},
             "noise_multiplier is for mean-embedding or private-wgan or",
         ),
-        ({"noise": 1.0}, "'noise' is called 'noise_multiplier' now"),
+        ({"noise": 1.0}, "give noise_multiplier="),
         ({"epsilon": 1.0, "batch_size": 5}, "batch_size is for private-wgan"),
         ({"generator": "wgan-gp", "ledger": "x.sqlite"}, "gives no guarantee, so ledger does not apply"),
         ({"epsilon": 1.0, "dp_critic": True}, "dp_critic is for wgan-gp"),

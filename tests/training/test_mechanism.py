@@ -174,8 +174,8 @@ def test_individual_bounds_are_enforced_for_every_record(blobs, clip_norm):
     seen = []
     clipped = private.mechanism.clipped
 
-    def watched(sample, bounds, plan, **how):
-        got = clipped(sample, bounds, plan, **how)
+    def watched(sample, bounds, **how):
+        got = clipped(sample, bounds, **how)
         seen.append((sample, got.norms.numpy(), private._stepper.state.panels["training"].levels.copy()))
         return got
 

@@ -45,7 +45,7 @@ def test_f20_a_person_of_any_number_of_records_moves_the_sum_by_at_most_c(blobs)
 
     def total(persons):
         rng.bit_generator.state = state
-        sums = mechanism.clipped(persons, np.full(len(persons), 0.5), plan, rng=np.random.default_rng(7)).sums
+        sums = mechanism.clipped(persons, np.full(len(persons), 0.5), plan=plan, rng=np.random.default_rng(7)).sums
         return torch.cat([g.flatten() for g in sums.values()]).double()
 
     for person in (0, 59):  # the last one takes no other's fresh subset along
@@ -135,6 +135,8 @@ def test_ids_and_plan_must_speak_of_the_same_unit(blobs):
         train(blobs, person=IDS)
     with pytest.raises(ValueError, match="pass person="):
         train(blobs, records_per_person=2)
+    with pytest.raises(PrivacyError, match="exact' is for records"):
+        several(blobs, noise="exact")
     for count in (0, 1.5, "2"):
         with pytest.raises((TypeError, ValueError), match="records_per_person"):
             several(blobs, records_per_person=count)

@@ -9,7 +9,7 @@ from randomgen.aes import AESCounter
 from scipy.stats import binomtest, kstest, norm
 
 from tacita.training.randomness import fresh_draws, randomness, secure_generator
-from tacita.training.step import poisson_sample
+from tacita.training.step import coin_bound, poisson_sample
 from tests.training.trainings import FALSE_ALARM, train
 
 
@@ -53,15 +53,27 @@ def test_normals_and_coins_of_secure_bits_have_their_laws():
 
 
 class Counting:
-    """Gives 53 random bits in a row: 0, 1, 2, …, in the place of a generator."""
+    """Gives words of 64 bits in a row, up from the first one, in the place of a generator."""
 
-    def random(self, size):
-        return np.arange(size) / 2**53
+    def __init__(self, first=0):
+        self.first = first
+
+    def integers(self, high, *, size, dtype, endpoint):
+        assert (high, dtype, endpoint) == (2**64 - 1, np.uint64, True)
+        return np.uint64(self.first) + np.arange(size, dtype=np.uint64)
 
 
-@pytest.mark.parametrize("rate", [1.0, 1.5, 7.0, 7.999])  # in units of 2^-53
-def test_a_coin_is_heads_for_no_more_bits_than_the_rate_pays_for(rate):
-    assert len(poisson_sample(20, rate / 2**53, rng=Counting())) == math.floor(rate)
+@pytest.mark.parametrize("rate", [1.0, 1.5, 7.0, 7.999])  # in units of 2^-64
+def test_a_coin_is_heads_for_no_more_words_than_the_rate_pays_for(rate):
+    assert len(poisson_sample(20, rate / 2**64, rng=Counting())) == math.floor(rate)
+
+
+def test_coins_at_both_ends_and_between():
+    assert coin_bound(0.5) == 2**63
+    assert coin_bound(1.0) == 2**64
+    assert coin_bound(0.1) <= 2**64 / 10 < coin_bound(0.1) + 2**11  # of a rate in 53 bits
+    assert len(poisson_sample(9, 1.0, rng=Counting(2**64 - 9))) == 9
+    assert poisson_sample(9, 0.5, rng=Counting(2**63 - 4)).tolist() == [0, 1, 2, 3]
 
 
 def test_draws_around_records_do_not_move_the_streams():

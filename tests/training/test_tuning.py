@@ -5,19 +5,23 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest, norm
 from torch import nn
 
 from tacita._check import PrivacyError
 from tacita.accounting.tuning import NegativeBinomial, Poisson, gaussian_curve, steps_curve
 from tacita.evidence import write_evidence
 from tacita.ledger import BudgetExceeded, Ledger
+from tacita.mechanisms.rounded import Grid
 from tacita.report.registry import entry
 from tacita.runs import Run, RunError, read_json
 from tacita.training import label_of_run, tune
 from tacita.training.labels import require_released
-from tests.training.trainings import train
+from tacita.training.trials import _scored
+from tests.training.trainings import FALSE_ALARM, train
 
 SPACE = {"lr": [0.01, 0.5]}
 LAW = NegativeBinomial.expecting(3.0, eta=1.0)
@@ -410,3 +414,20 @@ def test_what_other_processes_cannot_import_is_refused_before_anything_is_traine
     with pytest.raises(TypeError, match="functions of a module"):
         tuned(blobs, several, processes=2)
     assert not (several / "sensitive").exists()
+
+
+@pytest.mark.stat
+def test_private_scores_are_on_a_grid_with_their_noise():
+    found = np.array([_scored(7, 3.0) for _ in range(600)])
+    steps = found / Grid.of(1.0, 3.0).step
+    assert (steps == np.round(steps)).all()
+    assert kstest(found, norm(7.0, 3.0).cdf).pvalue > FALSE_ALARM
+    assert kstest(found, norm(7.0, 6.0).cdf).pvalue < FALSE_ALARM
+
+
+def test_settings_that_draw_noise_in_different_ways_are_refused(blobs, tmp_path):
+    def make_run(settings, run_dir):
+        return train(blobs, noise=settings["noise"], run_dir=run_dir, panel=0, steps=2)
+
+    with pytest.raises(PrivacyError, match="alike"):
+        tune(make_run, {"noise": ["float", "exact"]}, trials=LAW, score=lambda model: 0.5, delta=1e-5, folder=tmp_path)

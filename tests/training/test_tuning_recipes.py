@@ -168,6 +168,7 @@ def test_a_public_score_needs_a_test_part_and_takes_the_mean_error_of_numbers(fo
         ("learning_rate = [0.5", "noise_multiplier = [0.5", "Give either epsilon"),
         ("steps = 3\n", "steps = 3\nstops = [2]\n", "stops is about one run"),
         ("steps = 3\n", "steps = 3\nseed = 2\n", "seed is about one run"),
+        ("steps = 3\n", "steps = 3\nreservation = 'june'\n", "reservation is about one run"),
         ("[tune]", "[tuned]", "'tuned' is not an entry of a recipe; did you mean 'tune'"),
         ("nominal_size = 200\n", "", "Declare nominal_size"),
     ],

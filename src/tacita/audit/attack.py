@@ -104,6 +104,7 @@ class Target:
             steps=self.steps,
             clip_norm=self.plan.clipping,
             noise_multiplier=self.plan.noise_multiplier,
+            noise=self.plan.noise,
             batch_size=self.plan.batch_size,
             delta=self.plan.delta,
             **{"panel": 0, "sample_rate": self.plan.sample_rate, **options},

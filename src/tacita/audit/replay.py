@@ -135,6 +135,7 @@ def frozen_training(
         steps=steps,
         clip_norm=plan.clipping,
         noise_multiplier=plan.noise_multiplier,
+        noise=plan.noise,
         batch_size=plan.batch_size,
         individual_every=plan.individual_every,
         record_budget=plan.record_budget,

@@ -6,6 +6,8 @@ from tacita.cli import export as export
 from tacita.cli import federated as federated
 from tacita.cli import label as label
 from tacita.cli import ledger as ledger
+from tacita.cli import ledger_audit as ledger_audit
+from tacita.cli import ledger_plans as ledger_plans
 from tacita.cli import programs as programs
 from tacita.cli import synthesis as synthesis
 from tacita.cli import training as training

@@ -76,7 +76,9 @@ def federation_label(server: Server, facts: RunFacts, delta: float | None = None
         end_shown=bool(plan.stops) or bool(server.ended),
         steps_word="round",
         not_hardened=not_hardened(
-            facts, "how long a round takes depends on how many clients were drawn, and on their data"
+            facts,
+            "how long a round takes depends on how many clients were drawn, and on their data",
+            exact=plan.grid is not None,
         ),
         readings=_readings(server, facts, worst, delta),
     )
@@ -174,6 +176,8 @@ def _mechanism(server: Server, facts: RunFacts) -> tuple[tuple[str, str], ...]:
     rows = [*_enrolment(server), ("Clip norm of an update", f"{plan.clip_norm:g}")]
     if plan.noise_multiplier is not None:
         rows.append(("Noise multiplier, clients", f"{plan.noise_multiplier:.6g}"))
+    if plan.grid is not None:
+        rows.append(("Noise", f"exact, on a grid of {plan.grid.step:.6g}"))
     if plan.record_noise_multiplier is not None:
         rows += [
             ("Clip norm of a record's gradient", f"{plan.record_clip_norm:g}"),
@@ -198,7 +202,9 @@ def rests_on(server: Server, facts: RunFacts) -> list[Assumption]:
         found += [assume("noise-complete"), assume("shares-kept-secret")]
     if plan.client_metrics:
         found.append(assume("client-metrics"))
-    if facts.client_noise:  # of clients that run elsewhere the server cannot know where their noise comes from
+    if plan.grid is not None:
+        found += [noise_assumption(facts, exact=True), assume("whole-updates"), assume("updates-still")]
+    elif facts.client_noise:  # of clients that run elsewhere the server cannot know where their noise comes from
         found += [assume("chosen-seed" if facts.seeded else "fresh-server-noise"), assume("fresh-client-noise")]
     else:
         found.append(noise_assumption(facts))

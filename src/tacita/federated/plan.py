@@ -26,7 +26,8 @@ from tacita.federated.levels import LEVELS, UNPROTECTED, Level
 from tacita.federated.levels.level import given
 from tacita.federated.noise import calibrated, declared_noise
 from tacita.guarantee import Guarantee
-from tacita.training.plan import Pair, Plan, declared_rate, declared_stops, next_end
+from tacita.mechanisms.rounded import Grid
+from tacita.training.plan import Pair, Plan, declared_kind, declared_rate, declared_stops, next_end
 from tacita.training.settings import grouped
 from tacita.training.step import check_clip_norm, positive
 
@@ -86,6 +87,7 @@ class FederationPlan:
         delta: At which delta running figures are given.
         client_rates: Lower rates of single clients, by name.
         client_metrics: Whether metrics that clients measure are passed on. No figure covers them; the label says so.
+        noise: "float", or at level client "exact": updates, sums and noise in whole numbers on a public grid.
 
     Examples:
         >>> plan = FederationPlan.declare(
@@ -112,6 +114,7 @@ class FederationPlan:
     client_metrics: bool = False
     stops: tuple[tuple[int, float], ...] = ()
     bare_rate: bool = False
+    noise: str = "float"
 
     def __post_init__(self) -> None:
         for name in ("noise_multiplier", "record_noise_multiplier"):
@@ -122,14 +125,16 @@ class FederationPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        return {**asdict(self), "client_rates": dict(self.client_rates)}
+        plain = {**asdict(self), "client_rates": dict(self.client_rates)}
+        return {name: value for name, value in plain.items() if (name, value) != ("noise", "float")}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FederationPlan:
         """Rebuild what `to_dict` wrote."""
         try:
             _check.one_of("level", data["level"], (*LEVELS, UNPROTECTED.name))
-            return cls(**{**data, "stops": tuple((int(r), float(share)) for r, share in data["stops"])})
+            noise = declared_kind(data.get("noise", "float"))
+            return cls(**{**data, "stops": tuple((int(r), float(share)) for r, share in data["stops"]), "noise": noise})
         except (KeyError, TypeError, ValueError) as error:
             raise PrivacyError(f"The federation's plan is damaged: {error}") from error
 
@@ -151,7 +156,13 @@ class FederationPlan:
             batch_size=self.divisor,
             delta=self.delta,
             unit="client",
+            noise=self.noise,
         )
+
+    @property
+    def grid(self) -> Grid | None:
+        """What updates and noise are whole numbers of; None for noise in floating point."""
+        return None if self.of_clients is None else self.of_clients.grid
 
     @cached_property
     def of_records(self) -> Plan | None:
@@ -290,6 +301,7 @@ class FederationPlan:
         client_rates: Mapping[str, float] | None = None,
         client_metrics: bool = False,
         stops: Sequence[int] | Mapping[int, float] = (),
+        noise: str = "float",
         **settings: Any,
     ) -> FederationPlan:
         """Check and complete what a federation declares.
@@ -310,6 +322,7 @@ class FederationPlan:
             client_rates: Lower rates of single clients, by name.
             client_metrics: Whether metrics that clients measure are passed on. No figure covers them.
             stops: Further ends, such as (10, 20), or {round: share of delta}.
+            noise: How it is drawn: "float", or at level client "exact".
             settings: Single settings of `records`.
 
         Raises:
@@ -321,6 +334,11 @@ class FederationPlan:
         protects = _level_named(level)
         rate, lower = _rates(client_rate, client_rates)
         _check_level(protects, rate, lower, inside)
+        if declared_kind(noise) == "exact" and (protects.protects_records or not protects.units):
+            raise PrivacyError(
+                f"noise='exact' is for level 'client', where the server adds all noise; at level {protects.name!r} "
+                "clients add noise of their own, in floating point."
+            )
         found = None if target is None else 1.0  # what the search starts from
         plan = cls(
             level=protects.name,
@@ -334,9 +352,12 @@ class FederationPlan:
             client_rates=lower,
             client_metrics=bool(client_metrics),
             stops=declared_stops(stops, _check.count("rounds", rounds)),
+            noise=noise,
             **_per_record(protects, inside),
         )
-        return protects.complete(plan if target is None else calibrated(plan, target))
+        made = protects.complete(plan if target is None else calibrated(plan, target))
+        _ = made.grid  # fail early if it does not exist
+        return made
 
     @classmethod
     def without_guarantee(cls, *, clients: int, client_rate: float, rounds: int, delta: float = 1e-5) -> FederationPlan:

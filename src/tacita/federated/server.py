@@ -23,12 +23,13 @@ from tacita.facts import Status
 from tacita.federated.charging import RoundCharges
 from tacita.federated.measurements import Measurements
 from tacita.federated.plan import FederationPlan
-from tacita.federated.updates import clipped, norm_of
+from tacita.federated.updates import clipped, in_steps, norm_of
 from tacita.ledger import Ledger
 from tacita.owner import Owner
 from tacita.training.gradients import Parameters
 from tacita.training.randomness import Randomness, randomness
-from tacita.training.step import noisy_mean
+from tacita.training.step import coin_bound, coins, noisy_mean
+from tacita.training.whole import whole_mean
 
 _LARGEST = 1e18  # norms from here on are dropped, as a record's gradient is
 
@@ -153,8 +154,8 @@ class Server:
         self.status = "running"
         self.unnamed |= set(unnamed)
         followed = self.measured.choose_panel(names, self.held_out, taken=self.taken, rng=self.random.sampling)
-        coins = zip(names, self.random.sampling.random(len(names)), strict=True)
-        drawn = tuple(n for n, coin in coins if n not in self.held_out and coin < self.plan.rate_of(n))
+        thrown = zip(names, coins(len(names), rng=self.random.sampling).tolist(), strict=True)
+        drawn = tuple(n for n, c in thrown if n not in self.held_out and c < coin_bound(self.plan.rate_of(n)))
         if 0 < self.plan.shares < len(drawn):
             drawn = ()  # more noise than promised would reveal how many there were
         self.open_round = Round(self.taken + 1, drawn, followed)
@@ -170,14 +171,17 @@ class Server:
         if self.open_round is None:
             raise PrivacyError("No round was begun: its charge must come before its updates.")
         now = self.open_round
-        sums = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in self.like.items()}
+        kind, grid = (torch.float64 if self.plan.grid is None else torch.int64), self.plan.grid
+        sums = {name: torch.zeros(p.shape, dtype=kind) for name, p in self.like.items()}
         norms, accepted = {}, 0
         for name in now.asked:
             update = self._accepted(replies.get(name))
             if update is None:
                 continue
             held = update if self.plan.shares else clipped(update, self.plan.clip_norm)
-            norms[name] = min(1.0, norm_of(held) / self.plan.clip_norm)
+            if grid is not None:
+                held = in_steps(held, self.plan.clip_norm, grid)
+            norms[name] = min(1.0, norm_of(held) * (1.0 if grid is None else grid.step) / self.plan.clip_norm)
             if name in now.drawn:
                 accepted += 1
                 for key, value in held.items():
@@ -205,6 +209,9 @@ class Server:
         return update if norm_of(update) < largest else None  # a norm that is not a number is not below it
 
     def _with_noise(self, sums: Parameters, accepted: int) -> Parameters:
+        if self.plan.grid is not None:
+            mean = whole_mean(sums, grid=self.plan.grid, divisor=self.plan.divisor, rng=self.random.noise)
+            return {name: mean[name].to(p.dtype) for name, p in self.like.items()}
         total, share = self.plan.total_noise, self.plan.share_noise
         missing = total**2 - accepted * share**2
         if missing < -1e-9 * total**2:

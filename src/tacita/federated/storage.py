@@ -112,7 +112,8 @@ class Kept:
         facts["purpose"] = books.purpose or facts["purpose"]
         known = RunFacts(seeded=books.seed is not None, held_out=len(held_out), **facts)
         if server.ledgers:
-            known = known.with_ledger(server.ledgers[0].name, shared=books.ledger is not None)
+            fresh = tuple(window for ledger in server.ledgers for window in ledger.fresh)
+            known = known.with_ledger(server.ledgers[0].name, shared=books.ledger is not None, fresh=fresh)
         return cls(server, known, run)
 
     @classmethod

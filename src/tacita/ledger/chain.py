@@ -9,13 +9,12 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from tacita._check import PrivacyError
 from tacita.ledger.postgres import PostgresStore
 from tacita.ledger.sqlite import SqliteStore
-from tacita.ledger.store import Fields, Store, on_server
+from tacita.ledger.store import Damaged, Fields, Store, on_server
 
 START = "0" * 64
 
@@ -41,18 +40,25 @@ class Chain:
         self.close = weakref.finalize(self, store.close)
 
     @classmethod
-    def create(cls, place: str, first: Sequence[tuple[str, Mapping[str, Any]]]) -> Chain:
-        """Make a chain of the rows `first`; refuses a place that has one."""
+    def create(cls, place: str, first: Sequence[tuple[str, Mapping[str, Any]]], analyst: str = "") -> Chain:
+        """Make a chain of the rows `first`, written by an analyst; refuses a place that has one."""
         with _kind(place).creating(place) as store:
+            store.declare(analyst)
             chain, head = cls(store), START
             for seq, (kind, body) in enumerate(first):
                 head = chain.append(kind, "", body, last=seq - 1, head=head)
         return chain
 
     @classmethod
-    def open(cls, place: str) -> Chain:
+    def open(cls, place: str, analyst: str = "") -> Chain:
         """Open a chain, having checked that its place is sound. Rows are checked when they are read."""
-        return cls(_kind(place).open(place))
+        chain = cls(_kind(place).open(place))
+        try:
+            chain.store.declare(analyst)
+        except BaseException:
+            chain.close()
+            raise
+        return chain
 
     def again(self) -> Chain | None:
         """Open the chain a second time, as somebody else would; None if nobody else can."""
@@ -70,14 +76,19 @@ class Chain:
         with self._use():
             found = self.store.rows(last)
         if last >= 0 and (not found or found[0][5] != head):
-            raise PrivacyError(
+            raise Damaged(
                 f"The ledger {self.store.place} was rolled back or replaced while in use; restore the newest copy."
             )
         rows = []
         for fields in found[last >= 0 :]:
-            rows.append(self._verified(fields, last + 1, head))
+            rows.append(verified(fields, last + 1, head, place=self.store.place))
             last, head = rows[-1].seq, rows[-1].hash
         return rows
+
+    def stored(self) -> list[Fields]:
+        """Return every row as it is stored, unchecked."""
+        with self._use():
+            return self.store.rows(0)
 
     def append(self, kind: str, run: str, body: Mapping[str, Any], *, last: int, head: str) -> str:
         """Add a row after number `last` within a transaction; return its hash.
@@ -92,8 +103,8 @@ class Chain:
         Returns:
             The new row's hash.
         """
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        time, by = self.store.now(), {"by": self.store.analyst} if self.store.analyst else {}
+        text = json.dumps({**body, **by}, sort_keys=True, separators=(",", ":"), allow_nan=False)
         digest = _digest(head, last + 1, time, kind, run, text)
         self.store.insert((last + 1, time, kind, run, text, digest))
         return digest
@@ -107,14 +118,26 @@ class Chain:
         with self.lock, self.store.using():
             yield
 
-    def _verified(self, fields: Fields, seq: int, head: str) -> LedgerRow:
-        try:
-            seq_found, time, kind, run, body, digest = fields
-            if seq_found == seq and digest == _digest(head, seq, time, kind, run, body):
-                return LedgerRow(seq, time, kind, run, json.loads(body), digest)
-        except (TypeError, ValueError):  # not text, or not JSON
-            pass
-        raise PrivacyError(f"The ledger {self.store.place} is damaged at row {seq}; restore it from a copy.")
+
+def verified(fields: Fields, seq: int, head: str, *, place: str) -> LedgerRow:
+    """Return a row as it is stored, if it is the one that follows row `seq` - 1.
+
+    Args:
+        fields: seq, time, kind, run, body and hash as they are stored.
+        seq: Its number.
+        head: The hash of the row before.
+        place: Where it is, for people.
+
+    Raises:
+        Damaged: If it is another one.
+    """
+    try:
+        seq_found, time, kind, run, body, digest = fields
+        if seq_found == seq and digest == _digest(head, seq, time, kind, run, body):
+            return LedgerRow(seq, time, kind, run, json.loads(body), digest)
+    except (TypeError, ValueError):  # not text, or not JSON
+        pass
+    raise Damaged(f"The ledger {place} is damaged at row {seq}; restore it from a copy.")
 
 
 def _kind(place: str) -> type[PostgresStore] | type[SqliteStore]:

@@ -6,59 +6,45 @@ added, checks the budget and appends; the noise may leave the process only after
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita._numbers import round_up_text
-from tacita.ledger.chain import Chain
-from tacita.ledger.costs import (
-    DECLARED,
-    Costs,
-    Units,
-    cost_units,
-    delta_units,
-    pure_costs,
-    pure_units,
+from tacita.ledger.admission import (
+    distance,
+    price,
+    release_price,
+    require_budget,
+    require_same,
+    stored,
+    stored_totals,
 )
-from tacita.ledger.reader import Head, LedgerReader, resumed_elsewhere
+from tacita.ledger.costs import Costs
+from tacita.ledger.owning import OwnedLedger
+from tacita.ledger.reader import Head, resumed_elsewhere
 from tacita.ledger.rows import (
     ENDED,
-    RELATIONS,
     RESERVED,
-    SCHEMA,
     LedgerRun,
-    LedgerState,
     Plain,
-    budget_body,
     charged_totals,
     mechanism_body,
     name_text,
     plain_body,
 )
-from tacita.ledger.store import Place, repeated
-from tacita.ledger.totals import distance_units, floor_for
+from tacita.ledger.store import repeated
+from tacita.ledger.totals import Totals
 from tacita.profile import Profile
 
 
-class BudgetExceeded(PrivacyError):
-    """A charge that would pass the budget. Nothing was written."""
-
-
-class BudgetRaised(PrivacyError):
-    """A larger budget than the one in force, without its owner's consent. Nothing was written."""
-
-
-class Ledger(LedgerReader):
+class Ledger(OwnedLedger):
     """A privacy budget in one file or database: `create` or `open` it; close it, or use it in a `with` statement.
 
     Guarantee:
         While a budget (ε, δ) was in force all along, everything released after its charge returned is together
-        (ε, δ)-differentially private for the ledger's unit and relation, however runs were chosen (see `totals`).
+        (ε, δ)-differentially private for the ledger's unit and relation, however runs were chosen (see `totals`), and
+        whatever was reserved and cancelled. A budget with a window promises this for the units of its own data.
 
     Examples:
         >>> with Ledger.create(":memory:", epsilon=2.0, delta=1e-5) as ledger:
@@ -67,52 +53,6 @@ class Ledger(LedgerReader):
         ...     print(ledger.charged("a"), round(ledger.spent().epsilon, 3))
         10 1.055
     """
-
-    @classmethod
-    @_check.renamed("dataset")
-    def create(
-        cls,
-        path: Place,
-        *,
-        unit: str = "record",
-        neighbours: str = "add_remove",
-        data: str = "",
-        epsilon: float | None = None,
-        delta: float | None = None,
-        gaussian_share: float = 0.5,
-    ) -> Ledger:
-        """Create a ledger; `:memory:` creates one that lives in the process only.
-
-        Args:
-            path: Where: a file, or the URL of a database (`postgresql://USER@HOST/DATABASE`), which then is for this
-                ledger alone. Refused if there is a ledger.
-            unit: What one neighbour step changes. Fixed for ever, like the relation.
-            neighbours: `add_remove` or `replace_one`.
-            data: Which data it is about, for people; enters the chain.
-            epsilon: Worst-case budget, together with `delta`; neither sets none.
-            delta: Its delta.
-            gaussian_share: The part of delta for charges that count as Gaussian distances, the rest being for those
-                that count by their moments; fixed for ever. At 1 every charge needs a privacy curve, a run is charged
-                for all of its plan at its first step, and the budget itself has the curve of one Gaussian release.
-
-        Returns:
-            The ledger, open.
-
-        Raises:
-            PrivacyError: If there is one, or it cannot be written.
-        """
-        meta = {
-            "schema": SCHEMA,
-            "unit": name_text("unit", unit),
-            "neighbours": _check.one_of("neighbours", neighbours, RELATIONS),
-            "dataset": str(data),
-            "orders": list(DECLARED),
-            "gaussian_share": _check.in_range("gaussian_share", gaussian_share, 0.0, 1.0),
-        }
-        first: list[tuple[str, Mapping[str, Any]]] = [("ledger", meta)]
-        if epsilon is not None or delta is not None:
-            first.append(("budget", budget_body(epsilon, delta)))
-        return cls(Chain.create(os.fspath(path), first))._verified()
 
     @repeated
     def end(self, run_id: str, reason: str, *, owner: str = "") -> None:
@@ -132,32 +72,6 @@ class Ledger(LedgerReader):
             if run.ended:
                 raise PrivacyError(f"Run {run_id!r} was ended already: {run.ended}.")
             self._append("event", run_id, body)
-
-    @_check.renamed("raise_it")
-    @repeated
-    def set_budget(self, epsilon: float, delta: float, *, allow_increase: bool = False) -> Head:
-        """Set the budget. Lowering is always allowed, even below what is spent; nothing is granted then.
-
-        Args:
-            epsilon: The worst-case epsilon of everything charged to the ledger.
-            delta: Its delta.
-            allow_increase: Needed for a larger budget than the one in force: what was promised so far no longer
-                bounds what is released from now on.
-
-        Returns:
-            The new row's hash.
-
-        Raises:
-            BudgetRaised: If the budget is larger and `allow_increase` is not set; nothing is written.
-        """
-        body = budget_body(epsilon, delta)
-        with self._writing() as state:
-            if state.budget and not allow_increase and (epsilon > state.budget[0] or delta > state.budget[1]):
-                raise BudgetRaised(
-                    f"The budget is epsilon {state.budget[0]:g} at delta {state.budget[1]:g}, and {epsilon:g} at "
-                    f"{delta:g} would raise it; if its owner agrees, pass allow_increase=True."
-                )
-            return self._append("budget", "", body)
 
     @repeated
     def open_run(
@@ -191,14 +105,14 @@ class Ledger(LedgerReader):
                 for another relation or unit than the ledger's.
         """
         if curve is not None:
-            _require_same(self, neighbours, unit)
+            require_same(self._state, neighbours, unit)
         frozen = mechanism_body(mechanism)
         if seeded and not seed_fingerprint:
             raise PrivacyError(
                 "A run with a user's seed needs seed_fingerprint, so that no other run can repeat its noise."
             )
         body: dict[str, Any] = {"mechanism": frozen, "seed": seed_fingerprint, "seeded": bool(seeded)}
-        body["gaussian"] = self._distance(curve, delta)
+        body["gaussian"] = distance(self._fresh(), curve, delta)
         with self._writing() as state:
             known = state.runs.get(name_text("run_id", run_id))
             if known and known.mechanism != frozen:
@@ -262,8 +176,8 @@ class Ledger(LedgerReader):
             PrivacyError: If the steps do not continue the run, somebody else owns it, or the row cannot be written.
         """
         start, count = _check.count("first", first, low=0), _check.count("steps", steps)
-        price, by = _price(self, costs, delta, neighbours, unit), {"owner": owner} if owner else {}
-        body = {**price, "first": start, "steps": count, **by}
+        body = price(self._state, costs, delta, neighbours, unit)
+        body |= {"first": start, "steps": count} | ({"owner": owner} if owner else {})
         with self._writing():
             run = self._owned(run_id, owner)
             _require_open(run_id, run)
@@ -277,9 +191,101 @@ class Ledger(LedgerReader):
                     f"Run {run_id!r} was opened for {run.mechanism['steps']} steps, not {start + count}; "
                     "open another run."
                 )
-            body["gaussian"] = [0, 0] if run.charged else [_stored(run.reserved[0]), run.reserved[1]]
-            self._require_budget(f"Steps {start} to {start + count - 1} of run {run_id!r}", body)
+            body["gaussian"] = [0, 0] if run.charged else [stored(run.distance[0]), run.distance[1]]
+            self._require(f"Steps {start} to {start + count - 1} of run {run_id!r}", body, run_id)
             return self._append("charge", run_id, body)
+
+    @repeated
+    def reserve(
+        self,
+        run_id: str,
+        *,
+        costs: Costs,
+        delta: float = 0.0,
+        neighbours: str = "add_remove",
+        unit: str = "record",
+        owner: str = "",
+    ) -> Head:
+        """Hold budget for all steps of a run that has not begun: others find it spent until it is cancelled.
+
+        Its charges then count only where they are more than was reserved, so a run whose reservation was granted is
+        granted its steps, unless the budget is lowered. Its first charge makes the reservation final.
+
+        Args:
+            run_id: A run that was opened, with its curve if it has one, and not charged.
+            costs: λ D_{λ+1} of all its steps, as for `charge`.
+            delta: The failure probability of all of them.
+            neighbours: The relation that the costs are for.
+            unit: The unit that they are for.
+            owner: The token of the run's owner, if it has one.
+
+        Returns:
+            The new row's hash.
+
+        Raises:
+            BudgetExceeded: If the whole run does not fit; nothing is written.
+            PrivacyError: If the run has begun, has ended, or has a reservation.
+        """
+        body = price(self._state, costs, delta, neighbours, unit)
+        with self._writing():
+            run = self._owned(run_id, owner)
+            _require_open(run_id, run)
+            if run.charged or run.held is not None:
+                why = f"{run.charged} steps are charged" if run.charged else "there is a reservation"
+                raise PrivacyError(f"Nothing can be reserved for run {run_id!r}, because {why}.")
+            steps = int(run.mechanism["steps"])  # costs of blocks are rounded up one by one, and differ by round-off
+            body["costs"] = [cost if cost == "inf" else cost + 2 * steps for cost in body["costs"]]
+            body["delta"] += steps
+            body["gaussian"] = [stored(run.distance[0]), run.distance[1]]
+            self._require(f"Reserving run {run_id!r}", body, run_id)
+            return self._append("reserve", run_id, body)
+
+    @repeated
+    def commit(self, run_id: str, *, owner: str = "") -> Head:
+        """Charge at once all steps that a run has reserved and not charged. Release them only after this has returned.
+
+        Args:
+            run_id: A run with a reservation.
+            owner: The token of the run's owner, if it has one.
+
+        Returns:
+            The new row's hash.
+
+        Raises:
+            PrivacyError: If there is no reservation, or the budget was lowered below what is spent.
+        """
+        with self._writing():
+            run = self._owned(run_id, owner)
+            held = _reserved(run_id, run)
+            body = stored_totals(held.beyond(run.used))
+            body |= {"first": run.charged, "steps": int(run.mechanism["steps"]) - run.charged}
+            body |= {"owner": owner} if owner else {}
+            self._require(f"Run {run_id!r}", body, run_id)
+            return self._append("charge", run_id, body)
+
+    @repeated
+    def cancel(self, run_id: str, *, owner: str = "") -> Head:
+        """Give back what is reserved for a run of which no step was charged, so that nothing was released of it.
+
+        Args:
+            run_id: A run with a reservation.
+            owner: The token of the run's owner; without one the reservation is given back whoever owns the run.
+
+        Returns:
+            The new row's hash.
+
+        Raises:
+            PrivacyError: If there is no reservation, or a step was charged: it may have been released.
+        """
+        with self._writing():
+            run = self._owned(run_id, owner) if owner else self._run(run_id)
+            _reserved(run_id, run)
+            if run.charged:
+                raise PrivacyError(
+                    f"The reservation of run {run_id!r} was used: {run.charged} steps are charged and may have been "
+                    "released, so it stays spent."
+                )
+            return self._append("cancel", run_id, {})
 
     @repeated
     def release(
@@ -313,18 +319,15 @@ class Ledger(LedgerReader):
             BudgetExceeded: If the total would pass the budget; nothing is written.
             PrivacyError: If the relation or the unit is not the ledger's, or the row cannot be written.
         """
-        if costs is None:
-            if pure is None:
-                raise TypeError("A release needs its costs, or its pure epsilon.")
-            costs = pure_costs(pure)
-        body = {**_price(self, costs, delta, neighbours, unit), "description": str(description)}
-        body["pure"] = _stored(pure_units(math.inf if pure is None else pure))
-        if curve is None and pure is not None:
-            curve = Profile.of_pair(pure, delta)
-        body["gaussian"] = self._distance(curve)
+        terms: dict[str, Any] = {"neighbours": neighbours, "unit": unit}
+        body = release_price(self._fresh(), costs=costs, pure=pure, delta=delta, curve=curve, **terms)
+        body["description"] = str(description)
         with self._writing():
-            self._require_budget(f"Release {name_text('name', name)!r}", body)
+            self._require(f"Release {name_text('name', name)!r}", body)
             return self._append("release", name, body)
+
+    def _require(self, what: str, body: Mapping[str, Any], run: str = "") -> None:
+        require_budget(self._state, what, charged_totals(body), self._writer, run=run)
 
     @repeated
     def event(self, run_id: str, kind: str, detail: Mapping[str, Plain] | str = "", *, owner: str = "") -> Head:
@@ -383,59 +386,13 @@ class Ledger(LedgerReader):
             self._append("event", run_id, {"event": "resume", "detail": detail})
         return start
 
-    @contextmanager
-    def _writing(self) -> Iterator[LedgerState]:
-        with self._chain.transaction():
-            yield self._fresh()
-        self._fresh()
-
-    def _distance(self, curve: Profile | None, delta: float = 0.0) -> list[int | str]:
-        floor = floor_for(self.budget, self.gaussian_share)
-        squared, fails = distance_units(curve, delta=delta, floor=floor)
-        return [_stored(squared), fails]
-
-    def _require_budget(self, what: str, body: Mapping[str, Any]) -> None:
-        state = self._state
-        if state.budget is None:
-            return
-        epsilon, delta = state.budget
-        after = (state.totals + charged_totals(body)).epsilon(delta, gaussian_share=self.gaussian_share)
-        if not after <= epsilon:
-            raise BudgetExceeded(
-                f"{what} would bring the total to epsilon {round_up_text(after)} at delta {delta:g}, and the budget is "
-                f"{epsilon:g}. Nothing was charged: stop here, or let the budget's owner raise it."
-            )
-
-    def _append(self, kind: str, run: str, body: Mapping[str, Any]) -> Head:
-        return self._chain.append(kind, run, body, last=self._state.last, head=self._state.head)
-
 
 def _require_open(run_id: str, run: LedgerRun) -> None:
     if run.ended:
         raise PrivacyError(f"Run {run_id!r} was ended by its owner ({run.ended}); start a new run.")
 
 
-def _stored(units: Units) -> int | str:
-    return units if isinstance(units, int) else "inf"
-
-
-def _price(ledger: LedgerReader, costs: Costs, delta: float, neighbours: str, unit: str) -> dict[str, Any]:
-    _require_same(ledger, neighbours, unit)
-    return {"costs": [_stored(cost) for cost in cost_units(costs)], "delta": delta_units(delta)}
-
-
-def _require_same(ledger: LedgerReader, neighbours: str, unit: str) -> None:
-    _check.one_of("neighbours", neighbours, RELATIONS)
-    if neighbours != ledger.neighbours:
-        fix = "Make a ledger for replace_one (tacita ledger create FILE --neighbours replace_one)."
-        if ledger.neighbours == "replace_one":
-            fix = "Pass costs=replace_one_costs(costs) with neighbours='replace_one'."
-        raise PrivacyError(
-            f"This ledger is for {ledger.neighbours}, got costs for {neighbours}: another relation enters only by a "
-            f"proved conversion. {fix}"
-        )
-    if unit != ledger.unit:
-        raise PrivacyError(
-            f"This ledger protects one {ledger.unit}, got costs for one {unit}: no conversion is known. Keep a "
-            "ledger for each unit."
-        )
+def _reserved(run_id: str, run: LedgerRun) -> Totals:
+    if run.held is None:
+        raise PrivacyError(f"Nothing is reserved for run {run_id!r}, or all its steps are charged.")
+    return run.held

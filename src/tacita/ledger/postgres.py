@@ -17,12 +17,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, LiteralString
 from urllib.parse import quote, urlencode
 
 from tacita import _check
 from tacita._check import PrivacyError
-from tacita.ledger.store import Conflict, Fields
+from tacita.ledger.store import Conflict, Damaged, Fields
 
 if TYPE_CHECKING:
     import psycopg
@@ -36,10 +36,14 @@ _SECRETS = ("password", "sslpassword", "scram_client_key", "scram_server_key", "
 _GIVEN: dict[str, Mapping[str, str]] = {}  # passwords that opened a place, for what this process opens again by it
 _DEFAULTS = {"connect_timeout": "10", "tcp_user_timeout": "30000", "application_name": "tacita"}
 _TURN = "LOCK TABLE tacita.turn IN SHARE ROW EXCLUSIVE MODE"
+_CLOCK = "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"+00:00\"')"
 _REFUSES = "BEGIN RAISE EXCEPTION 'the ledger is append-only'; END"
 _NO_GAP = """BEGIN
     IF NEW.seq IS DISTINCT FROM (SELECT coalesce(max(seq) + 1, 0) FROM tacita.ledger) THEN
         RAISE EXCEPTION 'the ledger is append-only';
+    END IF;
+    IF NEW.body::json->>'by' IS DISTINCT FROM session_user::text THEN
+        RAISE EXCEPTION 'a row must name the role that has logged in to write it';
     END IF;
     RETURN NEW;
 END"""
@@ -61,7 +65,7 @@ REVOKE ALL ON tacita.ledger, tacita.turn FROM PUBLIC;
 REVOKE UPDATE, DELETE, TRUNCATE ON tacita.ledger FROM CURRENT_USER;
 ALTER TABLE tacita.ledger ENABLE ROW LEVEL SECURITY;
 CREATE POLICY everybody_sees_all ON tacita.ledger FOR SELECT USING (true);
-CREATE POLICY chargers_set_no_budget ON tacita.ledger FOR INSERT WITH CHECK (kind NOT IN ('ledger', 'budget'));
+CREATE POLICY chargers_set_no_budget ON tacita.ledger FOR INSERT WITH CHECK (kind NOT IN ('ledger', 'budget', 'share'));
 """
 _TRIGGERS = """
 SELECT tgname, tgtype::int, tgenabled::text, prosrc FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid
@@ -128,8 +132,8 @@ class PostgresStore:
     """The rows of one database; see `Store`. A connection that was lost is made anew at the next use."""
 
     def __init__(self, place: ServerPlace) -> None:
-        self._where, self.place, self.name = place, place.shown, place.name
-        self._process, self._closed, self._writing = os.getpid(), False, False
+        self._where, self.place, self.name, self.analyst = place, place.shown, place.name, ""
+        self._process, self._closed, self._writing, self._time = os.getpid(), False, False, ""
         self.connection = self._connected()
 
     @classmethod
@@ -143,7 +147,7 @@ class PostgresStore:
                 if store._has_ledger():
                     raise PrivacyError(f"{store.place} has a ledger already; open it, or choose another database.")
                 store._execute(_SCHEMA)
-                store._writing = True
+                store._time, store._writing = store._last(_CLOCK), True
                 yield store
             store._commit()
             store._leave()
@@ -166,6 +170,18 @@ class PostgresStore:
             store.close()
             raise
         return store
+
+    def declare(self, analyst: str) -> None:
+        """Refuse another name than that of the role which has logged in: the server refuses its rows as well."""
+        if analyst not in ("", self.analyst):
+            raise PrivacyError(
+                f"On a server the analyst is the role that logs in, which is {self.analyst!r}: leave the name "
+                f"{analyst!r} out, or connect as that role."
+            )
+
+    def now(self) -> str:
+        """Return the time on the clock of the server, one for all; in a transaction, that of its turn."""
+        return self._time if self._writing else str(self._read(_CLOCK)[0][0])
 
     def again(self) -> PostgresStore:
         """Open the rows a second time, over another connection."""
@@ -201,11 +217,12 @@ class PostgresStore:
         self._writing = True
         try:
             with self.using():
-                self._execute(
+                self._time = self._last(
                     "BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL synchronous_commit = on; "
                     f"SET LOCAL lock_timeout = {round(1000 * _TIMEOUT)}; "
                     "SET LOCAL idle_in_transaction_session_timeout = '60s'; "
-                    + _TURN  # before the first query, so that this sees what others have added
+                    f"{_TURN}; "  # before the first query, so that this sees what others have added
+                    f"{_CLOCK}"
                 )
                 yield
             self._commit()
@@ -214,19 +231,22 @@ class PostgresStore:
 
     def rows(self, first: int) -> list[Fields]:
         """Return the rows from number `first` on, in order."""
-        import psycopg
-
         query = 'SELECT seq, "time", kind, run, body, hash FROM tacita.ledger WHERE seq >= %s ORDER BY seq'
         if self._writing:  # never over another connection than the one that holds the turn
             return self.connection.execute(query, (first,)).fetchall()
+        return self._read(query, first)
+
+    def _read(self, query: LiteralString, *values: Any) -> list[Fields]:
+        import psycopg
+
         self._reconnect()
         try:
-            return self.connection.execute(query, (first,)).fetchall()
+            return self.connection.execute(query, values).fetchall()
         except psycopg.OperationalError:
             if not self.connection.closed:
                 raise
         self._reconnect()
-        return self.connection.execute(query, (first,)).fetchall()
+        return self.connection.execute(query, values).fetchall()
 
     def insert(self, fields: Fields) -> None:
         """Add a row within a transaction."""
@@ -268,6 +288,14 @@ class PostgresStore:
     def _execute(self, statements: str) -> None:
         self.connection.execute(statements.encode())
 
+    def _last(self, statements: str) -> str:
+        """Run statements and return the only value of the last one."""
+        cursor = self.connection.execute(statements.encode())
+        while cursor.nextset():
+            pass
+        found = cursor.fetchone()
+        return str(found[0]) if found else ""
+
     def _reconnect(self) -> None:
         """Make a lost connection anew, for as long as a server takes to restart."""
         if self._closed:
@@ -306,11 +334,12 @@ class PostgresStore:
 
     def _check_server(self, made: psycopg.Connection[Fields]) -> None:
         """Refuse a server that forgets what it said it kept."""
-        found = made.execute("SELECT current_setting('fsync'), pg_is_in_recovery()").fetchone()
+        found = made.execute("SELECT current_setting('fsync'), pg_is_in_recovery(), session_user::text").fetchone()
         if found is None or found[0] != "on":
             raise PrivacyError(f"The ledger {self.place} cannot be made crash-safe: its server runs with fsync off.")
         if found[1]:
             raise PrivacyError(f"The ledger {self.place} is a standby's copy, which may lag: connect to its primary.")
+        self.analyst = str(found[2])  # whoever logged in, whatever role was taken on since
 
     def _has_ledger(self) -> bool:
         query = "SELECT 1 FROM pg_class WHERE relname = 'ledger' AND relnamespace = to_regnamespace('tacita')"
@@ -320,7 +349,7 @@ class PostgresStore:
         if not self._has_ledger():
             raise PrivacyError(f"There is no ledger at {self.place}: create it first (tacita ledger create URL).")
         if self.connection.execute(_TRIGGERS).fetchall() != _EXPECTED:
-            raise PrivacyError(f"{self.place} is not a ledger of this version, or its triggers were changed.")
+            raise Damaged(f"{self.place} is not a ledger of this version, or its triggers were changed.")
 
 
 def _reason(error: psycopg.Error) -> str:

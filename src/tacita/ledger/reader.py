@@ -6,7 +6,6 @@ Everything known is a replay of the chain's rows, read again before each answer.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast
@@ -14,26 +13,20 @@ from typing import Any, Literal, Self, cast
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita.assumptions import assume
+from tacita.facts import Fresh
 from tacita.guarantee import Guarantee
+from tacita.ledger.admission import Fit, Writer, distance, fit_of, price, release_price
 from tacita.ledger.chain import Chain, LedgerRow
-from tacita.ledger.costs import SHARES
-from tacita.ledger.rows import LedgerRun, LedgerState
-from tacita.ledger.store import Place, on_server
-from tacita.ledger.totals import cap_profile
+from tacita.ledger.costs import SHARES, Costs
+from tacita.ledger.rows import LedgerRun, LedgerState, Window, name_text
+from tacita.ledger.statements import Analyst, Promise, Reservation
+from tacita.ledger.store import ANALYST, Damaged, Fields, Place, on_server
+from tacita.ledger.totals import Totals, cap_profile
 from tacita.profile import Profile
 
 Head = str  # the hash of a row, in hexadecimal: it names everything up to that row
 
 _ASSUMPTIONS = tuple(map(assume, ("all-in-ledger", "runs-fresh-noise", "newest-copy")))
-
-
-@dataclass(frozen=True)
-class Promise:
-    """A budget that holds for everything charged to a ledger, and the privacy curve that follows from it."""
-
-    epsilon: float
-    delta: float
-    curve: Profile
 
 
 class LedgerReader:
@@ -44,13 +37,18 @@ class LedgerReader:
         self._state = LedgerState()
 
     @classmethod
-    def open(cls, path: Place) -> Self:
+    def open(cls, path: Place, *, analyst: str | None = None) -> Self:
         """Open a ledger: a file, or a database by its URL (`postgresql://USER@HOST/DATABASE`).
 
         The place, every link of the chain and that the rows follow each other are checked first. A password may be in
         the URL, in PGPASSWORD or in ~/.pgpass; it is shown and kept nowhere.
+
+        Args:
+            path: Where.
+            analyst: Who charges, for a file: a name that every row will carry, taken at its word; the one in
+                TACITA_ANALYST unless given. On a server it is the role that logged in, and the server checks it.
         """
-        return cls(Chain.open(os.fspath(path)))._verified()
+        return cls(Chain.open(os.fspath(path), declared_analyst(path, analyst)))._verified()
 
     def close(self) -> None:
         """Close the file, or the connection."""
@@ -76,6 +74,11 @@ class LedgerReader:
     def name(self) -> str:
         """A short name for labels: the file's, or the database's."""
         return self._chain.store.name
+
+    @property
+    def analyst(self) -> str:
+        """Who writes here, as every row says; empty if nobody said."""
+        return self._chain.store.analyst
 
     @property
     def path(self) -> Path | None:
@@ -145,6 +148,10 @@ class LedgerReader:
         """Return every row, read and checked again."""
         return self._chain.read()
 
+    def stored(self) -> list[Fields]:
+        """Return every row as it is stored: seq, time, kind, run, body and hash."""
+        return self._chain.stored()
+
     def releases(self) -> list[dict[str, str]]:
         """Return the name and the description of each release by another mechanism, in order."""
         rows = (row for row in self.rows() if row.kind == "release")
@@ -177,7 +184,7 @@ class LedgerReader:
             return
         with LedgerReader(again)._verified() as found:
             if not found.contains(head):
-                raise PrivacyError(f"The ledger {found.place} was rolled back while in use; restore the newest copy.")
+                raise Damaged(f"The ledger {found.place} was rolled back while in use; restore the newest copy.")
             found.head_of(run_id, owner=owner)
 
     def standing(self, run_id: str, *, step: int, head: Head, clean: bool) -> int:
@@ -201,23 +208,26 @@ class LedgerReader:
     def spent(self, delta: float | None = None) -> Guarantee | None:
         """Return the worst-case total of all rows at the budget's delta or a given one; None if nothing was charged.
 
-        A charge is granted if and only if this stays at or below the budget's epsilon.
+        A charge is granted only if this stays at or below the budget's epsilon. What is reserved counts, although
+        nothing may have been released of it.
 
         Guarantee:
             All releases up to now together are (epsilon, delta)-differentially private for the ledger's unit and
             relation, if their charges were not chosen by what earlier releases showed; else the budget is what
-            holds (see `Ledger` and `promise`).
+            holds (see `Ledger` and `promise`). Where the budget has a window, this is about units of the window's data
+            alone, which are in no other data, as its owner declares (`past` has the figures of the others).
         """
         state = self._fresh()
         if delta is None and state.budget is None:
             raise ValueError("delta must be given: this ledger has no budget to take it from.")
         dlt = _check.probability("delta", delta if delta is not None else state.budget and state.budget[1])
-        if not state.releases:
+        if not (state.releases or state.reserved):
             return None
         planned = assume("planned-charges")
         if state.promise:
             epsilon, delta = state.promise
             planned = assume("planned-or-promise", epsilon=f"{epsilon:g}", delta=f"{delta:g}")
+        fresh = (assume("fresh-data", first=first, last=last, unit=unit) for first, last, unit in self.fresh)
         share = self.gaussian_share
         orders = dlt * (1.0 - share) / SHARES
         return Guarantee(
@@ -233,7 +243,11 @@ class LedgerReader:
                 ("orders", orders * (SHARES - 1)),
                 ("releases' own deltas", orders),
             ),
-            assumptions=(*_ASSUMPTIONS, planned),
+            assumptions=(
+                *_ASSUMPTIONS,
+                planned,
+                *fresh,
+            ),
             publishable=True,
         )
 
@@ -243,6 +257,109 @@ class LedgerReader:
         A charge is granted by `spent`, never by this figure.
         """
         return self._fresh().totals.planned_epsilon(_check.probability("delta", delta))
+
+    def would_fit(
+        self,
+        *,
+        costs: Costs | None = None,
+        pure: float | None = None,
+        delta: float = 0.0,
+        curve: Profile | None = None,
+        neighbours: str = "add_remove",
+        unit: str = "record",
+        at: float = 1e-5,
+    ) -> Fit:
+        """Return whether a release, or a whole run, would be granted now. Nothing is charged or held.
+
+        Args:
+            costs: λ D_{λ+1} of all of it, as for `charge`; may be left out if `pure` is given.
+            pure: The ε of a release that is ε-private outright, but for `delta`.
+            delta: What may fail beside.
+            curve: Its whole privacy curve; of a run, that of all planned steps.
+            neighbours: The relation that all this is for.
+            unit: The unit that it is for.
+            at: The delta of the figures, if the ledger has no budget.
+
+        Returns:
+            Whether it fits, why not, the total before and after, and how many of the same would fit.
+
+        Raises:
+            PrivacyError: If the relation or the unit is not the ledger's.
+
+        Examples:
+            >>> from tacita.ledger import Ledger
+            >>> with Ledger.create(":memory:", epsilon=1.0, delta=1e-5) as ledger:
+            ...     found = ledger.would_fit(pure=0.3)
+            ...     print(found.fits, round(found.after, 3), found.times, ledger.spent())
+            True 0.3 3 None
+        """
+        state = self._fresh()
+        terms: dict[str, Any] = {"delta": delta, "neighbours": neighbours, "unit": unit}
+        if pure is None and costs is not None:
+            body = {**price(state, costs, **terms), "gaussian": distance(state, curve, delta)}
+        else:
+            body = release_price(state, costs=costs, pure=pure, curve=curve, **terms)
+        at = state.budget[1] if state.budget else _check.probability("at", at)
+        return fit_of(state, body, delta=at, writer=self._writer)
+
+    def reservations(self) -> dict[str, Reservation]:
+        """Return what is reserved for runs that are neither finished, ended nor cancelled, by the run's name."""
+        state, rows = self._fresh(), {row.run: row for row in self.rows() if row.kind == "reserve"}
+        delta = state.budget[1] if state.budget else 1e-5
+        return {
+            name: Reservation(
+                run.analyst,
+                rows[name].time,
+                int(run.mechanism["steps"]),
+                run.charged,
+                run.counted().epsilon(delta, gaussian_share=self.gaussian_share),
+            )
+            for name, run in sorted(state.runs.items())
+            if name in state.reserved
+        }
+
+    def analysts(self) -> dict[str, Analyst]:
+        """Return what each analyst's own charges come to, reservations included, and the share of those who have one.
+
+        The epsilons do not add up to the total, which grows more slowly. Nobody's charges are under an empty name.
+        """
+        state = self._fresh()
+        delta, spent = state.budget[1] if state.budget else 1e-5, state.spending()
+        return {
+            name: Analyst(
+                spent[name].epsilon(delta, gaussian_share=self.gaussian_share) if name in spent else 0.0,
+                state.shares.get(name),
+            )
+            for name in sorted({*spent, *state.shares})
+        }
+
+    @property
+    def window(self) -> Window | None:
+        """The days of the budget in force, between which charges are about new data; None for any day."""
+        return self._fresh().window
+
+    @property
+    def fresh(self) -> Fresh:
+        """The window's first and last day and the unit of its data, for the assumption `fresh-data`; empty without."""
+        window = self.window
+        return () if window is None else ((window.first, window.last, self.unit),)
+
+    def past(self) -> list[tuple[Window | None, float, float]]:
+        """Return the earlier windows, each with the epsilon that was spent in it and its delta, on its own data.
+
+        The first one has no days, if anything was charged before there were windows.
+        """
+        share = self.gaussian_share
+        return [
+            (past.window, past.totals.epsilon(delta, gaussian_share=share), delta)
+            for past in self._fresh().past
+            for delta in (past.budget[1] if past.budget else 1e-5,)
+            if past.window or past.totals != Totals()
+        ]
+
+    @property
+    def _writer(self) -> Writer:
+        return Writer(self.analyst, self._chain.store.now())
 
     def _known(self, run_id: str) -> LedgerRun | None:
         """Return what the file says of a run, also after its user has closed it."""
@@ -257,7 +374,7 @@ class LedgerReader:
     def _verified(self) -> Self:
         try:
             if not self._fresh().meta:
-                raise PrivacyError(f"The ledger {self.place} is damaged: it has no rows; restore it from a copy.")
+                raise Damaged(f"The ledger {self.place} is damaged: it has no rows; restore it from a copy.")
         except BaseException:
             self.close()
             raise
@@ -270,7 +387,7 @@ class LedgerReader:
                 try:
                     state.apply(row)
                 except (KeyError, TypeError, ValueError) as error:
-                    raise PrivacyError(f"The ledger {self.place} is damaged at row {row.seq}: {error}.") from error
+                    raise Damaged(f"The ledger {self.place} is damaged at row {row.seq}: {error}.") from error
         return state
 
     def _run(self, run_id: str) -> LedgerRun:
@@ -306,3 +423,9 @@ def resumed_elsewhere(run_id: str) -> str:
         f"Run {run_id!r} was resumed elsewhere, so it goes on there and nothing is released here any more; what was "
         "charged stays charged. Resume it from its run directory to go on here."
     )
+
+
+def declared_analyst(path: Place, given: str | None) -> str:
+    """Return the name that an analyst declares; empty for none. TACITA_ANALYST is for files alone."""
+    name = ("" if on_server(path) else os.environ.get(ANALYST, "")) if given is None else given
+    return name_text("analyst", name) if name else ""

@@ -10,11 +10,12 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tacita._check import PrivacyError
 from tacita.facts import MEMORY
-from tacita.ledger.store import Fields
+from tacita.ledger.store import Damaged, Fields
 
 _APPLICATION = 0x7AC17A
 _TIMEOUT = 30.0  # seconds to wait for another writer
@@ -39,7 +40,7 @@ class SqliteStore:
 
     def __init__(self, path: str) -> None:
         self.place = path
-        self.name = Path(path).name
+        self.name, self.analyst = Path(path).name, ""
         self.file = None if path == MEMORY else Path(path).resolve()  # SQLite's -wal lies beside what a link points to
         self.connection = _connect(path)
         self._opened: tuple[tuple[int, int], ...] | None = None
@@ -91,6 +92,14 @@ class SqliteStore:
                 store.close()
                 raise
         return store
+
+    def declare(self, analyst: str) -> None:
+        """Say who writes; a file knows nobody, so it is a name that is taken at its word."""
+        self.analyst = analyst
+
+    def now(self) -> str:
+        """Return the time on this machine's clock."""
+        return datetime.now(UTC).isoformat(timespec="seconds")
 
     def again(self) -> SqliteStore | None:
         """Open the file a second time, whatever the working directory is by now; None in memory."""
@@ -158,12 +167,10 @@ class SqliteStore:
     def _check_file(self) -> None:
         (application,) = self.connection.execute("PRAGMA application_id").fetchone()
         if application != _APPLICATION or _schema(self.connection) != _expected_schema():
-            raise PrivacyError(f"{self.place} is not a ledger of this version, or its triggers were changed.")
+            raise Damaged(f"{self.place} is not a ledger of this version, or its triggers were changed.")
         (verdict,) = self.connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise PrivacyError(
-                f"The ledger {self.place} is damaged: {' '.join(verdict.split())}; restore it from a copy."
-            )
+            raise Damaged(f"The ledger {self.place} is damaged: {' '.join(verdict.split())}; restore it from a copy.")
 
     def _configure(self) -> None:
         (mode,) = self.connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -178,7 +185,8 @@ def _clear(path: str) -> Iterator[None]:
         yield
     except (sqlite3.Error, OSError) as error:
         reason = " ".join(str(error).split())
-        raise PrivacyError(f"The ledger {path} cannot be used: {reason}. Release nothing.") from error
+        kind = Damaged if "malformed" in reason or "not a database" in reason else PrivacyError
+        raise kind(f"The ledger {path} cannot be used: {reason}. Release nothing.") from error
 
 
 def _connect(path: str) -> sqlite3.Connection:

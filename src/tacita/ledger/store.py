@@ -17,6 +17,7 @@ from tacita.facts import MEMORY
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ANALYST = "TACITA_ANALYST"  # names the analyst where no code can
 _ATTEMPTS = 8
 _PAUSES = random.SystemRandom()  # nobody's seeded stream
 
@@ -43,16 +44,28 @@ def repeated(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+class Damaged(PrivacyError):
+    """Rows that are not those that were written: edited, cut off, replaced or rolled back."""
+
+
 class Store(Protocol):
     """A connection to rows that can be added to and read, and nothing else.
 
     Attributes:
         place: What opens it again, as it may be shown and written down: without a password.
         name: A short name for labels.
+        analyst: Who writes, as every row will say; empty if nobody does.
     """
 
     place: str
     name: str
+    analyst: str
+
+    def declare(self, analyst: str) -> None:
+        """Say who writes from now on; refused where the rows' keeper knows better."""
+
+    def now(self) -> str:
+        """Return the time that a row gets, in UTC and ISO 8601, to the second."""
 
     def using(self) -> AbstractContextManager[None]:
         """Turn what fails within into a `PrivacyError`; refuse if the rows are not those that were opened."""

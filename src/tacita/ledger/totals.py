@@ -73,6 +73,36 @@ class Totals:
             self.fails + other.fails,
         )
 
+    def at_least(self, other: Totals) -> Totals:
+        """Return the larger of both in each figure."""
+        return Totals(
+            tuple(map(max, self.orders, other.orders)),
+            max(self.deltas, other.deltas),
+            max(self.pure, other.pure),
+            max(self.squared, other.squared),
+            max(self.fails, other.fails),
+        )
+
+    def beyond(self, other: Totals) -> Totals:
+        """Return what brings `other` to at least these figures."""
+        return Totals(
+            tuple(map(_missing, self.orders, other.orders)),
+            int(_missing(self.deltas, other.deltas)),
+            _missing(self.pure, other.pure),
+            _missing(self.squared, other.squared),
+            int(_missing(self.fails, other.fails)),
+        )
+
+    def times(self, count: int) -> Totals:
+        """Return what so many of it add up to, at least one."""
+        return Totals(
+            tuple(cost * count for cost in self.orders),
+            self.deltas * count,
+            self.pure * count,
+            self.squared * count,
+            self.fails * count,
+        )
+
     def epsilon(self, delta: float, *, gaussian_share: float) -> float:
         """Return the smallest ε at which the total is within (ε, δ), however charges were chosen; may be infinite.
 
@@ -103,6 +133,10 @@ class Totals:
         if not (delta > 0.0 and self.fails <= fails * DELTA_UNIT and distance <= _FARTHEST):
             return math.inf
         return gaussian_epsilon(delta, distance=distance)
+
+
+def _missing(wanted: Units, there: Units) -> Units:
+    return 0 if there >= wanted else wanted if math.isinf(wanted) else wanted - there
 
 
 @lru_cache(maxsize=256)

@@ -37,7 +37,7 @@ def write_run(run: Run, program: Program, *, title: str, ledger: Ledger) -> None
     run.write(
         kind=KIND,
         family=KIND,
-        facts=facts.with_ledger(ledger.name, shared=True).to_dict(),
+        facts=facts.with_ledger(ledger.name, shared=True, fresh=ledger.fresh).to_dict(),
         ledgers=[run.place(ledger.place)],
         head=ledger.head,
         plan={"n": program.n, "epsilon": program.epsilon, "delta": program.delta, **_people_of(program)},

@@ -19,9 +19,11 @@ from torch import Tensor, nn
 from tacita import _check
 from tacita._progress import Progress, quiet
 from tacita.audit.models import minimise
+from tacita.mechanisms.rounded import Grid
 from tacita.synthesis.features import FeatureMap, Moments
 from tacita.synthesis.networks import Generator, draw_latent, make_generator
-from tacita.training.step import noisy_mean
+from tacita.training.step import noisy_mean, one_thread
+from tacita.training.whole import filled, shrunk, steady, whole_mean
 
 if TYPE_CHECKING:
     from tacita._check import Counts
@@ -166,6 +168,59 @@ def _shares(persons: Counts | None, records: int) -> Tensor:
         raise ValueError(f"There must be one person for each record, got {len(persons)} for {records}.")
     _, places, counts = np.unique(persons, return_inverse=True, return_counts=True)
     return torch.from_numpy(1.0 / counts[places.reshape(-1)])
+
+
+def whole_embedding_sum(inputs: Tensor, labels: Tensor, classes: int, features: FeatureMap, *, grid: Grid) -> Tensor:
+    """Add up contributions, rounded towards zero to whole steps of a grid; for `add_whole_noise`.
+
+    Args:
+        inputs: Records, (n, …).
+        labels: (n,) whole numbers; a record whose label is not in [0, classes) adds nothing.
+        classes: How many classes there are; public.
+        features: A public feature map.
+        grid: For a sensitivity of 1.
+
+    Returns:
+        (classes, 1 + d) int64, in steps.
+
+    Guarantee:
+        Adding or removing any one record changes the result by whole numbers z with Σ z² <= 1 / step², and by nothing
+        else: sums are exact, and features are computed in blocks of one shape on one thread, of one record where a
+        row's bits depended on places or neighbours for made-up records.
+    """
+    if len(inputs) != len(labels):
+        raise ValueError(f"There must be one label for each record, got {len(labels)} for {len(inputs)}.")
+    with one_thread():
+        trial = torch.from_numpy(np.random.default_rng(0).normal(size=(BATCH, *inputs.shape[1:])))
+        size = BATCH if steady(lambda some: contributions(some, features), trial) else 1
+        total = torch.zeros(_check.count("classes", classes), contributions(trial[:1], features).shape[1]).long()
+        for part, named in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
+            rows = torch.div(contributions(filled(part, size), features)[: len(part)], grid.step).trunc_()
+            shrunk([rows], torch.ones(len(part), dtype=torch.float64), grid)
+            known = (named >= 0) & (named < classes)
+            own = torch.zeros(total.shape, dtype=torch.float64).index_add_(0, named[known].long(), rows[known])
+            total += own.long()
+    return total
+
+
+def add_whole_noise(total: Tensor, *, noise_multiplier: float, grid: Grid, rng: np.random.Generator) -> Embedding:
+    """Return a sum in whole steps with a rounded Gaussian on every number of it, drawn exactly.
+
+    Args:
+        total: From `whole_embedding_sum`.
+        noise_multiplier: Standard deviation of the noise, at least 1/32.
+        grid: The same.
+        rng: Where the noise comes from. Whoever knows its seed can take the noise off again.
+
+    Returns:
+        The noisy sum, which may be published: whole steps of the grid.
+
+    Guarantee:
+        A post-processing of one Gaussian mechanism of sensitivity 1 under adding or removing a record.
+    """
+    sigma = _check.in_range("noise_multiplier", noise_multiplier, 1e-3, 1e6)
+    noisy = whole_mean({"sum": total}, grid=grid, divisor=1.0, rng=rng)["sum"]
+    return Embedding(noisy, sigma, RADIUS * math.sqrt(COUNT_SHARE))
 
 
 def add_noise(total: Tensor, *, noise_multiplier: float, rng: np.random.Generator) -> Embedding:

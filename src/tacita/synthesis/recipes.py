@@ -21,6 +21,7 @@ from tacita.runs import Run
 from tacita.synthesis.generators import GENERATORS
 from tacita.synthesis.generators.kind import COMMON
 from tacita.synthesis.networks import SMALL
+from tacita.training.plan import declared_kind
 from tacita.training.recipes import check_words, dataset_of, parts_of, persons_of, read_recipe
 from tacita.training.step import check_clip_norm
 
@@ -61,6 +62,7 @@ class Recipe:
         records_per_person: For mean-embedding, with `person` in `data`: how many records of a person count, at most.
         ledger: A shared ledger's path, or its URL without a password.
         seed: For runs that can be repeated; not secure.
+        noise: For mean-embedding: float, or exact for noise and contributions in whole numbers on a public grid.
     """
 
     data: Mapping[str, Any]
@@ -85,6 +87,7 @@ class Recipe:
     records_per_person: int | None = None
     ledger: str | None = None
     seed: int | None = None
+    noise: str = "float"
 
     @property
     def private(self) -> bool:
@@ -103,6 +106,7 @@ class Recipe:
         Raises:
             ValueError: If an entry is unknown, out of range, or not for this generator.
         """
+        declared_kind(table.get("noise", "float"))  # before its type: a number was once called that
         check_words(cls, table)
         recipe = cls(**table)
         _check.one_of("generator", recipe.generator, tuple(GENERATORS))

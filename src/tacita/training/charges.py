@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tacita._check import PrivacyError
 from tacita.accounting import most_spent
 from tacita.accounting.profiles import worst_profile
-from tacita.ledger import DECLARED, BudgetExceeded, Ledger, is_there
+from tacita.ledger import DECLARED, BudgetExceeded, Fit, Ledger, is_there
 from tacita.profile import Profile
 from tacita.training.plan import Plan
 from tacita.training.randomness import Randomness
+
+if TYPE_CHECKING:
+    from tacita._check import Floats
 
 
 @dataclass(frozen=True)
@@ -45,18 +48,19 @@ class Charges:
     @property
     def curve(self) -> Profile:
         """The privacy curve of all planned steps, or of the record budget where that is lower."""
-        plan = self.plan
-        mechanism: dict[str, Any] = {"sample_rate": plan.sample_rate, "noise_multiplier": plan.noise_multiplier}
-        whole = worst_profile(**mechanism, steps=plan.steps)
-        return whole if plan.record_budget is None else whole & plan.record_budget.profile(**mechanism)
+        return plan_curve(self.plan)
 
-    def open(self, random: Randomness) -> None:
-        """Freeze the mechanism, or check that it is the one that was frozen; from here on the run is the owner's."""
+    def open(self, random: Randomness | None) -> None:
+        """Freeze the mechanism, or check that it is the one that was frozen; from here on the run is the owner's.
+
+        Args:
+            random: The run's streams; None if there are none yet.
+        """
         self.ledger.open_run(
             self.identity,
             mechanism=self.mechanism,
-            seed_fingerprint=random.fingerprint,
-            seeded=random.seeded,
+            seed_fingerprint=random.fingerprint if random else None,
+            seeded=random is not None and random.seeded,
             curve=self.curve,
             delta=min(1.0, self.plan.steps * self.delta),
             unit=self.plan.unit,
@@ -101,16 +105,7 @@ class Charges:
         """
         for size in sorted({self.block, self.block if whole else 1}, reverse=True):
             block = min(size, self.plan.steps - taken)
-            before, after = (
-                most_spent(
-                    self.plan.record_budget,
-                    steps=steps,
-                    orders=DECLARED,
-                    sample_rate=self.plan.sample_rate,
-                    noise_multiplier=self.plan.noise_multiplier,
-                )
-                for steps in (taken, taken + block)
-            )
+            before, after = (_moments(self.plan, steps) for steps in (taken, taken + block))
             try:
                 self.ledger.charge(
                     self.identity,
@@ -127,6 +122,62 @@ class Charges:
                 continue
             return taken + block
         return taken
+
+
+def plan_curve(plan: Plan) -> Profile:
+    """Return the privacy curve of all planned steps, or of the record budget where that is lower."""
+    mechanism: dict[str, Any] = {"sample_rate": plan.sample_rate, "noise_multiplier": plan.noise_multiplier}
+    whole = worst_profile(**mechanism, steps=plan.steps)
+    return whole if plan.record_budget is None else whole & plan.record_budget.profile(**mechanism)
+
+
+def _moments(plan: Plan, steps: int) -> Floats:
+    return most_spent(
+        plan.record_budget,
+        steps=steps,
+        orders=DECLARED,
+        sample_rate=plan.sample_rate,
+        noise_multiplier=plan.noise_multiplier,
+    )
+
+
+def would_fit(plan: Plan, ledger: Ledger) -> Fit:
+    """Return whether all steps of a plan would be granted now; see `LedgerReader.would_fit`."""
+    return ledger.would_fit(costs=_moments(plan, plan.steps), curve=plan_curve(plan), unit=plan.unit)
+
+
+def reserve(plan: Plan, ledger: Ledger, name: str) -> None:
+    """Hold the budget of a whole training, which then is started with `reservation=name` and the same plan.
+
+    Args:
+        plan: What will be declared.
+        ledger: Where.
+        name: A name for the run, which has not begun and has no reservation.
+
+    Raises:
+        BudgetExceeded: If the whole training does not fit; nothing is held.
+        PrivacyError: If the name is taken, also by a run of another plan.
+    """
+    if name in ledger.reservations() or ledger.charged(name):
+        raise PrivacyError(f"Run {name!r} has a reservation, or has begun: choose another name.")
+    fit = would_fit(plan, ledger)
+    if not fit.fits:  # before the run is opened; `Ledger.reserve` has the last word
+        raise BudgetExceeded(f"The training cannot be reserved. {fit.reason}")
+    Charges(ledger, name, plan).open(None)
+    ledger.reserve(name, costs=_moments(plan, plan.steps), unit=plan.unit)
+
+
+def require_reserved(ledger: Ledger, name: str) -> str:
+    """Return the name of a reservation that nothing has used.
+
+    Raises:
+        PrivacyError: If there is none.
+    """
+    found = ledger.reservations().get(name)
+    if found is None or found.charged:
+        why = "was used already" if found else "is not in the ledger, was used or was cancelled"
+        raise PrivacyError(f"The reservation {name!r} {why}. Make one with: tacita ledger reserve.")
+    return name
 
 
 def ledger_at(where: Ledger | str | Path, *, unit: str = "record") -> Ledger:

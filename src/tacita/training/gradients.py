@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -84,7 +84,7 @@ def clipped_sum(
     sums = {name: _zeros_like(p) for name, p in parameters.items()}
     norms = torch.zeros(length(records), dtype=torch.float64)
     losses = torch.full_like(norms, torch.nan)
-    with _draws(loss, rng), unchanged(loss, parameters):
+    with computing(loss, parameters, rng):
         for one, norm, rows in _chunks(loss, parameters, records, chunk):
             factors, finite = clip_factors(norm, bounds[rows].to(norm.device), softening), norm < _LARGEST
             one.add_to(sums, factors, ~finite)
@@ -140,7 +140,7 @@ def record_norms(
         Shape (records,).
     """
     norms = torch.zeros(length(records), dtype=torch.float64)
-    with _draws(loss, rng), unchanged(loss, parameters):
+    with computing(loss, parameters, rng):
         for _, norm, rows in _chunks(loss, parameters, records, chunk):
             norms[rows] = torch.where(norm < _LARGEST, norm, 0.0)
     return norms
@@ -155,7 +155,7 @@ def fault_on_zeros(loss: Loss, parameters: Parameters, records: Any) -> Exceptio
         records: Of which only the form counts.
     """
     zeros = tree_map(lambda t: torch.zeros_like(t[:1]), records)
-    with _draws(loss, None), unchanged(loss, parameters):
+    with computing(loss, parameters, None):
         try:
             differentiated(loss, parameters, zeros, tried(loss, parameters, zeros)[0]).norms()
         except PrivacyError:
@@ -180,7 +180,7 @@ def _chunks(
     way, size = tried(loss, parameters, flat(records))
     most = 1 if way.alone else chunk or max(1, min(1024, _room(parameters) // max(size, 1)))
     most = max(1, most // records.most) if isinstance(records, Several) else most
-    start, chunk, own = 0, most, _generators(loss)
+    start, chunk, own = 0, most, generators_of(loss)
     while start < count:
         rows = slice(start, min(start + chunk, count))
         part = cut(records, rows)
@@ -218,12 +218,26 @@ def _chunks(
         del one
 
 
+@contextmanager
+def computing(loss: Loss, parameters: Parameters, rng: np.random.Generator | None) -> Iterator[None]:
+    """Run a loss on records: it draws with seeds of its own, and may change neither parameters nor buffers.
+
+    Args:
+        loss: Takes the parameters and one record.
+        parameters: What it is differentiated by.
+        rng: Where the seed of what it draws comes from; the operating system if None.
+    """
+    with _draws(loss, rng), unchanged(loss, parameters):
+        yield
+
+
 def _draws(loss: Loss, rng: np.random.Generator | None) -> AbstractContextManager[None]:
     """Give the global generators, and those that a loss has itself, seeds of their own."""
-    return fresh_draws(rng, _generators(loss))
+    return fresh_draws(rng, generators_of(loss))
 
 
-def _generators(loss: Loss) -> list[Any]:
+def generators_of(loss: Loss) -> list[Any]:
+    """Return the random generators that a loss has itself."""
     try:
         own = _GENERATORS.get(loss)
         if own is None:

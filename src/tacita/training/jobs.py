@@ -24,6 +24,7 @@ from tacita.label import Label
 from tacita.runs import Run, RunError
 from tacita.training.loop import PrivateTraining
 from tacita.training.persons import parted
+from tacita.training.plan import Plan
 from tacita.training.recipes import MODELS, OPTIMIZERS, Parts, Recipe, dataset_of, parts_of, persons_of
 from tacita.training.records import Records
 from tacita.training.settings import Whose
@@ -145,14 +146,45 @@ def start(recipe: Recipe, run_dir: str | Path) -> Job:
     return job
 
 
-def sizes_of(recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
-    """Return the declared sizes of a recipe, by which its sample rate is known."""
+def sizes_of(recipe: Recipe, dataset: Dataset | None = None) -> dict[str, Any]:
+    """Return the declared sizes of a recipe, by which its sample rate is known.
+
+    Args:
+        recipe: What to train on what.
+        dataset: Its data, if they are loaded; else they are read where their declared size is needed.
+    """
     if recipe.sample_rate is not None:
         return {"nominal_size": recipe.nominal_size, "sample_rate": recipe.sample_rate}
-    size = recipe.nominal_size or dataset.nominal_size
+    size = recipe.nominal_size or (dataset or dataset_of(recipe.data)).nominal_size
     if size is None:
         raise ValueError("Declare nominal_size, the public size of the data, or sample_rate; it is not counted.")
     return {"nominal_size": size, "sample_rate": None}
+
+
+def plan_of(recipe: Recipe, dataset: Dataset | None = None) -> Plan:
+    """Return what a recipe declares.
+
+    Args:
+        recipe: What to train on what.
+        dataset: Its data, if they are loaded.
+    """
+    return Plan.declare(
+        **sizes_of(recipe, dataset),
+        batch_size=recipe.batch_size,
+        steps=recipe.steps,
+        stops=_stops(recipe.stops),
+        clip_norm=recipe.clip_norm,
+        noise_multiplier=recipe.noise_multiplier,
+        target=recipe.goal,
+        noise=recipe.noise,
+        individual_every=recipe.individual_every or None,
+        record_budget=_profile(recipe.record_profile, recipe.steps),
+        rungs=recipe.rungs,
+        certificate=_profile(recipe.certificate_profile, recipe.steps),
+        tolerated=recipe.tolerated,
+        records_per_person=recipe.records_per_person,
+        delta=recipe.delta,
+    )
 
 
 def training_of(job: Job, run_dir: str | Path | None) -> PrivateTraining:
@@ -168,30 +200,18 @@ def training_of(job: Job, run_dir: str | Path | None) -> PrivateTraining:
         job.loss,
         job.train,
         optimizer=job.optimizer,
-        **sizes_of(recipe, job.dataset),
-        batch_size=recipe.batch_size,
-        steps=recipe.steps,
-        stops=_stops(recipe.stops),
-        clip_norm=recipe.clip_norm,
-        noise_multiplier=recipe.noise_multiplier,
-        target=recipe.goal,
-        individual_every=recipe.individual_every or None,
-        record_budget=_profile(recipe.record_profile, recipe.steps),
-        rungs=recipe.rungs,
-        certificate=_profile(recipe.certificate_profile, recipe.steps),
-        tolerated=recipe.tolerated,
+        plan=plan_of(recipe, job.dataset),
         panel=recipe.panel,
         panel_rate=recipe.panel_rate,
         whose=job.whose,
-        records_per_person=recipe.records_per_person,
         holdout=job.held,
         groups=job.groups,
         ledger=recipe.ledger,
         run_dir=run_dir,
         seed=recipe.seed,
-        delta=recipe.delta,
         name=recipe.name or job.dataset.name,
         purpose=recipe.purpose,
+        reservation=recipe.reservation,
     )
     if run_dir is not None:
         asked = asdict(recipe)

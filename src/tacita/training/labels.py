@@ -115,7 +115,7 @@ class Standing:
             mechanism=(*self.mechanism, *run_rows(self.facts)),
             declared=(*_declared(plan, delta), *ends_remark(plan.stops, self.ended, "step")),
             ladder=tuple((rung.fraction, rung.epsilon) for rung in ladder_of(plan, delta).rungs),
-            not_hardened=not_hardened(self.facts),
+            not_hardened=not_hardened(self.facts, exact=plan.grid is not None),
             bare_rate=plan.bare_rate,
             nominal_size=_declared_size(plan),
             end_shown=bool(plan.stops) or bool(self.ended),
@@ -135,6 +135,7 @@ class Standing:
                 facts,
                 "how long the tuning took depends on how many runs there were, and how long a step takes on how many "
                 "records were drawn",
+                exact=self.plan.grid is not None,
             ),
             bare_rate=self.plan.bare_rate,
             nominal_size=_declared_size(self.plan),
@@ -222,6 +223,8 @@ class Standing:
             ("Steps", declared_ends(plan.steps, plan.stops, self.end, self.ended)),
             ("Divisor (declared batch size)", f"{plan.batch_size:g}"),
         ]
+        if plan.grid is not None:
+            rows.insert(2, ("Noise", f"exact, on a grid of {plan.grid.step:.6g}"))
         if plan.individual_every is not None:
             often = "at every step" if plan.individual_every == 1 else f"once in {plan.individual_every} steps"
             rows.append(("Individual bounds", f"every {plan.unit} is measured {often}"))
@@ -241,7 +244,8 @@ class Standing:
         asked += ["record-is-person", *(["rows-alone"] if facts.lone_records else []), "chosen-blindly", "nothing-else"]
         return [
             *self._said(map(assume, codes)),
-            noise_assumption(facts),
+            noise_assumption(facts, exact=plan.grid is not None),
+            *([] if plan.grid is None else map(assume, ("whole-numbers", "others-still"))),
             end_assumption(self.ended, "step"),
             *([assume("public-features", images=", ".join(facts.features))] if facts.features else []),
             *self._said(map(assume, asked)),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tacita import _check
 from tacita._check import PrivacyError
+from tacita.training.chunks import Way
 from tacita.training.distributed import Processes, unwrapped
 from tacita.training.gradients import Clipped, clipped_sum, fault_on_zeros, record_norms
 from tacita.training.persons import Persons, parted
@@ -20,6 +21,7 @@ from tacita.training.plan import Plan
 from tacita.training.records import Records, check_model, record_loss, trainable, try_one
 from tacita.training.settings import Whose
 from tacita.training.step import noisy_mean, poisson_sample
+from tacita.training.whole import Blocks, steady_blocks, whole_mean, whole_sum
 
 _SLICE = 4096  # records measured at once
 
@@ -88,6 +90,7 @@ class Mechanism:
         everything = (*model.named_parameters(), *model.named_buffers())
         self.processes.spread({name: tensor.detach() for name, tensor in everything})  # all start from the first one's
         self._constants = _copies(_buffers(model))
+        self._blocks: Blocks | None = None  # how records are computed where sums are exact
 
     @property
     def records(self) -> Records | Persons:
@@ -150,13 +153,36 @@ class Mechanism:
         """Return the positions of a sample that every record, or person, enters by its own coin."""
         return poisson_sample(len(self.records), sample_rate, rng=rng)
 
-    def clipped(self, sample: Any, bounds: Any, plan: Plan, *, rng: np.random.Generator) -> Clipped:
-        """Return the clipped sum of this process's share of a sample; a person is in one share with all records.
+    def exact_blocks(self) -> Blocks:
+        """Return how records are computed with exact noise, which is found out once.
+
+        Raises:
+            PrivacyError: If there are several processes, an accelerator, or a loss that fails on made-up records.
+        """
+        if self.processes.size > 1:
+            raise PrivacyError(
+                "noise='exact' is for one process: in several, which of them computes a record depends on the others, "
+                "and nothing shows that all compute the same bits. Train in one process, or with noise='float'."
+            )
+        if self.accelerator:
+            raise PrivacyError(
+                f"noise='exact' is for the CPU: nothing shows that {self.accelerator} computes the same bits for a "
+                "record whoever is beside it. Move the model to the CPU, or use noise='float'."
+            )
+        if self._blocks is None:
+            form = self.plain["training"].marked(np.arange(min(1, len(self.plain["training"]))))
+            if form is None:  # there is no record, and so no sum
+                return Blocks(Way(), 1)
+            self._blocks = steady_blocks(self.loss, self.detached(), form, self.chunk)
+        return self._blocks
+
+    def clipped(self, sample: Any, bounds: Any, *, plan: Plan, rng: np.random.Generator) -> Clipped:
+        """Return the clipped sum of this process's share of a sample; in whole steps of a grid if the plan has one.
 
         Args:
             sample: Places of the sampled records, or persons.
             bounds: What each of them may contribute.
-            plan: How contributions are clipped, and how many records of a person are in one.
+            plan: How contributions are clipped and rounded, and how many records of a person are in one.
             rng: Where the seed of what the loss draws comes from.
         """
         self.drawn = sample
@@ -164,12 +190,17 @@ class Mechanism:
             parameter.grad = None  # the last step's make room for this one's
         limits = torch.from_numpy(np.asarray(self.processes.share(bounds), dtype=np.float64))
         units, some = self.records, self.processes.share(sample)
+        how: dict[str, Any] = {"softening": plan.softening, "rng": rng}
         if isinstance(units, Persons):
+            if plan.grid is not None:
+                raise PrivacyError("noise='exact' is for records: persons with several are not summed on a grid yet.")
             taken = units.several(some, plan.records_per_person or 1, rng=rng, summed=plan.of_person == "sum")
         else:
             taken = units.marked(some, rng=rng)
-        how: dict[str, Any] = {"softening": plan.softening, "chunk": self.chunk, "rng": rng}
-        return clipped_sum(self.loss, self.detached(), taken, limits, **how)
+        if plan.grid is None:
+            return clipped_sum(self.loss, self.detached(), taken, limits, chunk=self.chunk, **how)
+        blocks = self.exact_blocks()
+        return whole_sum(self.loss, self.detached(), taken, limits, grid=plan.grid, blocks=blocks, **how)
 
     def update(self, clipped: Clipped, plan: Plan, *, number: int, rng: np.random.Generator) -> None:
         """Add noise to the sum, divide by the declared batch size, and let the optimiser move the parameters.
@@ -184,7 +215,9 @@ class Mechanism:
             ValueError: If the parameters are not finite afterwards.
         """
         sums = self.processes.total(clipped.sums)
-        if self.processes.leads:
+        if plan.grid is not None:
+            sums = whole_mean(sums, grid=plan.grid, divisor=plan.batch_size, rng=rng)
+        elif self.processes.leads:
             sums = noisy_mean(
                 sums,
                 clip_norm=plan.clip_norm,

@@ -22,6 +22,7 @@ from tacita.features import GradientHistograms, PublicLinear, picture_features
 from tacita.features.priors import PRIORS
 from tacita.ledger import kept_place, on_server
 from tacita.publication import Publication
+from tacita.training.plan import declared_kind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,7 +74,10 @@ class Recipe:
         certificate_profile: The same, for a conformal certificate.
         tolerated: How many followed records may pass the certificate's budget.
         ledger: A shared ledger's path, or its URL without a password.
+        reservation: The name under which budget is held in it for this run; see `tacita ledger reserve`.
         seed: For runs that can be repeated; not secure.
+        noise: float, or exact for noise and contributions in whole numbers on a public grid, which no attack on their
+            low digits reads; a step takes about four times as long.
         publication: What the label says of its issuer: issuer, contact, model, model_version, issued.
     """
 
@@ -105,12 +109,15 @@ class Recipe:
     certificate_profile: Mapping[str, float] | None = None
     tolerated: int = 0
     ledger: str | None = None
+    reservation: str = ""
     seed: int | None = None
+    noise: str = "float"
     publication: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Recipe:
         """Check a parsed TOML document; unknown words are refused with the nearest known one."""
+        declared_kind(table.get("noise", "float"))  # before its type: a number was once called that
         check_words(cls, table)
         recipe = cls(**table)
         if sum(given is not None for given in (recipe.epsilon, recipe.target, recipe.noise_multiplier)) != 1:

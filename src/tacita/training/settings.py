@@ -65,6 +65,7 @@ class Books:
             as not secure. A resumed run goes on with fresh randomness in any case.
         name: The run's name on its label.
         purpose: What is made, in a sentence, for its label.
+        reservation: The name under which budget is held for this run in the ledger (`tacita ledger reserve`).
     """
 
     ledger: Ledger | str | Path | None = field(default=None, repr=False)  # a URL may hold a password
@@ -72,6 +73,7 @@ class Books:
     seed: int | None = None
     name: str | None = None
     purpose: str = ""
+    reservation: str = ""
 
 
 def grouped(name: str, kind: type[Any], given: Any, settings: dict[str, Any]) -> Any:

@@ -144,23 +144,32 @@ def poisson_sample(size: int, sample_rate: float, *, rng: np.random.Generator) -
         sample_rate: The chance of each.
         rng: Where the coins come from.
     """
-    rate = math.floor(_check.rate("sample_rate", sample_rate) * 2**53) / 2**53  # of 53 bits; a smaller one costs less
+    heads = coin_bound(_check.rate("sample_rate", sample_rate))
     if size <= _MANY:
-        return np.flatnonzero(rng.random(size) < rate)
+        return np.flatnonzero(coins(size, rng=rng) < heads)
     starts = range(0, size, _MANY)
-    return np.concatenate([start + _heads(min(_MANY, size - start), rate, rng=rng) for start in starts])
+    return np.concatenate([start + _heads(min(_MANY, size - start), heads, rng=rng) for start in starts])
 
 
-def _heads(size: int, rate: float, *, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Return the places of the coins that fall on heads: of 53 random bits each, as `rng.random` has them.
+def coins(count: int, *, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Return so many coins: words of 64 random bits, each heads if it is below the `coin_bound` of its rate."""
+    return rng.integers(2**64 - 1, size=count, dtype=np.uint64, endpoint=True)
 
-    A coin is heads if its bits are a number below 2^53 rate. The first 8 bits decide that but for one in 256 coins,
-    and only for those are the other 45 drawn.
+
+def coin_bound(rate: float) -> int:
+    """Return floor(2^64 rate), exactly: a coin below it is heads with the rate's probability, or a hair less."""
+    return int(math.ldexp(rate, 64))
+
+
+def _heads(size: int, bound: int, *, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Return the places of the coins that fall on heads, where they are many.
+
+    The first 8 of a coin's 64 bits decide but for one in 256 coins, and only for those are the other 56 drawn.
     """
-    first, rest = divmod(int(rate * 2**53), 2**45)
+    first, rest = divmod(bound, 2**56)
     bits = rng.integers(2**64 - 1, size=-(-size // 8), dtype=np.uint64, endpoint=True).view(np.uint8)[:size]
     heads, open_ = bits < first, np.flatnonzero(bits == first)
-    heads[open_] = rng.integers(2**45, size=len(open_)) < rest
+    heads[open_] = rng.integers(2**56, size=len(open_)) < rest
     return np.flatnonzero(heads)
 
 

@@ -22,7 +22,7 @@ from tacita.guarantee import Guarantee
 from tacita.ledger import Ledger, Promise
 from tacita.owner import Owner
 from tacita.runs import Run, RunError
-from tacita.training.charges import ledger_at
+from tacita.training.charges import ledger_at, require_reserved
 from tacita.training.keeper import Keeper, State
 from tacita.training.labels import reading, reading_times
 from tacita.training.mechanism import Mechanism
@@ -90,6 +90,8 @@ class Stepper:
             books: Where the run is kept.
         """
         require_unit(plan, mechanism)
+        if plan.grid is not None:
+            mechanism.exact_blocks()
         parts, random, processes = mechanism.parts, randomness(books.seed), mechanism.processes
         leads, records = processes.leads, parts["training"]
         size = _check.count("panel", follow.panel, low=0, high=10**7)
@@ -129,8 +131,11 @@ class Stepper:
             run = Run.create(books.run_dir)
             self.keeper, own = Keeper(run, Owner(run.folder).hold()), run.folder / "ledger.sqlite"
         ledger = ledger_at(own if books.ledger is None else books.ledger, unit=self.plan.unit)
-        self.keeper.open(secrets.token_hex(8), self.plan, ledger, self.random)
-        self.state.facts = self.state.facts.with_ledger(ledger.name, shared=books.ledger is not None)
+        identity = require_reserved(ledger, books.reservation) if books.reservation else secrets.token_hex(8)
+        self.keeper.open(identity, self.plan, ledger, self.random)
+        self.state.facts = self.state.facts.with_ledger(
+            ledger.name, shared=books.ledger is not None, fresh=ledger.fresh
+        )
         self.keeper.write(self.state, self.random, kind=KIND, family="training")
         self.keeper.save(self.state, self.mechanism.state_dict(), clean=False)
 
@@ -157,6 +162,8 @@ class Stepper:
                     mechanism.load_state_dict(tensors)
                 except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
                     raise RunError(f"The checkpoint does not fit this model, optimizer or dataset: {error}") from error
+                if state.plan.grid is not None:
+                    mechanism.exact_blocks()
                 made = cls(mechanism, state, keeper, randomness(None))  # fresh, whatever the run was started with
                 if made.leads:
                     book = Ledger.open(run.ledgers[0]) if ledger is None else ledger
@@ -229,7 +236,7 @@ class Stepper:
             drawn = (sample, self.bounds(sample))
         sample, bounds = mechanism.processes.agree(drawn)
         with mechanism.processes.together():
-            clipped = mechanism.clipped(sample, bounds, self.plan, rng=self.random.noise)
+            clipped = mechanism.clipped(sample, bounds, plan=self.plan, rng=self.random.noise)
         mechanism.update(clipped, self.plan, number=state.taken + 1, rng=self.random.noise)
         state.tick()
         losses, norms = clipped.losses[torch.isfinite(clipped.losses)], clipped.norms.numpy() / self.plan.clip_norm

@@ -22,6 +22,7 @@ from torch import nn
 from tacita import _check
 from tacita._check import PrivacyError
 from tacita._progress import quiet
+from tacita.mechanisms.rounded import Grid, rounded_gaussian
 from tacita.runs import Run, RunError
 from tacita.training.loop import PrivateTraining
 from tacita.training.plan import Plan
@@ -153,9 +154,11 @@ def _finish(make_run: MakeRun, trial: Trial) -> None:
 
 
 def _scored(value: float, noise: float | None) -> float:
-    """Return a finite score; a private one with its noise."""
+    """Return a finite score; a private one, a whole number, with a rounded Gaussian on a grid of which 1 is a part."""
     if noise is not None:
-        return _check.count("a private score", value, low=0) + noise * float(secure_generator().standard_normal())
+        grid, count = Grid.of(1.0, max(noise, 1 / 32)), _check.count("a private score", value, low=0)
+        drawn = int(rounded_gaussian(1, scale=grid.scale, rng=secure_generator())[0])
+        return (count * round(1.0 / grid.step) + drawn) * grid.step
     found, largest = _check.number("a score", value), sys.float_info.max
     return max(-largest, min(found, largest)) if found == found else -largest
 

@@ -341,5 +341,9 @@ def declared(
     plans = [planned(make_run(dict(choice), None)) for choice in choices]
     if len({plan.unit for plan in plans}) > 1:
         raise PrivacyError("All settings must protect the same unit.")
+    if len({plan.noise for plan in plans}) > 1:
+        raise PrivacyError("All settings must draw noise alike: noise='float' or noise='exact' in every one of them.")
+    if score_noise is not None:
+        _check.in_range("score_noise", score_noise, 0.0, 2.0**20)
     mechanisms = [(plan.sample_rate, plan.noise_multiplier, plan.steps) for plan in plans]
     return plans, trials.selected(trial_curve(mechanisms, score_noise=score_noise, score_apart=score_apart))

@@ -31,7 +31,7 @@ VARIES = (
 )
 _OF_ONE_RUN = (
     *("stops", "individual_every", "panel", "panel_rate", "record_profile", "rungs", "certificate_profile"),
-    *("tolerated", "seed"),
+    *("tolerated", "seed", "reservation"),
 )
 LAWS: dict[str, Callable[[float], Trials]] = {
     "logarithmic": NegativeBinomial.expecting,

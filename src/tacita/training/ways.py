@@ -67,6 +67,31 @@ def tried(loss: Loss, parameters: Parameters, records: Any) -> tuple[Way, int]:
     return known[key]
 
 
+def tried_on_made_up(loss: Loss, parameters: Parameters, records: Any) -> tuple[Way, int]:
+    """Return what `tried` does, found out without any real record.
+
+    Args:
+        loss: Takes the parameters and one record.
+        parameters: What it is differentiated by.
+        records: Along the first dimension; only their form counts.
+
+    Raises:
+        PrivacyError: If the loss runs neither on zeros nor on ones.
+    """
+    try:
+        return _found(loss, parameters, _readable(tree_map(lambda t: torch.zeros_like(t[:1]), records)))
+    except PrivacyError:
+        raise
+    except Exception as error:
+        ones = attempt(_found, loss, parameters, tree_map(lambda t: torch.ones_like(t[:1]), records))
+        if ones is None:
+            raise PrivacyError(
+                "noise='exact' needs a loss that runs on a record of zeros, or of ones: how records are computed must "
+                f"not depend on any of them. {type(error).__name__}: {error}"
+            ) from None
+        return ones
+
+
 def _others(loss: Loss, parameters: Parameters, records: Any) -> Iterator[tuple[Way, int] | None]:
     yield attempt(_found, loss, parameters, tree_map(lambda t: torch.ones_like(t[:1]), records))
     for row in range(min(len(tree_leaves(records)[0]), _TRIED)):
@@ -144,14 +169,14 @@ def _unfit(loss: Loss, parameters: Parameters, one: Any, way: Way) -> Exception 
     return None
 
 
-def made_up(one: Any, *, varied: bool) -> Any:
-    """Return records like one: noise in place of reals; where varied, zeros mixed with ones in place of either."""
+def made_up(one: Any, *, varied: bool, count: int = _COMPARED) -> Any:
+    """Return so many records like one: noise in place of reals; where varied, zeros mixed with ones for the others."""
     rng = np.random.default_rng(0)
 
     def made(t: Tensor) -> Tensor:
         if t.is_floating_point():
-            return torch.as_tensor(rng.normal(size=(_COMPARED, *t.shape[1:]))).to(t)
-        kept = torch.as_tensor(rng.random((_COMPARED, *t.shape[1:])) < 0.5).to(t.device)
+            return torch.as_tensor(rng.normal(size=(count, *t.shape[1:]))).to(t)
+        kept = torch.as_tensor(rng.random((count, *t.shape[1:])) < 0.5).to(t.device)
         kept[0] = True  # the rules for the first record may be right alone
         return torch.where(kept, t, t.logical_not().to(t.dtype)) if varied else t.expand(kept.shape).clone()
 

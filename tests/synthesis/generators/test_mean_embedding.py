@@ -1,5 +1,8 @@
 """One release, charged once, kept, and never repeated."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 import torch
 
@@ -68,3 +71,30 @@ def test_another_runs_id_and_plan_are_refused(tmp_path):
     edit(tmp_path / "dear", "run.json", id=other["id"], plan=other["plan"])
     with pytest.raises(ValueError, match="another run"):
         label_of_run(tmp_path / "dear")
+
+
+def test_an_exact_release_is_on_the_grid_and_its_label_says_so(tmp_path, embedding_run):
+    job = start(recipe(epsilon=2.0, seed=None, noise="exact"), tmp_path / "run")
+    job.maker._release(quiet)
+    steps = job.maker._released.sums / job.maker.plan.grid.step
+    assert torch.equal(steps, steps.round())
+    label, (_, plain) = label_of_run(tmp_path / "run"), embedding_run
+    assert label.worst.epsilon == plain.worst.epsilon
+    assert not any("loating" in line for line in label.not_hardened)
+    assert {"exact-gaussian", "whole-numbers", "others-still"} <= {a.code for a in label.worst.assumptions}
+
+
+def test_exact_noise_is_for_the_mean_embedding():
+    with pytest.raises(ValueError, match="noise is for mean-embedding"):
+        recipe(generator="private-wgan", epsilon=2.0, noise="exact")
+    with pytest.raises(ValueError, match="1/32"):
+        start(recipe(noise_multiplier=0.02, epsilon=None, noise="exact"), "nowhere")
+
+
+def test_exact_noise_is_refused_where_a_person_has_several_records(tmp_path):
+    job = start(recipe(epsilon=2.0, seed=None, noise="exact"), tmp_path / "run")
+    several = np.zeros(len(job.maker.task.train[0]), dtype=np.int64)
+    job.maker.task = dataclasses.replace(job.maker.task, persons=(several, several))
+    for call in (job.maker._begin, job.maker._summed):
+        with pytest.raises(ValueError, match="one record is one person"):
+            call()

@@ -303,7 +303,7 @@ class Release:
             self.head = book.head
             own = self.folder is not None and book.path == self.folder / "ledger.sqlite"
             self.ledgers = [] if self.folder is None else [Run(self.folder).place(book.place)]
-            self.facts = self.facts.with_ledger(book.name, shared=not own)
+            self.facts = self.facts.with_ledger(book.name, shared=not own, fresh=book.fresh)
             self._write()
         drawn, released = self._drawn(book), Released.read(self.folder)
         if released is not None and not drawn:

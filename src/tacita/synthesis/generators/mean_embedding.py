@@ -54,7 +54,7 @@ class MeanEmbedding:
     purpose: ClassVar[str] = "Synthetic records from a generator fitted to one noisy release of mean features."
     private: ClassVar[bool] = True
     entries: ClassVar[frozenset[str]] = frozenset(
-        {"epsilon", "target", "noise_multiplier", "ledger", "steps", "learning_rate", "records_per_person"}
+        {"epsilon", "target", "noise_multiplier", "noise", "ledger", "steps", "learning_rate", "records_per_person"}
     )
 
     task: Task
@@ -92,12 +92,17 @@ class MeanEmbedding:
             batch_size=1.0,
             delta=recipe.delta,
             unit="record" if task.persons is None else "person",
+            noise=recipe.noise,
         )
+        if self.plan.grid is not None and task.persons is not None:  # the grid also fails early if it does not exist
+            raise PrivacyError(
+                "noise = 'exact' is for data in which one record is one person: leave person out of data."
+            )
         self.identity, self.facts = secrets.token_hex(8), facts_of(task, self.purpose)
         self.random = randomness(recipe.seed)
         with ledger_at(self._ledger, unit=self.plan.unit) as ledger:
             Charges(ledger, self.identity, self.plan, owner=self.owner.token).open(self.random)
-            self.head = ledger.head
+            self.head, self.facts = ledger.head, replace(self.facts, fresh=ledger.fresh)
         self._write()
 
     def _restore(self) -> None:
@@ -140,6 +145,7 @@ class MeanEmbedding:
         """Sum all contributions, charge, and only then return the noisy sum."""
         progress(0, self.steps, "computing features")
         task = self.task
+        grid = self.plan.grid
         total = self._summed()
         whose = task.persons or (None, None)
         followed = zip(("training", "held-out"), (task.train[0], task.held[0]), whose, strict=True)
@@ -154,7 +160,11 @@ class MeanEmbedding:
                     "start a new run."
                 )
             charges.grant(0)
-        released = embeddings.add_noise(total, noise_multiplier=self.plan.noise_multiplier, rng=self.random.noise)
+        noise: dict[str, Any] = {"noise_multiplier": self.plan.noise_multiplier, "rng": self.random.noise}
+        if grid is None:
+            released = embeddings.add_noise(total, **noise)
+        else:
+            released = embeddings.add_whole_noise(total, grid=grid, **noise)
         self._released, self.shares = released, released.proportions.numpy()
         self._keep(1)
         return released
@@ -163,6 +173,10 @@ class MeanEmbedding:
         """Return the sum without noise, of some records of each person where they have too many."""
         (inputs, labels), classes = self.task.train, len(self.task.classes)
         most = self.task.recipe.records_per_person
+        if self.plan.grid is not None:
+            if self.task.persons is not None:
+                raise PrivacyError("noise = 'exact' is for data in which one record is one person.")
+            return embeddings.whole_embedding_sum(inputs, labels, classes, self.features, grid=self.plan.grid)
         if self.task.persons is None or most is None:
             return embeddings.embedding_sum(inputs, labels, classes, self.features)
         persons = self.task.persons[0]
@@ -217,10 +231,19 @@ class MeanEmbedding:
         if saved["id"] != name or float(state["embedding"]["settings"][0]) != plan.noise_multiplier:
             raise PrivacyError("The kept release belongs to another run.")
         worst = replace(gaussian_release(noise_multiplier=plan.noise_multiplier, delta=delta), unit=plan.unit)
+        exact = plan.grid is not None
+        also = map(assume, ("whole-numbers", "others-still") if exact else ())
         adds, whose, added = _protected(run.recipe, plan)
         codes = ("one-release", "embedding-fixed-beforehand", "release-charged")
         asked = ("generator-chosen-blindly", "nothing-else")
-        rests_on = [adds, *map(assume, codes), noise_assumption(facts), assume("after-release"), *whose]
+        rests_on = [
+            adds,
+            *map(assume, codes),
+            noise_assumption(facts, exact=exact),
+            *also,
+            assume("after-release"),
+            *whose,
+        ]
         readings = Standing(plan, 1, _panels(state, saved), facts, {}).readings(delta, worst)
         return build(
             facts,
@@ -231,10 +254,11 @@ class MeanEmbedding:
                 ("Generator", "mean-embedding: one noisy sum of class-conditional features"),
                 ("Sensitivity", f"1, for one {added} added or removed"),
                 ("Noise standard deviation", f"{plan.noise_multiplier:.6g}"),
+                *([] if plan.grid is None else [("Noise", f"exact, on a grid of {plan.grid.step:.6g}")]),
                 ("Releases", "1"),
                 *run_rows(facts),
             ),
-            not_hardened=not_hardened(facts, "how long it takes depends on how many records there are"),
+            not_hardened=not_hardened(facts, "how long it takes depends on how many records there are", exact=exact),
             bare_rate=plan.bare_rate,
             readings=replace(readings, typical=tuple(replace(g, unit=plan.unit) for g in readings.typical)),
         )

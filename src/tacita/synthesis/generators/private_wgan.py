@@ -204,7 +204,8 @@ class PrivateWgan:
         rows = (("Generator", f"private-wgan, {kind}; gradient penalty inside each record's loss"),)
         if annotated:
             annotator = standing_of_run(run.folder / "annotator", ledger_place=ledger_place)
-            return _composed_label(critic, annotator, rows, facts, delta)
+            fresh = tuple(dict.fromkeys((*critic.facts.fresh, *annotator.facts.fresh)))
+            return _composed_label(critic, annotator, rows, replace(facts, fresh=fresh), delta)
         own = replace(
             critic.facts, title=facts.title, purpose=facts.purpose, metrics=facts.metrics, ledger=facts.ledger
         )
