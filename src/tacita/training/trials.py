@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import shutil
 import sys
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +165,8 @@ def _scored(value: float, noise: float | None) -> float:
 
 def _require_importable(work: Work) -> None:
     try:
-        pickle.dumps(work)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        ForkingPickler.dumps(work)  # as it is sent to a process
+    except Exception as error:
         raise TypeError(
             "Several processes need a make_run and a score that they can import: functions of a module, or objects of "
             f"its classes, and not what is defined inside of a function ({error})."
