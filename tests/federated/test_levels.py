@@ -130,8 +130,8 @@ def test_records_come_as_a_group_or_one_by_one_and_not_both():
     assert FederationPlan.declare(**given, records=inside) == declare("parallel")
     with pytest.raises(TypeError, match="not both"):
         FederationPlan.declare(**given, records=inside, copies=2)
-    with pytest.raises(TypeError, match="no setting noise"):
-        declare("parallel", noise=2.0)
+    with pytest.raises(TypeError, match="no setting loudness"):
+        declare("parallel", loudness=2.0)
 
 
 def test_a_seed_under_its_old_name_is_refused_with_the_new_one():

@@ -29,8 +29,7 @@ from tacita.inference.methods import final_samples
 from tacita.inference.replays import OneStep, spread
 from tacita.inference.request import Settings
 from tacita.inference.separation import separate
-from tacita.ledger import DECLARED, Ledger
-from tacita.ledger.ledger import BudgetExceeded
+from tacita.ledger import DECLARED, BudgetExceeded, Ledger
 
 X = torch.linspace(-1.0, 1.0, 10)
 DELTA, SCALE, DRAWS, STEPS, RATE, CLIP = 0.01, 0.3, 20, 30, 0.02, 3.0

@@ -109,7 +109,7 @@ def test_a_generator_refuses_what_it_would_ignore(name):
     kind, entries = GENERATORS[name], {entry.name: entry for entry in fields(Recipe)}
     assert kind.entries <= set(entries) - COMMON
     for entry in set(entries) - COMMON - kind.entries:
-        asked = {"ledger": "x.sqlite"}.get(entry, True if entry in ("dp_critic", "annotator") else 3)
+        asked = {"ledger": "x.sqlite", "noise": "exact"}.get(entry, True if entry in ("dp_critic", "annotator") else 3)
         with pytest.raises(ValueError, match=rf"{entry} (is for|does not apply)"):
             Recipe.from_dict({"data": {"name": "digits"}, "generator": name, entry: asked})
 
