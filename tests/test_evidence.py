@@ -14,16 +14,16 @@ from tests.report.test_registry import label
 def run(tmp_path):
     made = Run.create(tmp_path / "run")
     Ledger.create(made.folder / "ledger.sqlite").close()
-    recipe = {"seed": 77123, "name": "x", "inner": [{"coins": 77123}]}
-    made.write(kind="training", family="training", plan={"steps": 3}, recipe=recipe, coins="77123")
-    made.write(ledgers=["ledger.sqlite"], own={"seed": 77123})
+    recipe = {"seed": 904771230551, "name": "x", "inner": [{"coins": 904771230551}]}
+    made.write(kind="training", family="training", plan={"steps": 3}, recipe=recipe, coins="904771230551")
+    made.write(ledgers=["ledger.sqlite"], own={"seed": 904771230551})
     return made
 
 
 def test_no_seed_and_no_coins(run, tmp_path):
     write_evidence(tmp_path / "out", run, label())
     texts = [path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert not any("77123" in text for text in texts)
+    assert not any("904771230551" in text for text in texts)
     plan = json.loads((tmp_path / "out/confidential/plan.json").read_text())
     assert plan == {"kind": "training", "plan": {"steps": 3}, "recipe": {"name": "x", "inner": [{}]}}
     assert "there is no audit.json" in (tmp_path / "out/README.txt").read_text()

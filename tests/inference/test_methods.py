@@ -29,6 +29,9 @@ REFUSABLE = {
     "run_dir": "run",
     "holdout": X,
     "training": {"individual_every": 2},
+    "person": list(range(len(X))),
+    "records_per_person": 2,
+    "holdout_person": list(range(len(X))),
 }
 
 
